@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dagster_divorder.tables.ordering import order, reorder
     from dagster_divorder.write.grid import grid_shuffle
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "DivOrderComponent": "dagster_divorder.defs.component",
@@ -71,10 +71,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+if not TYPE_CHECKING:  # type checkers know the names above alone, and report any other
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_WHERE[name]), name)
 
 
 def __dir__() -> list[str]:

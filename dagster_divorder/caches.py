@@ -1,4 +1,4 @@
-"""The folder for caches of this machine."""
+"""This machine's folder for caches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dagster_divorder.errors import InputError
 
 
 def cache_folder() -> Path:
-    """This user's folder for caches: divorder in $XDG_CACHE_HOME or ~/.cache; if that is not writable, as in many
-    containers, divorder-UID in the temporary folder.
+    """This user's folder for caches: divorder in $XDG_CACHE_HOME or ~/.cache. If that is not writable, as in many
+    containers: divorder-UID in the temporary folder.
 
     Raises:
-        InputError: neither is writable, or the one in the temporary folder belongs to another user.
+        InputError: neither is writable, or the folder in the temporary folder belongs to another user.
     """
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -24,14 +24,14 @@ def cache_folder() -> Path:
         pass
     try:
         folder = Path(tempfile.gettempdir(), f"divorder-{os.getuid()}")
-        # Files there are trusted, and some are compiled code.
+        # Files in the cache are trusted, and some are compiled code.
         if _is_writable(folder) and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
             return folder
     except OSError:  # no temporary folder at all
         folder = Path("the temporary folder")
     raise InputError(
-        f"neither the home folder nor {folder} can be written to by this user alone; expected a folder for caches: set "
-        "XDG_CACHE_HOME to one"
+        f"neither the home folder nor {folder} is writable by this user alone; set XDG_CACHE_HOME to a folder for "
+        f"caches"
     )
 
 

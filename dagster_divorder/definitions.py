@@ -1,7 +1,8 @@
-"""The Dagster code location of one corpus: the settings that `load_settings` finds, in assets without a prefix."""
+"""The Dagster code location of one corpus: assets without a prefix, from the settings that `load_settings` finds."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 
@@ -9,7 +10,10 @@ import dagster as dg
 
 from dagster_divorder.defs.factory import build_definitions
 
-# A selection of `*` is stable in our use. The code location alone may set this: it has its processes to itself.
+# The code location has its processes to itself. Only it may set what follows.
+# By default Python searches modules and events for cycles again and again.
+gc.set_threshold(10_000, 20, 20)
+# Our use of a selection of `*` is stable.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:

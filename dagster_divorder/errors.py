@@ -1,21 +1,21 @@
-"""Every error this package raises on purpose.
+"""Every error that this package raises on purpose.
 
     DivOrderError
     ├── SettingsError    a setting has an unknown key, a wrong type or an impossible value
-    ├── InputError       a corpus, a model directory or an argument cannot be used as it is
+    ├── InputError       a corpus, a model directory or an argument cannot be used
     │   ├── RejectLimitError   more records were refused than input.max_reject_share allows
     │   └── MissingPackageError   a package of an extra is not installed
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lease
-    │   ├── LeaseLostError     another run has taken the lease over
-    │   ├── DamagedFileError   a file that a run can make again is missing or not what was written
+    │   ├── LeaseLostError     another run has taken over the lease
+    │   ├── DamagedFileError   a file that a run can make again is missing or altered
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
     ├── MemoryLimitError   memory, or the limit of a process, does not suffice
     └── MissingStageError      a needed stage has not run yet
 
-A message names the value, the expectation and the remedy. It never holds secrets of a URL, and shows control characters
-of quoted texts as escapes.
+A message names the value, the expectation and the remedy. It never holds a URL's secrets, and it escapes control
+characters of quoted texts.
 """
 
 import re
@@ -27,8 +27,8 @@ _CONTROLS = re.compile(
 
 
 def printable(text: str) -> str:
-    """A text in which no file name, field or id moves a terminal's cursor or reorders a line: such characters become
-    escapes of JSON and TOML, so that printed settings keep their values."""
+    """The text with characters escaped that could move a terminal's cursor or reorder a line. The escapes are valid in
+    JSON and TOML, so printed settings keep their values."""
     return _CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
@@ -41,12 +41,12 @@ _WEB_QUERY = re.compile(r"(https?://[^\s'\"?]*\?)[^\s'\"]*")
 
 
 def without_secrets(text: str) -> str:
-    """A text without users, passwords and signed queries of its URLs, for messages, logs and results."""
+    """The text without users, passwords and signed queries in its URLs, for messages, logs and results."""
     return _WEB_QUERY.sub(r"\1...", _QUERY.sub("...", _USER.sub("...@", text)))
 
 
 class DivOrderError(Exception):
-    """Base of every error of this package."""
+    """Base of all errors of this package."""
 
     def __init__(self, message: object = "", *more: object) -> None:
         super().__init__(without_secrets(message) if isinstance(message, str) else message, *more)
@@ -60,7 +60,7 @@ class SettingsError(DivOrderError, ValueError):
 
 
 class InputError(DivOrderError, ValueError):
-    """Data, a model or an argument handed in cannot be used."""
+    """Data, a model or an argument cannot be used."""
 
 
 class RejectLimitError(InputError):
@@ -80,25 +80,25 @@ class StoreBusyError(StoreError):
 
 
 class LeaseLostError(StoreError):
-    """This run was silent so long that another one took the store over; it publishes nothing more."""
+    """Another run took over the store because this run was silent too long. This run publishes nothing more."""
 
 
 class DamagedFileError(StoreError):
-    """A file of the store is missing or not what was written; a run makes it again and goes on.
+    """A file of the store is missing or altered; a run makes it again and continues.
 
     `name` is its name in the store.
     """
 
-    # The default serves exceptions of other processes, which pickle makes from the message alone.
+    # The default is for exceptions of other processes: pickle makes them from the message alone.
     def __init__(self, message: str, name: str = "") -> None:
         super().__init__(message)
         self.name = name
 
 
 class DiskFullError(StoreError):
-    """The disk is full. Earlier files are whole, and a later run goes on from them.
+    """The disk is full. Earlier files are complete, and a later run continues from them.
 
-    `row_bytes`: bytes a row of a result that did not fit, if it has rows.
+    `row_bytes`: bytes a row of the result that did not fit, if it has rows.
     """
 
     row_bytes = 0.0

@@ -1,5 +1,5 @@
-"""Packages of the extras in pyproject.toml: only this module imports them, so that a missing one is always refused with
-the line that installs it."""
+"""Packages of the extras in pyproject.toml. Only this module imports them, so that the error for a missing package
+always has the line that installs it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ EXTRAS = {
     "obstore": ("objects", "obstore", "s3://, gs://, az://, https:// and http:// URLs need"),
     "ray": ("ray", "ray", 'engine.address = "ray" needs'),
 }
-"""Package, by its name for import -> (extra, name for pip, feature that needs it)."""
+"""Import name of a package -> (extra, name for pip, feature that needs it)."""
 
 
 def why_missing(package: str) -> str | None:
-    """The feature that needs a package and how to install it; None if it is installed."""
+    """The feature that needs a package, and how to install the package; None if it is installed."""
     if importlib.util.find_spec(package):
         return None
     extra, name, needed = EXTRAS[package]
@@ -28,7 +28,7 @@ def why_missing(package: str) -> str | None:
 
 
 def load_extra(module: str) -> Any:
-    """Import a package of an extra, or one of its modules.
+    """Imports a package of an extra, or one of its modules.
 
     Raises:
         MissingPackageError: it is not installed, or cannot be imported.
@@ -38,9 +38,9 @@ def load_extra(module: str) -> Any:
         raise MissingPackageError(missing)
     try:
         return importlib.import_module(module)
-    except (ImportError, OSError) as error:  # OSError: a library of its own does not load
+    except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
         extra, name, needed = EXTRAS[package]
         raise MissingPackageError(
-            f"{needed} {name}, which is installed and cannot be imported ({error}): pip install --force-reinstall "
+            f"{needed} {name}, which is installed but cannot be imported ({error}): pip install --force-reinstall "
             f"'dagster-divorder[{extra}]'"
         ) from error

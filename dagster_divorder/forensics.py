@@ -1,7 +1,8 @@
-"""Which documents a trainer read when, where a document is read, and the rest of a training without some documents.
+"""Which documents a trainer read at which step, where a document is read, and the rest of a training without some
+documents.
 
-Steps and sequences count from 0 through all epochs, in the order of training: step i reads the sequences i * B up to
-(i + 1) * B, B being `sequence.batch`.
+Steps and sequences count from 0 through all epochs, in the order of training: step i reads sequences [i * B, (i + 1) *
+B), where B is `sequence.batch`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_IDS = 100_000
-"""Ids that `cut` puts into settings at most."""
+"""Most ids that `cut` puts into settings."""
 
 
 def where(
@@ -42,7 +43,7 @@ def where(
     sequences: Iterable[int] = (),
     ids: Collection[str] = (),
 ) -> pd.DataFrame:
-    """What some steps or sequences read, or where some documents are read, by the plan under these settings.
+    """What some steps or sequences read, or where documents are read, by the plan under these settings.
 
     One row a run of a document's tokens, in the order of training. Columns: `step`, `sequence` (both counted as in this
     module), `offset` (of the run's first token in the sequence), `tokens`, `id` (your own, else the record id),
@@ -60,7 +61,7 @@ def where(
     steps, sequences = _rising("steps", steps), _rising("sequences", sequences)
     if not (steps or sequences or ids):
         raise InputError(
-            "nothing is asked for; give steps (--step 1200..1210), sequences (--sequence 7) or documents (--id NAME)"
+            "nothing to look up; give steps (--step 1200..1210), sequences (--sequence 7) or documents (--id NAME)"
         )
     positions = _positions(order.size, batch, steps, sequences)
     stream = load_stream(run)
@@ -101,7 +102,7 @@ def where(
 @dataclass(frozen=True)
 class Cut:
     """Documents cut out of the rest of a training. settings: plan the rest without them. step: the first of the rest.
-    ids: of all cut documents. tokens, rest: tokens of the rest, of the cut documents and of all."""
+    ids: of the cut documents. tokens: of the cut documents in the rest. rest: all tokens of the rest."""
 
     settings: Settings
     step: int
@@ -117,21 +118,21 @@ def plan_cut(
     ids: Collection[str] = (),
     resume_at: int | None = None,
 ) -> Cut:
-    """Cut the documents of `ids`, and all documents that some steps read, out of the rest of a training. Steps before
+    """Cuts the documents of `ids`, and all documents that some steps read, out of the rest of a training. Steps before
     `resume_at` (default: the first of the steps) stay.
 
     Raises:
-        InputError: as `where`; `resume_at` is missing or no step of the plan; no document is named.
+        InputError: see `where`; or `resume_at` is missing or beyond the plan; or no document is named.
     """
     run, batch, steps = open_run(settings), settings.sequence.batch, _rising("steps", steps)
     if not (steps or ids):
         raise InputError(
-            "no document is named; give steps that read them (--step 1200..1210), or their ids (--id)"
+            "no document is named; give steps that read documents (--step 1200..1210), or document ids (--id)"
         )
     resume_at = steps[0] if resume_at is None and steps else resume_at
     if resume_at is None:
         raise InputError(
-            "nothing says where training goes on; give the step of the checkpoint, counted from 0 (--resume-at)"
+            "the step to resume at is unknown; give the step of the checkpoint, counted from 0 (--resume-at)"
         )
     packed, order = load_packed(run), load_sequence_order(run).reshape(-1)
     positions = _positions(order.size, batch, steps, ())
@@ -141,8 +142,8 @@ def plan_cut(
     records = np.union1d(stream.record(packed.document[runs]), find_records(run, ids))
     if len(records) > MAX_IDS:
         raise InputError(
-            f"{len(records):,} documents are to be cut; expected at most {MAX_IDS:,}: name fewer steps, or take the "
-            "documents out of the input"
+            f"{len(records):,} documents would be cut; expected at most {MAX_IDS:,}: name fewer steps, or remove the "
+            f"documents from the input"
         )
     names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
     rest, _ = runs_in_order(packed.indptr, order[resume_at * batch :])
@@ -164,15 +165,15 @@ def cut(
     ids: Collection[str] = (),
     resume_at: int | None = None,
 ) -> Settings:
-    """The settings of `plan_cut`, with its arguments and errors."""
+    """The settings of `plan_cut`; same arguments and errors."""
     return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at).settings
 
 
 @dataclass(frozen=True)
 class Freeze:
-    """The beginning of the last output, which a trainer has read and which stays. settings: keep it. tokens: of it,
-    with padding. step: the number of steps that read it, None where it ends inside one. sequences, records: in it.
-    rest: sequences of the first epoch behind it."""
+    """The frozen beginning of the last output, which a trainer has read. settings: keep it. tokens: its tokens, with
+    padding. step: the number of steps that read it, None if it ends inside one. sequences, records: in it. rest:
+    sequences of the first epoch after it."""
 
     settings: Settings
     tokens: int
@@ -185,13 +186,13 @@ class Freeze:
 def plan_freeze(
     settings: Settings, *, step: int | None = None, sequences: int | None = None, tokens: int | None = None
 ) -> Freeze:
-    """Keep the beginning of the last output that a trainer has read, by one of its numbers: steps that it has taken, of
-    `sequence.batch` sequences each, sequences (samples), or tokens, with padding.
+    """Freezes the beginning of the last output that a trainer has read, given by one number: steps of `sequence.batch`
+    sequences each, sequences (samples), or tokens, with padding.
 
     Raises:
-        InputError: there is no output, it has less in its first epoch, or was made with another tokenizer, sequence
+        InputError: there is no output, its first epoch is shorter, or it was made with another tokenizer, sequence
             length or batch.
-        MissingStageError: the settings have another base model than the output.
+        MissingStageError: the settings and the output have different base models.
     """
     run, sequence = _last_run(settings), settings.sequence
     if step is not None:
@@ -201,7 +202,7 @@ def plan_freeze(
     elif tokens is not None:
         _tokens_of_sequences(run, "tokens", tokens, -(-tokens // sequence.length))
     else:
-        raise InputError("nothing says what a trainer has read; give steps, sequences or tokens")
+        raise InputError("the part that a trainer has read is unknown; give steps, sequences or tokens")
     files = freeze_prefix(run, tokens) if tokens else {}
     kept = {name: unpack(data) for name, data in files.items()}
     count = len(kept[SEQUENCES]["indptr"]) - 1 if kept else 0
@@ -219,8 +220,8 @@ def plan_freeze(
 
 
 def _last_run(settings: Settings) -> Run:
-    """The results of the last run under these settings, whatever it kept of the output before. (Where tokens are
-    frozen, stages may read others, so that under these settings nothing is current until they have run.)"""
+    """The results of the last run under these settings, whatever it kept of the output before. (If tokens are frozen,
+    stages may read other upstreams, so nothing is current under these settings until they have run.)"""
     run = open_run(settings)
     output = last_output(run.store)
     then = output[2].settings.get("order", {}) if output else {}
@@ -231,10 +232,10 @@ def _last_run(settings: Settings) -> Run:
 
 
 def _tokens_of_steps(run: Run, name: str, step: int) -> int:
-    """The tokens, with padding, that so many steps have read of the last output. name: of the number, for messages.
+    """Tokens, with padding, that this many steps have read of the last output. name: of the number, for messages.
 
     Raises:
-        InputError: as `_tokens_of_sequences`; the steps had another batch than these settings have.
+        InputError: see `_tokens_of_sequences`; or the steps had another batch than these settings.
     """
     output, batch = last_output(run.store), run.settings.sequence.batch
     if output:
@@ -243,14 +244,14 @@ def _tokens_of_steps(run: Run, name: str, step: int) -> int:
         then = output[2].settings.get("sequence", {}).get("batch", default)
         if then != batch:
             raise InputError(
-                f"sequence.batch is {batch:,}, and was {then:,} when the order was made, so that a step is not clear; "
-                "give the number of sequences that the trainer has read (--sequences)"
+                f"sequence.batch is {batch:,} but was {then:,} when the order was made, so steps are ambiguous; give "
+                f"the number of sequences that the trainer has read (--sequences)"
             )
     return _tokens_of_sequences(run, name, step, step * batch, batch)
 
 
 def _tokens_of_sequences(run: Run, name: str, given: int, sequences: int, batch: int = 1) -> int:
-    """The tokens, with padding, of the first sequences of the last output. The last of its batches may be smaller.
+    """Tokens, with padding, of the first sequences of the last output. Its last batch may be smaller.
 
     Raises:
         InputError: the number is negative, or the first epoch has fewer.
@@ -259,8 +260,8 @@ def _tokens_of_sequences(run: Run, name: str, given: int, sequences: int, batch:
     end = output[1].facts["sequences"] if output else sequences
     if given < 0 or sequences >= end + batch:
         later = (
-            f" of {sequence.epochs:,}, and nothing of a later one can stay: let the training end on the export that it "
-            "reads, and plan the next one with the new data"
+            f" of {sequence.epochs:,}, and only the first epoch can be frozen: let the training end on its present "
+            f"export, and plan the next training with the new data"
         )
         raise InputError(
             f"{name} is {given:,}; the last output has {end:,} sequences, {end // sequence.batch:,} whole steps of "
@@ -270,24 +271,22 @@ def _tokens_of_sequences(run: Run, name: str, given: int, sequences: int, batch:
 
 
 def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:
-    """Distinct whole numbers in rising order. A range stays one, since it may be longer than memory."""
+    """Distinct whole numbers in rising order. A range stays a range, because it may be longer than memory."""
     if isinstance(numbers, range):
         return numbers if numbers.step > 0 else numbers[::-1]
     try:
         return sorted({operator.index(number) for number in numbers})
     except TypeError as error:
         raise InputError(
-            f"{name} are no whole numbers ({error}); expected some, such as range(1200, 1210)"
+            f"{name} are not whole numbers ({error}); expected whole numbers, such as range(1200, 1210)"
         ) from None
 
 
 def _positions(total: int, batch: int, steps: Sequence[int], sequences: Sequence[int]) -> np.ndarray:
-    """Positions of the sequences of some steps, and of some sequences, all rising, int64."""
+    """Positions of the sequences of some steps and of some sequences, rising, int64."""
     for name, asked, end in (("step", steps, -(-total // batch)), ("sequence", sequences, total)):
         if asked and not 0 <= asked[0] <= asked[-1] < end:
             wrong = asked[0] if asked[0] < 0 else asked[-1]
-            raise InputError(
-                f"{name} is {wrong:,}; the plan has {name}s 0 to {end - 1:,}, all epochs together"
-            )
+            raise InputError(f"{name} is {wrong:,}; over all epochs the plan has {name}s 0 to {end - 1:,}")
     read = (np.array(steps, np.int64)[:, None] * batch + np.arange(batch)).reshape(-1)
     return np.union1d(read[read < total], np.array(sequences, np.int64))

@@ -1,7 +1,7 @@
-"""Labels that reach the loss: batches that collators make of an export's rows, beside the loss mask of the plan.
+"""Labels that reach the loss: compares batches that collators make of an export's rows with the plan's loss mask.
 
-A mask is lost without an error where a collator makes labels of the ids anew, or reads another column. So the real ones
-are run over some rows, and every label is compared.
+A collator loses the mask without an error if it makes labels from the ids or reads another column. So this module runs
+the real collators over some rows and compares every label.
 
 Letters: n rows, T tokens of a row.
 """
@@ -26,22 +26,21 @@ from dagster_divorder.view.answer import Part, TextTable
 from dagster_divorder.view.words import clip
 
 IGNORED = -100
-"""A label that counts in no loss."""
+"""The label of tokens without a loss."""
 SAMPLED_TOKENS = 1 << 19
 SAMPLED_ROWS = 256
 GROUPS = 8
-"""Places of an export from which rows are sampled."""
+"""Number of places in an export to sample rows from."""
 ROWS_OF_A_BATCH = 4
 
 REMEDIES = {
-    "labels": 'Set exports.columns = ["labels"], and take a collator that reads them.',
-    "attention": "across documents: tokens attend to the documents before theirs in a row, as an attention mask tells "
-    'transformers to; set padding_free=True of SFTConfig, take SequenceDataset(form="flattened"), or packing.method = '
-    '"none".',
+    "labels": 'Set exports.columns = ["labels"], and use a collator that reads them.',
+    "attention": "across documents: an attention mask makes tokens attend to earlier documents of their row; set "
+    'padding_free=True in SFTConfig, use SequenceDataset(form="flattened"), or set packing.method = "none".',
 }
 
 Row = Mapping[str, Any]
-"""A row of an export by column, lists of T values."""
+"""A row of an export: column -> list of T values."""
 Batch = Mapping[str, Any]
 
 
@@ -49,10 +48,10 @@ Batch = Mapping[str, Any]
 class Collated:
     """What a collator makes of a sample of rows.
 
-    trainer: whose it is, "" for a reader of this package. tokens, equal: compared labels, and those that are the plan's
-    label. first: row of the files, token, expected and given label of the first that differs. firsts: labels of first
-    tokens of documents that are IGNORED in place of the plan's, which count as equal. apart: whether documents of a row
-    attend to themselves only, None where no row holds several. error: of a collator that refuses the rows.
+    trainer: the collator's, "" for a reader of this package. tokens, equal: compared labels, and labels equal to the
+    plan's. first: row of the files, token, expected and given label of the first difference. firsts: first tokens of
+    documents whose label is IGNORED instead of the plan's; they count as equal. apart: whether documents of a row
+    attend only to themselves, None if no row holds several. error: of a collator that refuses the rows.
     """
 
     name: str
@@ -85,7 +84,7 @@ class _Sample:
 
 
 def planned_masks(run: Run, positions: Sequence[int]) -> Iterator[np.ndarray]:
-    """Whether each token is trained on, bool (T,), of sequences at positions in the order of training."""
+    """Whether each token is trained on, bool (T,), for sequences at positions in the order of training."""
     mask, packed, view = load_loss_mask(run), load_packed(run), stream_view(run)
     assert mask is not None
     order = load_sequence_order(run).reshape(-1)
@@ -95,7 +94,7 @@ def planned_masks(run: Run, positions: Sequence[int]) -> Iterator[np.ndarray]:
             row = int(view.document_row[packed.document[at]])
             first, end = mask.begins[row : row + 2]
             document = mask.trained.marked(np.array([first]), np.array([end - first]))
-            # An end-of-text token is trained on where the token before it is.
+            # An end-of-text token is trained on if the token before it is.
             document = np.append(document, document[-1:])
             parts.append(document[packed.start[at] : packed.start[at] + packed.length[at]])
         yield np.concatenate(parts)
@@ -104,8 +103,8 @@ def planned_masks(run: Run, positions: Sequence[int]) -> Iterator[np.ndarray]:
 def check_labels(
     run: Run, folder: Path, manifest: Mapping[str, Any], trainer: str | None = None
 ) -> list[Collated]:
-    """What collators make of rows of a Parquet export with a loss mask, whose plan the store holds: those of a trainer,
-    or of all that are installed, and the readers of this package."""
+    """What collators make of rows of a Parquet export with a loss mask. The store holds its plan. Runs the collators of
+    a trainer, or of all that are installed, and this package's readers."""
     sample = _sample(run, folder, manifest)
     makers = [
         *(_of_trl(manifest) if trainer in ("trl", None) else ()),
@@ -116,7 +115,7 @@ def check_labels(
 
 
 def labels_shown(labels: Sequence[Collated]) -> list[Part]:
-    """A table of collators, a line on what differs, and what to do."""
+    """A table of collators, the differences, and the remedies."""
     if not labels:
         return []
     attention = {None: "one document a row", True: "documents apart", False: "across documents"}
@@ -136,22 +135,22 @@ def labels_shown(labels: Sequence[Collated]) -> list[Part]:
         if collated.first:
             row, token, expected, given = collated.first
             lines.append(
-                f"{collated.name}: the first label that differs is that of token {token:,} of row {row:,}, {given} in "
-                f"place of {expected}. {REMEDIES['labels']}"
+                f"{collated.name}: the first different label is {given} instead of {expected}, at token {token:,} of "
+                f"row {row:,}. {REMEDIES['labels']}"
             )
         if collated.firsts:
             lines.append(
-                f"{collated.name}: the first label of {collated.firsts:,} documents is -100, since no token of theirs "
-                "comes before it."
+                f"{collated.name}: the first label of {collated.firsts:,} documents is -100, because no token of the "
+                f"document precedes it."
             )
     if any(collated.apart is False for collated in labels):
         lines.append(REMEDIES["attention"])
-    table = TextTable(rows, "labels that reach the loss, beside the plan's loss mask")
+    table = TextTable(rows, "labels that reach the loss, against the plan's loss mask")
     return ["", table, *(["", *lines] if lines else [])]
 
 
 def _sample(run: Run, folder: Path, manifest: Mapping[str, Any]) -> _Sample:
-    """The first rows of some row groups, spread over the files."""
+    """The first rows of row groups spread over the files."""
     import pyarrow.parquet as pq
 
     wanted = max(GROUPS, min(SAMPLED_ROWS, SAMPLED_TOKENS // manifest["sequence_length"]))
@@ -161,7 +160,7 @@ def _sample(run: Run, folder: Path, manifest: Mapping[str, Any]) -> _Sample:
         for group in range(file.num_row_groups):
             groups.append((begin, file, group))
             begin += file.metadata.row_group(group).num_rows
-    # Groups of a few rows are many.
+    # Small row groups are numerous.
     count = max(GROUPS, -(-wanted * len(groups) // begin))
     chosen = np.unique(np.linspace(0, len(groups) - 1, count).astype(int))
     numbers: list[int] = []
@@ -175,7 +174,7 @@ def _sample(run: Run, folder: Path, manifest: Mapping[str, Any]) -> _Sample:
 
 
 Maker = tuple[str, str, Callable[[list[Row], list[int]], Batch]]
-"""A collator's name, its trainer, and what makes a batch of rows and their positions."""
+"""A collator's name, its trainer, and a function from rows and their positions to a batch."""
 
 
 def _of_trl(manifest: Mapping[str, Any]) -> Iterator[Maker]:
@@ -191,8 +190,8 @@ def _of_trl(manifest: Mapping[str, Any]) -> Iterator[Maker]:
 
 
 def _preparing(collator: Any) -> Callable[[list[Row], list[int]], Batch]:
-    """SFTTrainer takes `labels` as they are, else assistant_masks; completion_mask only with completion_only_loss=True,
-    which it sets by itself for records of prompts alone."""
+    """SFTTrainer takes `labels` unchanged, else assistant_masks. It takes completion_mask only with
+    completion_only_loss=True, which it sets by itself only for records of prompts."""
 
     def prepared(row: Row) -> Row:
         if "labels" in row or "assistant_masks" not in row:
@@ -216,7 +215,7 @@ def _of_transformers(folder: Path) -> Iterator[Maker]:
             tokenizer, mlm=False
         ),
     }
-    # Trainer leaves other columns out, since no model has arguments of these names.
+    # Trainer drops other columns, because no model has arguments of these names.
     arguments = ("input_ids", "labels", "position_ids", "attention_mask")
     for name, collator in collators.items():
 
@@ -261,7 +260,7 @@ def _collated(
         for number, row, mask, given in zip(
             sample.numbers[part], rows, sample.masks[part], labels, strict=True
         ):
-            # Labels in the padding are none of the plan's.
+            # Labels in the padding are not in the plan.
             expected = np.full(len(given), IGNORED)
             expected[: len(mask)] = np.where(mask, row["input_ids"], IGNORED)
             same = given == expected
@@ -278,7 +277,7 @@ def _collated(
 
 
 def _by_row(values: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Values of each row, (T,) of a flattened batch, and with the padding of one that is padded on the right.
+    """Values of each row: (T,) of a flattened batch; of a batch padded on the right, with the padding.
 
     Raises:
         ValueError: the batch has other rows.
@@ -286,12 +285,12 @@ def _by_row(values: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
     if values.shape == (1, sum(lengths)):
         return np.split(values[0], np.cumsum(lengths)[:-1])
     if len(values) != len(lengths) or values.shape[1] < max(lengths):
-        raise ValueError("it gives other rows")
+        raise ValueError("the collator gives other rows")
     return list(values)
 
 
 def _apart(batch: Batch, rows: Sequence[Row]) -> bool:
-    """Whether transformers keeps documents of a row apart: by positions that restart, which it reads only without an
+    """Whether transformers keeps documents of a row apart: by restarting positions, which it reads only without an
     attention mask."""
     if "attention_mask" in batch or "position_ids" not in batch:
         return False

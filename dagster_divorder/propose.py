@@ -1,6 +1,6 @@
 """`divorder init`: a short settings file for a corpus, from the fields of its records.
 
-`look` samples the inputs, `Proposal` holds settings for them, and `write_settings` writes these to a file.
+`look` samples the inputs, `Proposal` holds settings for them, and `write_settings` writes the settings to a file.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from dagster_divorder.view.words import clip, count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
 MIN_SHARE = 0.9
-"""Share of the records that the text field, or the id field, is in at least."""
+"""Smallest share of the records that have the text field or the id field."""
 MAX_SOURCES, MAX_VALUES = 1000, 50
-"""Values of a field for the source at most, and of a proposed trait."""
+"""Most values of a source field, and of a proposed trait."""
 MAX_DEPTH, MIN_INNER_SHARE = 4, 0.01
-"""Fields inside objects: the greatest depth, and the smallest share of the records."""
+"""Fields inside objects: greatest depth, and smallest share of the records."""
 BYTES_PER_TOKEN = 4
 MIN_SEQUENCES, MIN_BATCHES = 2_000, 50
-"""Sequences and batches of a corpus at least: proposed sizes fall until a corpus has as many, down to SHORTEST tokens
-and 8 sequences."""
+"""Fewest sequences and batches of a corpus: proposed sizes fall until it has as many, down to SHORTEST tokens and 8
+sequences."""
 SHORTEST, LONGEST = 512, 32_768
 """Bounds of the proposed tokens of a sequence."""
 HELD, SIZED_RECORDS = 0.99, 2_000
-"""Share of the conversations that a proposed sequence holds whole, and records that are looked at for it."""
+"""Share of conversations that a proposed sequence holds whole, and records examined for it."""
 
 LABEL_CHARACTERS = 100
-"""Mean below which a field with the name of a label, or with few values, holds no texts."""
+"""Mean characters below which a field named like a label, or with few values, holds no texts."""
 SHORT_BESIDE = 4
-"""A short field with a name of texts holds no texts if another one has so many times its characters."""
+"""A short field named like texts holds no texts if another field has this many times its characters."""
 FIELDS_SHOWN, EXAMPLE_CHARACTERS, NAME_CHARACTERS = 40, 40, 60
 EXAMPLE_RENDERED = 300
 BUILT_IN_TRAITS = {"cluster": "  # topics, found by clustering", "length": ""}
@@ -102,9 +102,9 @@ LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", 
 class Field:
     """A field of the sampled records.
 
-    records: number that have it. texts: number in which it is a text. characters: of all its texts, also inside lists
-    and objects. values: hashes of the distinct values. example: the first value that is not empty, clipped. inner: the
-    field is inside an object, and its name is the path to it.
+    records: number of records with the field. texts: number in which it is a text. characters: of all its texts, also
+    inside lists and objects. values: hashes of the distinct values. example: the first value that is not empty,
+    clipped. inner: the field is inside an object, and its name is the path to it.
     """
 
     records: int = 0
@@ -133,36 +133,36 @@ class Field:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds no numbers, lists or objects."""
+        """Whether the field holds no numbers, lists or objects."""
         return self.kinds <= {"text", "true or false"}
 
     def has_few(self, values: int) -> bool:
-        """Whether it has at most so many distinct values, all in all short."""
+        """Whether the field has at most so many distinct values, short in total."""
         return len(self.values) <= values and self.characters < LABEL_CHARACTERS * self.records
 
     def holds_labels(self, name: str) -> bool:
-        """Whether it holds labels rather than texts, by its own name and its length."""
+        """Whether the field holds labels rather than texts, judged by its name and length."""
         return _own_name(name) in LABEL_NAMES and self.characters < LABEL_CHARACTERS * self.records
 
     def is_id(self, records: int) -> bool:
-        """Whether it holds another short text, or another whole number, in each of the records."""
+        """Whether the field holds a different short text or whole number in each record."""
         one_kind = self.kinds in ({"text"}, {"whole number"})
         return self.records == len(self.values) == records and one_kind and self.characters < 200 * records
 
     @property
     def repeats(self) -> str:
-        """A warning that its texts are few or very short; "" otherwise."""
+        """A warning if the field's texts are few or very short; "" otherwise."""
         values = len(self.values)
         return repeated_texts(self.records, values, self.characters * values // self.records)
 
     def described(self) -> str:
-        """Its type and mean length."""
+        """The field's type and mean length."""
         if self.characters:
             return f"{self.kind}, {self.characters / self.records:,.0f} characters on average"
         return "always empty" if self.kinds == {"text"} else self.kind
 
     def row(self, name: str, records: int) -> dict[str, str]:
-        """Its row in a table. records: of the sample."""
+        """The field's row in a table. records: of the sample."""
         share = 100 if self.records == records else min(99.9, round(100 * self.records / records, 1))
         values = len(self.values)
         return {
@@ -186,7 +186,7 @@ class Field:
 
 
 def one_line(name: str) -> str:
-    """A field's name on one line, cut if it is long."""
+    """A field's name on one line, clipped if long."""
     escaped = _toml(name)[1:-1]
     return escaped if len(escaped) <= NAME_CHARACTERS else f"{escaped[:NAME_CHARACTERS]}…"
 
@@ -194,7 +194,7 @@ def one_line(name: str) -> str:
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
-    # JSON's whole numbers beyond 64 bits come as floats; they may be ids.
+    # JSON's whole numbers beyond 64 bits arrive as floats; they may be ids.
     if isinstance(value, int) or (isinstance(value, float) and abs(value) >= 1 << 63):
         return "whole number"
     if isinstance(value, float):
@@ -205,8 +205,8 @@ def _kind(value: Any) -> str:
 
 @dataclass(frozen=True)
 class InputBlock:
-    """An input: its paths, their files, and the fields of its sampled records. text: the text field and `why` it is; or
-    "" and, as `why`, how to name it. structure: what is read in place of a text field."""
+    """An input: its paths, their files, and the fields of its sampled records. text: the text field, and `why`; or ""
+    and, in `why`, how to name the field. structure: what is read in place of a text field."""
 
     paths: tuple[str, ...]
     listing: Found
@@ -219,7 +219,7 @@ class InputBlock:
     source: str | None = None
 
     def with_text(self, name: str, why: str) -> InputBlock:
-        """The input with its text in this field, and with an id and a source to match.
+        """The input with its text in this field, and a matching id and source.
 
         Raises:
             InputError: there is no such field, or most records would be refused.
@@ -227,7 +227,7 @@ class InputBlock:
         return replace(self, text=self.known(name), why=why).checked(f"text_field = {name!r}")
 
     def checked(self, reading: str) -> InputBlock:
-        """The input with an id and a source. reading: the setting by which it is read.
+        """The input with an id and a source. reading: the setting that says how it is read.
 
         Raises:
             InputError: most records would be refused.
@@ -235,8 +235,8 @@ class InputBlock:
         refused, looked_at = self.refusals.refused, self.refusals.looked_at
         if 2 * refused > looked_at:
             raise InputError(
-                f"{refused:,} of {count(looked_at, 'record')} of {self.paths[0]} that were looked at cannot be used "
-                f"with {reading}, the first: {self.refusals.first}{self.refusals.looks}"
+                f"{refused:,} of {count(looked_at, 'record')} of {self.paths[0]} examined cannot be used with "
+                f"{reading}, the first: {self.refusals.first}{self.refusals.looks}"
             )
         rest = {name: field for name, field in self.fields.items() if name not in self.read}
         own_id = _named(ID_NAMES, (name for name, field in rest.items() if field.is_id(self.records)))
@@ -245,10 +245,10 @@ class InputBlock:
         return replace(self, own_id=own_id, source=_named(SOURCE_NAMES, plain))
 
     def known(self, name: str) -> str:
-        """The name, if a field has it.
+        """The name, checked to be a field's.
 
         Raises:
-            InputError: none has.
+            InputError: no field has it.
         """
         if name not in self.fields:
             raise InputError(
@@ -270,12 +270,12 @@ class InputBlock:
 
     @property
     def form(self) -> str:
-        """As `Input.form`."""
+        """What a record holds, as in `Input.form`."""
         return (self.structure.form if self.structure else None) or "text"
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The fields of the text or of the conversation."""
+        """Fields of the text or the conversation."""
         return self.structure.fields if self.structure else (self.text,)
 
     @property
@@ -285,23 +285,23 @@ class InputBlock:
 
     @cached_property
     def label(self) -> str | None:
-        """The field that says whether an answer is wanted, in data of preferences without pairs."""
+        """The field that says whether an answer is wanted, in preference data without pairs."""
         if self.form in ("text", "pairs"):
             return None
-        # A label of a chat may say anything.
+        # A chat's label may mean anything.
         names = ("label", "kto_tag") if self.form == "prompt_completion" else ("kto_tag",)
         held = (name for name in names if name in self.fields)
         return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
 
     @property
     def has_no_end(self) -> bool:
-        """Whether its completions are texts, behind which no chat template writes a token that ends them."""
+        """Whether its completions are texts, which no chat template ends with a token."""
         kinds = [self.fields[name].kinds for name in ("prompt", "completion") if name in self.fields]
         return self.form == "prompt_completion" and not self.prefers and kinds == [{"text"}] * 2
 
     @property
     def prefers(self) -> bool:
-        """Whether its records say which answers are wanted, so that no sequence may hold several."""
+        """Whether its records say which answers are wanted, so that a sequence may hold only one record."""
         return self.form == "pairs" or self.label is not None
 
     @cached_property
@@ -323,7 +323,7 @@ class InputBlock:
 
     @cached_property
     def first_rendered(self) -> str:
-        """The first record as the template of the bootstrap model writes it, clipped."""
+        """The first record, rendered by the bootstrap model's template and clipped."""
         for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
             with suppress(InputError):
                 conversation = conversation_of_record(without_nulls(record), self.form)
@@ -337,16 +337,16 @@ class InputBlock:
 
     @property
     def chosen(self) -> list[str]:
-        """The fields of the text, the id and the source, and the reasons; a line each."""
+        """The fields of text, id and source, with reasons; a line each."""
         own_id = (
-            f"{self.own_id!r}, another in each record"
+            f"{self.own_id!r}, different in each record"
             if self.own_id
-            else "none: no field called id, url or the like has another text or whole number in each record"
+            else "none: no field named id, url or similar has a different text or whole number in each record"
         )
         source = (
             f"{self.source!r}, {count(len(self.fields[self.source].values), 'value')}"
             if self.source
-            else f"none: no field called source, dataset or the like has at most {MAX_SOURCES:,} different texts"
+            else f"none: no field named source, dataset or similar has at most {MAX_SOURCES:,} different texts"
         )
         text = [f"text: {self.text!r}, {self.why}"]
         if self.structure:
@@ -358,7 +358,7 @@ class InputBlock:
         return [*text, f"id: {own_id}", f"source: {source}"]
 
     def parts(self, title: str = "") -> list[Part]:
-        """The table of its fields, and the files of its folders that are not read."""
+        """The table of its fields, and the files in its folders that are not read."""
         names = list(self.fields)
         rows = [self.fields[name].row(name, self.records) for name in names[:FIELDS_SHOWN]]
         heading = f"{title}fields of {count(self.records, 'record')}"
@@ -386,7 +386,8 @@ class InputBlock:
         }
 
     def lines(self, folder: Path, project: Path, constant: str | None) -> str:
-        """Its settings, for a file in `folder` of a project. constant: a source for all records if no field has one."""
+        """The input's settings, for a file in `folder` of a project. constant: a source for all records if no field has
+        one."""
         files = count(
             len(self.listing.files), f"{'JSONL' if self.listing.kind == 'jsonl' else 'Parquet'} file"
         )
@@ -398,7 +399,7 @@ class InputBlock:
             source_line = f"{key} = {_toml(value or '')}"
         return "\n".join(
             [
-                f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records looked at: {fields}",
+                f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records examined: {fields}",
                 f"paths = [{', '.join(_toml(_relative(path, folder, project)) for path in self.paths)}]",
                 f"format = {_toml(self.form)}  # {self.why}"
                 if self.structure
@@ -413,8 +414,8 @@ class InputBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Settings for a corpus. traits, length (tokens of a sequence), batch (sequences): follow from the corpus if None.
-    trainer: reads the export. ranks: given numbers of its `Reading`.
+    """Settings for a corpus. traits, length (tokens of a sequence), batch (sequences): derived from the corpus if None.
+    trainer: the trainer that reads the export. ranks: given numbers of its `Reading`.
 
     Raises:
         InputError: there is no such trainer.
@@ -438,7 +439,8 @@ class Proposal:
 
     @property
     def reads_parts(self) -> bool:
-        """Whether each rank of the trainer reads its own part of the export, so that rows depend on the ranks."""
+        """Whether each rank of the trainer reads its own part of the export, so that the layout depends on the
+        ranks."""
         return self.trainer is not None and TRAINERS[self.trainer].contiguous_ranks
 
     @property
@@ -452,7 +454,7 @@ class Proposal:
 
     @property
     def sources(self) -> list[str]:
-        """The trait of the records' sources, if there is one."""
+        """The trait of the records' sources, if any."""
         if self.several:
             return ["source"]
         source = self.blocks[0].source
@@ -466,7 +468,7 @@ class Proposal:
 
     @property
     def prefers(self) -> bool:
-        """Whether the records of an input say which answers are wanted."""
+        """Whether an input's records say which answers are wanted."""
         return any(block.prefers for block in self.blocks)
 
     @property
@@ -486,7 +488,7 @@ class Proposal:
 
     @property
     def sequence(self) -> tuple[int, int]:
-        """(tokens of a sequence, sequences of a batch, which is a multiple of a step of all ranks).
+        """(tokens of a sequence, sequences of a batch). A batch is a multiple of a step of all ranks.
 
         Raises:
             SettingsError: an impossible number.
@@ -502,28 +504,28 @@ class Proposal:
 
     @property
     def layout(self) -> Mapping[str, int]:
-        """The ranks for which to lay the rows of the export; none if rows lie in the order of training.
+        """The ranks that the export's rows are laid out for; empty if rows are in the order of training.
 
         Raises:
-            InputError: the trainer loses the order with these numbers.
+            InputError: with these numbers the trainer loses the order.
             SettingsError: an impossible number.
         """
         if self.trainer and self.prefers:
             raise InputError(
-                f"{self.trainer} reads sequences, and preferences are none; leave --trainer out, and train with the "
-                "records of the output, in their order"
+                f"{self.trainer} reads sequences, and preferences are not sequences; leave --trainer out, and train "
+                f"on the output's records, in their order"
             )
         chats = any(block.form not in ("text", "template") for block in self.blocks)
         if self.trainer and chats and not TRAINERS[self.trainer].reads_labels:
             raise InputError(
-                f"{self.trainer} makes labels of the ids, and trains on what users say, too; leave --trainer out, and "
-                "train with TRL or dagster_divorder.torch"
+                f"{self.trainer} makes labels from the ids, so it also trains on what users say; leave --trainer "
+                f"out, and train with TRL or dagster_divorder.torch"
             )
         if not self.trainer:
             if self.ranks:
                 name, number = next(iter(self.ranks.items()))
                 option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{option} {number} is of a trainer: name it, too, with --trainer NAME")
+                raise InputError(f"{option} {number} applies to a trainer: name it too, with --trainer NAME")
             return {}
         trainer = TRAINERS[self.trainer]
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
@@ -543,8 +545,8 @@ class Proposal:
             return {}
         if "world_size" not in self.ranks:
             raise InputError(
-                f"{trainer.name} gives every rank a part of the export, whose rows have to lie for so many ranks: say "
-                "how many with --world-size N"
+                f"{trainer.name} gives every rank a part of the export, so the layout of rows depends on the number "
+                f"of ranks: give it with --world-size N"
             )
         best = replay(export, trainer, **self.ranks).best
         layout = best.layout or {}
@@ -552,21 +554,21 @@ class Proposal:
         if not best.kept.in_order or batch % math.prod(layout.values()):
             numbers = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in self.ranks.items())
             raise InputError(
-                f"{trainer.name} loses the order of batches of {batch} sequences with {numbers}: choose numbers whose "
-                "product divides the batch"
+                f"{trainer.name} loses the order of batches of {batch} sequences with {numbers}: choose numbers with "
+                f"a product that divides the batch"
             )
         return layout
 
     @property
     def refusals(self) -> tuple[int, int, float]:
-        """(sampled records, records among them that the pipeline would refuse, the share that it allows)."""
+        """(sampled records, how many of them the pipeline would refuse, the share that it allows)."""
         looked_at, refused = (
             sum(getattr(block.refusals, name) for block in self.blocks) for name in ("looked_at", "refused")
         )
         return looked_at, refused, Input().max_reject_share
 
     def warnings(self) -> list[Part]:
-        """Warnings of records that would be refused, and of texts that may be labels."""
+        """Warnings about records that would be refused, and about texts that may be labels."""
         parts: list[Part] = []
         repeats = [block.fields[block.text].repeats for block in self.blocks if block.text]
         looked_at, refused, allowed = self.refusals
@@ -576,11 +578,11 @@ class Proposal:
                 for block in self.blocks
                 if block.refusals.refused
             )
-            share = f"{refused:,} of {looked_at:,} records looked at"
+            share = f"{refused:,} of {looked_at:,} records examined"
             stops = Line(
                 f"{share} would be refused ({refused / looked_at:.1%}), more than input.max_reject_share = "
-                f"{allowed:g} allows, so that plan and run will stop. The first: {first}{looks}. Correct the "
-                "input, or name another text_field, or raise input.max_reject_share",
+                f"{allowed:g} allows: plan and run will stop. The first: {first}{looks}. Correct the input, name "
+                f"another text_field, or raise input.max_reject_share",
                 "bad",
             )
             listed = f"{share} will be refused, and listed with the output. The first: {first}{looks}"
@@ -588,21 +590,20 @@ class Proposal:
         return [*parts, *(Line(warning, "bad") for warning in repeats if warning)]
 
     def toml(self, folder: Path, project: Path | None = None) -> str:
-        """The settings, for a file that will lie in `folder`. project: a folder around it, such as that of a Dagster
-        project, in whose `divorder/<name of folder>` files are written.
+        """The settings, for a file in `folder`. project: a folder around it, such as a Dagster project; files are
+        written to its `divorder/<name of folder>`.
 
         Raises:
-            InputError: the text field of an input is unknown; as `layout`.
-            SettingsError: as `sequence`.
+            InputError: the text field of an input is unknown; see also `layout`. SettingsError: see `sequence`.
         """
         if doubt := next((block.why for block in self.blocks if not block.read[0]), None):
             raise InputError(doubt)
         layout, (length, batch) = self.layout, self.sequence
-        # An existing folder is somebody else's, perhaps the input.
+        # An existing folder belongs to somebody else; it may be the input.
         names = itertools.chain(["divorder"], map("divorder-{}".format, itertools.count(2)))
         beside = next(name for name in names if not (folder / name).exists())
         base = _base(folder, project) if project else beside
-        reader = "megatron, olmo, ds, mds, litdata, text: `divorder verify` says what your trainer needs"
+        reader = "megatron, olmo, ds, mds, litdata, text: `divorder verify` shows what your trainer needs"
         if self.trainer:
             reader = f"for {TRAINERS[self.trainer].title}"
         layout_lines = "".join(
@@ -611,17 +612,17 @@ class Proposal:
         )
         exports = f"formats = {json.dumps(self.formats)}      # {reader}"
         if self.prefers:
-            exports = "formats = []               # preferences are trained on as the records of the output"
+            exports = "formats = []               # preferences: train on the output's records"
         return f"""\
-# Settings of DivOrder: `divorder plan` says what a run would do, `divorder run` does it.
-# Every key, with its default: divorder.example.toml in the repository.
+# Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:
+# divorder.example.toml in the repository.
 
 {self._input_tables(folder, project or folder)}
 
 [model]
-base = "bootstrap"         # a small tokenizer trained here; better: the model to be trained, an id or a directory
+base = "bootstrap"         # a small tokenizer trained here; better: the model that you train, an id or a directory
 
-[order.traits]             # what every window of training is to carry in the corpus's own mix
+[order.traits]             # traits that every window of training carries in the corpus's own mix
 {self._trait_lines()}
 {self._curriculum()}
 [sequence]                 # as your trainer has them
@@ -640,7 +641,7 @@ batch = {batch}
         )
 
     def _curriculum(self) -> str:
-        """A proposal to follow a field that looks like a score, in comments."""
+        """A proposed curriculum along a field that looks like a score, commented out."""
         records = sum(block.records for block in self.blocks)
         scores = [
             name
@@ -653,7 +654,7 @@ batch = {batch}
         if name is None:
             return ""
         return (
-            "\n# [curriculum]             # follows a score, and keeps everything else at its mix at each point\n"
+            "\n# [curriculum]             # follows a score and keeps everything else at its mix at each point\n"
             f'# score = {_toml(name)}\n# shape = "zigzag"         # or rise, fall, fold, stair, saw, segment\n'
         )
 
@@ -678,17 +679,17 @@ batch = {batch}
 
     @property
     def formats(self) -> list[str]:
-        """The export format that the trainer reads; none if it reads the curated output."""
+        """Formats of the export that the trainer reads; empty if it reads the curated output."""
         return list(TRAINERS[self.trainer].formats[:1]) if self.trainer else ["parquet"]
 
 
 def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
-    """The inputs of paths: one for each kind of files, columns and text field. text_field: the text of inputs that have
-    it.
+    """The inputs in paths: one for each kind of file, columns and text field. text_field: the text field of inputs that
+    have it.
 
     Raises:
-        InputError: no file matches, a file cannot be read, no record can be used, or several fields together are the
-            text.
+        InputError: no file matches, a file cannot be read, no record can be used, or the text is spread over several
+            fields.
     """
     if len(paths) == 1:
         return [_block(paths, text_field)]
@@ -697,7 +698,7 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
     inputs = [find_files([path]) for path in paths]
     samples = [_sample(listing, SAMPLE_RECORDS // len(paths)) for listing in inputs]
     if text_field and not any(text_field in fields for _, fields, _ in samples):
-        raise InputError(f"no input has a field {text_field!r}; name one that some of them have")
+        raise InputError(f"no input has a field {text_field!r}; name a field of at least one input")
     for path, listing, (records, fields, structure) in zip(paths, inputs, samples, strict=True):
         whole = _whole_texts(fields, records)
         # Prefers a text field of the earlier inputs.
@@ -733,7 +734,7 @@ def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
             looks = f", which is {kind}" if kind else refusals.looks
             first = f"; the first: {refusals.first}" if refusals.first else ""
             expected = f"one JSON object a line{first}{looks}"
-        raise InputError(f"{listing.files[0]} holds no record that can be read; expected {expected}")
+        raise InputError(f"{listing.files[0]} holds no readable record; expected {expected}")
     block = InputBlock(tuple(paths), listing, records, fields, "", "")
     if text_field:
         return block.with_text(text_field, "as --text-field says")
@@ -759,7 +760,7 @@ def _joined(inputs: Iterable[dict[str, Field]]) -> dict[str, Field]:
 
 
 def _constants(blocks: Sequence[InputBlock]) -> list[str]:
-    """A distinct name for each input, after its first path."""
+    """A distinct name for each input, from its first path."""
     names: list[str] = []
     for block in blocks:
         folders = [name for name in re.split(r"[/\\]", block.paths[0]) if not re.search(r"[*?\[]", name)]
@@ -770,17 +771,17 @@ def _constants(blocks: Sequence[InputBlock]) -> list[str]:
 
 
 def _sampled(listing: Found) -> list[Source]:
-    """Files from the whole corpus, since sources often come one after another."""
+    """Files from all over the corpus, because sources often follow one another."""
     return listing.files[:: -(-len(listing.files) // SAMPLE_FILES)]
 
 
 def _of_each(files: Sequence[Source], most: int = SAMPLE_RECORDS) -> int:
-    """Records to sample of each file."""
+    """Records to sample from each file."""
     return max(1, most // len(files))
 
 
 def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str, Field], Structure | None]:
-    """(number of sampled records, their fields by name, the fields that together are the text of most)."""
+    """(number of sampled records, their fields by name, the fields that together form most records' text)."""
     files = _sampled(listing)
     records = 0
     fields: dict[str, Field] = {}
@@ -805,7 +806,7 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
 
 
 def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, bool]]:
-    """(name, value, whether the field is inside an object) of a record's fields; such names are paths."""
+    """(name, value, whether the field is inside an object) of a record's fields; the name is then a path."""
     for name, value in record.items():
         if isinstance(value, dict) and value and depth < MAX_DEPTH:
             yield from ((f"{name}.{inner}", own, True) for inner, own, _ in _values(value, depth + 1))
@@ -816,11 +817,11 @@ def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, 
 def _text_field(
     fields: dict[str, Field], records: int, structure: Structure | None, listing: Found
 ) -> tuple[str | Structure, str]:
-    """(the text field, or the structure that is read in place of one, and the reason); or ("", the remedy) if several
-    fields may be the text.
+    """(the text field, or the structure read in its place, and the reason); or ("", the remedy) if several fields may
+    be the text.
 
     Raises:
-        InputError: no field holds text, or several fields together that no form has.
+        InputError: no field holds text, or several fields hold it together in no known form.
     """
     whole = _whole_texts(fields, records)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
@@ -828,7 +829,7 @@ def _text_field(
     # `text` may be a title beside a much longer `body`.
     if named and 2 * whole[named].characters >= whole[longest].characters:
         longest = named
-    # A text beside the fields of a chat may be the rendered chat.
+    # A text beside a chat's fields may be the rendered chat.
     if structure and (
         not longest
         or longest in structure.fields
@@ -853,19 +854,19 @@ def _text_field(
     }
     rival = max(rivals, key=lambda name: rivals[name].characters, default="")
     own = whole[longest].characters
-    # A field with a name of texts may be as short as a label.
+    # A field named like texts may be as short as a label.
     times = 0.5 if longest != named else SHORT_BESIDE if own < LABEL_CHARACTERS * records else math.inf
     if rivals and rivals[rival].characters >= times * own:
         return "", (
             f"the text may be in {longest!r} ({whole[longest].described()}) or in {rival!r} "
-            f"({rivals[rival].described()}); if it is in one of them, {by_name}; if both belong together, write them "
-            "as one text first"
+            f"({rivals[rival].described()}); if one of them holds it, {by_name}; if both belong together, join them "
+            f"into one text first"
         )
     if longest != named and own and whole[longest].repeats:
         return "", (
             f"the longest field, {longest!r}, holds labels rather than texts; the fields are {listed}; {by_name}"
         )
-    why = "named as texts often are" if longest == named else "the longest"
+    why = "a common name of text fields" if longest == named else "the longest"
     beside = ""
     if structure and structure.form:
         beside = f"; beside it are {structure.name}, which input.format = {_toml(structure.form)} reads"
@@ -873,7 +874,7 @@ def _text_field(
 
 
 def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
-    """The fields of texts in most records; inside objects only fields with names of texts."""
+    """Fields that hold texts in most records; inside objects, only fields named like texts."""
     return {
         name: field
         for name, field in fields.items()
@@ -888,8 +889,8 @@ def _own_name(name: str) -> str:
 
 
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
-    """The field with the first of the names, in any case; otherwise the field in an object with the first of them as
-    its own name."""
+    """The field with the first of the names, in any case; otherwise the field inside an object with the first of these
+    names."""
     lower = {name.lower(): name for name in fields}
     inner = {_own_name(name): field for name, field in lower.items()}
     return next((known[name] for known in (lower, inner) for name in names if name in known), None)
@@ -919,25 +920,25 @@ def _checked(section: str, model: type[BaseModel], **values: int) -> None:
 
 
 def _base(folder: Path, project: Path) -> str:
-    """The folder of files of settings that lie in a folder of a project, as these write it."""
+    """The folder for a run's files, as settings in a folder of a project write it."""
     return os.path.relpath(project / "divorder" / folder.name, folder)
 
 
 def _places(base: str, exports: str) -> str:
     return f"""\
 [store]
-path = "{base}/store"      # what has been computed; can be deleted at the price of computing it again
+path = "{base}/store"      # computed results; if deleted, they are computed again
 
 [output]
 path = "{base}/curated"
 
-[exports]                  # the training sequences, tokens and all
+[exports]                  # the training sequences with their tokens
 {exports}
 path = "{base}/exports\""""
 
 
 def blank(folder: Path, project: Path) -> str:
-    """Settings that name no corpus yet, so that they are refused, for a file that will lie in a folder of a project."""
+    """Settings without a corpus, which are refused until it is filled in, for a file in a folder of a project."""
     return f"""\
 # Settings of DivOrder. Every key, with its default: divorder.example.toml in the repository.
 # `divorder init FILES --config OTHER.toml` proposes settings from the fields of the records.
@@ -951,7 +952,7 @@ text_field = "text"
 
 
 def _relative(path: str, folder: Path, project: Path) -> str:
-    """A path as settings in a folder write it: relative if it lies in the project."""
+    """A path as settings in a folder write it: relative if it is in the project."""
     if is_url(path):
         return path
     absolute = os.path.abspath(os.path.expanduser(path))
@@ -960,7 +961,7 @@ def _relative(path: str, folder: Path, project: Path) -> str:
 
 
 def _toml(text: str) -> str:
-    """A basic string of TOML, which has the escapes of JSON."""
+    """A basic string of TOML; its escapes are JSON's."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -971,11 +972,11 @@ def _key(name: str) -> str:
 def write_settings(
     proposal: Proposal, file: Path, *, replaces: bool = False, project: Path | None = None
 ) -> Settings:
-    """Write a settings file for a corpus, and load it. replaces: an existing file. project: as for `Proposal.toml`.
+    """Writes a settings file for a corpus and loads it. replaces: replace an existing file. project: see
+    `Proposal.toml`.
 
     Raises:
-        SettingsError: the file exists, or cannot be written.
-        InputError: as `Proposal.toml`.
+        SettingsError: the file exists, or cannot be written. InputError: see `Proposal.toml`.
     """
     if not replaces:
         refuse_existing(file)
@@ -988,7 +989,7 @@ def write_settings(
     except FileExistsError:
         raise _is_there(file) from None
     except OSError as error:
-        raise SettingsError(f"{file} cannot be written: {error.strerror}") from error
+        raise SettingsError(f"cannot write {file}: {error.strerror}") from error
     try:
         return load_settings(file, {})
     except DivOrderError:
@@ -1013,12 +1014,11 @@ def _is_there(file: Path) -> SettingsError:
 
 
 def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = None) -> Settings:
-    """The settings of a file, as `load_settings` finds it, with the given paths instead of its own; without a file the
+    """The settings of the file that `load_settings` finds, with the given paths instead of its own. Without a file: the
     settings that `write_settings` would write for the paths in the current folder.
 
     Raises:
-        SettingsError: as `load_settings`.
-        InputError: as `look`; or paths are given, and the file has several inputs.
+        SettingsError: see `load_settings`. InputError: see `look`; or paths are given, and the file has several inputs.
     """
     if not paths:
         return recognised(load_settings(config))
@@ -1036,8 +1036,8 @@ def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = N
         settings = load_settings(config)
         if isinstance(settings.input, Inputs):
             raise InputError(
-                f"{file} has several [[input]] blocks, and paths are given beside them; leave the paths out, or name "
-                "settings of one input"
+                f"{file} has several [[input]] blocks, and paths are given too; leave the paths out, or name "
+                f"settings with one input"
             )
         absolute = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
         changes = {"input": {"paths": tuple(absolute)}}

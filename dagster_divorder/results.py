@@ -1,4 +1,4 @@
-"""Results of the last run for notebooks: a table of documents, their vectors, the measures."""
+"""Results of the last run for notebooks: tables of documents, their vectors, and measures."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Results(AsTable):
-    """Results of the last run on a store; each property reads its part."""
+    """Results of the last run on a store; each property reads its part on access."""
 
     store: Store
 
     @property
     def _as_table(self) -> TextTable:
-        """The parts, and which of them exist."""
+        """The parts, and whether each exists."""
         stages = {
             "documents": "greedy_order",
             "sequences": "sequence_order",
@@ -72,10 +72,10 @@ class Results(AsTable):
         """One row per accepted record in input order.
 
         Columns: `id` (your own, of `input.id_field`: Int64 if all are whole numbers, else text; None for a record
-        without one), `record_id`, `doc_id` (hex), `source`, `tokens`, `trained_tokens` (where an input holds
-        conversations: those that are trained on), `cluster`, `cluster_name` (a category), `cluster_distance` (cosine),
-        `position` (its first one in the curated order; -1 if it is not there), `repeats` (its number of times in that
-        order), then one per field in `order.traits`.
+        without one), `record_id`, `doc_id` (hex), `source`, `tokens`, `trained_tokens` (only if an input holds
+        conversations), `cluster`, `cluster_name` (a category), `cluster_distance` (cosine), `position` (the first in
+        the curated order; -1 if absent), `repeats` (how often it is in that order), then one per field in
+        `order.traits`.
         """
         import pandas as pd
 
@@ -87,7 +87,7 @@ class Results(AsTable):
         order = order if records is None else records[order]
         repeats = np.bincount(order, minlength=len(view))
         position = np.full(len(view), -1)
-        # The first of several positions stays.
+        # Keeps the first of several positions.
         position[order[::-1]] = np.arange(len(order) - 1, -1, -1)
         clusters = self._last.files("clusters")
         labels = clusters.column(view.documents, "labels")[view.document_row]
@@ -100,7 +100,7 @@ class Results(AsTable):
             columns = read_fields(self.store, view, receipt, *fields, categories={source})
         ids = none
         if self._last.receipt("raw_docs").facts.get("id_field"):
-            # This type keeps large numbers whole beside missing ones.
+            # This type keeps large numbers exact beside missing ones.
             whole = {pa.int64(): pd.Int64Dtype()}.get
             ids = read_ids(self._last.files("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
         counts, trained = self._last.files("token_counts"), {}
@@ -177,10 +177,10 @@ class Results(AsTable):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """The measures that people read first, a row each.
+        """The main measures, a row each.
 
-        Columns: `measure`, `unit`, `better` ("more" or "less"), then the value in each order, float64, NaN if there is
-        none: `sequences` (training sequences in order), `sequences_random` (shuffled), `curated` (documents in order),
+        Columns: `measure`, `unit`, `better` ("more" or "less"), then the value in each order, float64, NaN if missing:
+        `sequences` (training sequences in order), `sequences_random` (shuffled), `curated` (documents in order),
         `random` (shuffled), `original` (the input's order); last `about`, a line on the measure.
         """
         import pandas as pd
@@ -200,15 +200,15 @@ class Results(AsTable):
 
     @property
     def measures(self) -> pd.DataFrame:
-        """Every measure, a row each: `trait`, `window`, `measure` (see `core.measure`), then its value in each order,
-        as in `metrics`, in shares and tokens; NaN if there is none."""
+        """Every measure, a row each: `trait`, `window`, `measure` (see `core.measure`), then its value in each order as
+        in `metrics`, in shares and tokens; NaN if missing."""
         return self._table("diversity_metrics", "table")
 
     @property
     def selection(self) -> pd.DataFrame:
-        """One row per accepted record in input order, of the last choice (`selection.method`).
+        """The last selection (`selection.method`): one row per accepted record in input order.
 
-        Columns: `record_id` (hex), `weight` (of the choice, 0 without one), `selected`, `reason` (a category).
+        Columns: `record_id` (hex), `weight` (0 if not weighed), `selected`, `reason` (a category).
         """
         return self._table("subset_selection", "selection")
 
@@ -216,8 +216,8 @@ class Results(AsTable):
     def evidence(self) -> pd.DataFrame:
         """One row per training, epoch and source of training_evidence: held-out losses.
 
-        Columns: `order`, `seed`, `learning_rate`, `epoch` (from 1), `source` ("all, equal shares": their mean), `loss`
-        (nats a token after that epoch; NaN if the training failed).
+        Columns: `order`, `seed`, `learning_rate`, `epoch` (from 1), `source` ("all, equal shares": the mean over
+        sources), `loss` (nats a token after that epoch; NaN if the training failed).
         """
         return self._table("training_evidence", "table")
 
@@ -226,7 +226,7 @@ class Results(AsTable):
         """One row per accepted record in input order.
 
         Columns: `record_id` (hex), `group` (row of the first record with an equal or nearly equal text), `similarity`
-        (of both texts, 0 to 1), `first` (whether it is that record).
+        (of both texts, 0 to 1), `first` (whether the record is its group's first).
         """
         import pandas as pd
 
@@ -267,11 +267,11 @@ def load_results(store_path: str | os.PathLike[str]) -> Results:
     """Results of the last run on the store at `store_path` (setting `store.path`).
 
     Raises:
-        MissingStageError: on access to a part whose stage has not run there.
-        StoreError: the store is damaged or from a newer version.
+        MissingStageError: on access to a part whose stage has not run on this store. StoreError: the store is damaged
+        or from a newer version.
     """
     store = store_at(store_path)
     exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store_path)
     if not exists:
-        raise MissingStageError(f"there is no store at {store.place!r}; give the path of store.path")
+        raise MissingStageError(f"there is no store at {store.place!r}; give the value of store.path")
     return Results(store.open(create=False))

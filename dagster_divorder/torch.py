@@ -1,13 +1,13 @@
-"""Readers of an export, or of a data set of yours, for PyTorch training in a balanced order.
+"""Readers for PyTorch training in a balanced order: of an export, or of your own data set.
 
 from dagster_divorder.torch import SequenceStream
 
-stream = SequenceStream("data/exports/parquet")    # rank and world size are torchrun's
+stream = SequenceStream("data/exports/parquet")    # rank and world size come from torchrun
 for batch in stream:                               # {"input_ids", "labels"} int64 (rows of this rank, tokens)
     ...
-torch.save(stream.state_dict(), ...)               # goes on with any other number of ranks
+torch.save(stream.state_dict(), ...)               # resumes on any number of ranks
 
-sampler = BalancedSampler(table, by="topic")       # row numbers of a data set of yours, another order each epoch
+sampler = BalancedSampler(table, by="topic")       # row numbers of your data set, a new order each epoch
 """
 
 from dagster_divorder.readers.export import Export, open_export

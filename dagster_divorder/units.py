@@ -1,4 +1,4 @@
-"""Durations and numbers of bytes as people read them, everywhere alike."""
+"""Readable durations and numbers of bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def duration(seconds: float) -> str:
-    """Such as `0.24 s`, `12 s`, `3 min 5 s`, `2 h 10 min` or `4 days 3 h`."""
+    """A duration, such as `0.24 s`, `12 s`, `3 min 5 s`, `2 h 10 min` or `4 days 3 h`."""
     whole, minutes, hours = round(seconds), round(seconds / 60), round(seconds / 3600)
     if whole < 60:
         return f"{round(seconds, 2):.2g} s"
@@ -20,7 +20,8 @@ def duration(seconds: float) -> str:
 
 
 def byte_size(size: float) -> str:
-    """Such as `512 B`, `20.5 kB`, `1.35 MB` or `4,096 TB`: three digits, rounded up, so that as much space suffices."""
+    """A number of bytes, such as `512 B`, `20.5 kB`, `1.35 MB` or `4,096 TB`: three digits, rounded up, so that this
+    much space suffices."""
     unit = next((unit for unit, unit_size in BYTES.items() if size < 1000 * unit_size), "TB")
     value = size / BYTES[unit]
     decimals = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2

@@ -1,4 +1,4 @@
-"""`divorder verify`: the plan against what trainers read of it, before and after its export."""
+"""`divorder verify`: compares what trainers read with the plan, before and after its export."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ from dagster_divorder.write.exports import FORMATS
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **ranks: int | None) -> Answer:
-    """What one trainer in full, or each in a line, reads of an export or of the curated output, or of any of them
-    without a folder; passed if the trainer, or any trainer, can read every global batch. ranks: see `Shape.reading`.
+    """What trainers read of an export or of the curated output; without a folder, of the plan. A trainer: in full;
+    none: a line on each. Passed if the trainer, or any trainer, can read every global batch. ranks: see
+    `Shape.reading`.
 
     Raises:
-        InputError: the folder is none of them, or one of its files was altered; no such trainer, or it reads something
+        InputError: the folder holds neither, or one of its files was altered; no such trainer, or it reads something
             else; impossible ranks.
         MissingStageError: without a folder, if there is no plan under these settings.
     """
@@ -66,7 +67,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
     parts += _in_full(run, replays[chosen.name], other) if chosen else _table(replays)
     labels = [] if folder is None else _labels(run, folder, chosen)
     parts += labels_shown(labels)
-    # A trainer without a collator of its own takes the batches of a reader.
+    # A trainer without its own collator takes a reader's batches.
     of_trainer = [collated for collated in labels if collated.trainer and chosen] or labels
     ways = {name: replayed.best if folder is None else replayed.here for name, replayed in replays.items()}
     trainers = [
@@ -92,12 +93,12 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
 
 
 Readings = tuple[str, dict[str, Shape], str]
-"""The first line of the answer, what each trainer reads by its name, and why that cannot be measured, "" if it can."""
+"""The first line of the answer, what each trainer reads, by name, and why that cannot be measured; "" if it can."""
 NO_LABELS = (
-    "it makes labels of the ids, and trains on every token; train with TRL or dagster_divorder.torch, or set "
+    "it makes labels from the ids and trains on every token; train with TRL or dagster_divorder.torch, or set "
     'chats.train_on = "all"'
 )
-NOT_SEQUENCES = "measures are of packed sequences, and its rows are records"
+NOT_SEQUENCES = "measures need packed sequences, and its rows are records"
 
 
 def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
@@ -127,12 +128,12 @@ def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
 
 
 def _not_for(trainer: Trainer, settings: Settings) -> str:
-    """Why a trainer reads nothing that these settings write."""
+    """Why a trainer cannot read what these settings write."""
     if trainer.forms:
         held = " and ".join(sorted(settings.forms))
         return f"it reads records of {' or '.join(trainer.forms)}, and the inputs hold {held}"
     if "pairs" in settings.forms:
-        return "it reads exports, and a sequence of tokens holds no pair of answers"
+        return "it reads exports, and a sequence of tokens cannot hold a pair of answers"
     if not trainer.reads_labels:
         return NO_LABELS
     return f"{trainer.formats[0]} cannot say that chats.train_on = {settings.chats.train_on!r} leaves tokens untrained"
@@ -142,13 +143,12 @@ def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     manifest = read_manifest(folder) or {}
     if manifest.get("key") != run.receipt(OUTPUT).key:
         raise InputError(
-            f"{folder} holds another output than the last one of these settings; name its settings with --config, or "
-            "run again"
+            f"{folder} does not hold the last output of these settings; name its settings with --config, or run again"
         )
     _check_files(folder, MANIFEST, manifest)
     readers = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
     readers, shape = _fitting(readers, chosen, f"the records of {folder}"), records_shape(run, folder)
-    head = f"{folder}: {_size(shape)}; every file is as it was written"
+    head = f"{folder}: {_size(shape)}; every file is unaltered"
     return head, dict.fromkeys((reader.name for reader in readers), shape), _not_sequences(run, shape)
 
 
@@ -156,9 +156,9 @@ def _not_sequences(run: Run, shape: Shape) -> str:
     """Why rows of a shape cannot be measured as sequences of the plan, "" if they can."""
     if shape.sequence_length:
         return ""
-    # Where records are neither packed nor cut, row i is the i-th sequence of the first epoch.
+    # If records are neither packed nor cut, row i is the i-th sequence of the first epoch.
     alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
-    # Not where one schedule goes over all epochs: the records are written once.
+    # Except if one schedule spans all epochs: the records are written once.
     alike = alike and run.settings.schedule_epochs == 1
     return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
@@ -176,12 +176,12 @@ def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
             f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
         )
     shape = Shape.of(manifest, str(folder))
-    head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is as it was written"
+    head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is unaltered"
     return head, dict.fromkeys((reader.name for reader in readers), shape), _other_plan(run, manifest["plan"])
 
 
 def _labels(run: Run, folder: Place, chosen: Trainer | None) -> list[Collated]:
-    """What collators make of an export with a loss mask; empty for other exports, and where the store holds another
+    """What collators make of an export with a loss mask; empty for other exports, and if the store holds another
     plan."""
     manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
     checkable = manifest.get("format") == "parquet" and "loss_mask" in manifest
@@ -191,10 +191,10 @@ def _labels(run: Run, folder: Place, chosen: Trainer | None) -> list[Collated]:
 
 
 def _fitting(readers: list[Trainer], chosen: Trainer | None, read: str) -> list[Trainer]:
-    """The chosen one of the trainers that read something, or all.
+    """The chosen trainer, or all trainers that can read it.
 
     Raises:
-        InputError: the chosen one does not read it.
+        InputError: the chosen trainer does not read it.
     """
     if chosen is None:
         return readers
@@ -212,29 +212,27 @@ def load_export(folder: Place) -> dict[str, Any]:
     """The manifest of an export, after a check of all its files.
 
     Raises:
-        InputError: the folder is no export, or a file is not as it was written.
+        InputError: the folder is not an export, or a file was altered.
     """
     manifest = read_manifest(folder, EXPORT_MANIFEST)
     if manifest is None:
         raise InputError(
-            f"{folder} is no export: no manifest.json that is whole is in {neighbour(folder)}; expected the "
-            "folder of an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, "
-            "or run with exports.formats set"
+            f"{folder} is not an export: {neighbour(folder)} has no complete manifest.json; expected the folder of "
+            f"an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, or run "
+            f"with exports.formats set"
         )
     _check_files(folder, EXPORT_MANIFEST, manifest)
     return manifest
 
 
 def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
-    """Refuse a folder with a file that is not as it was written. name: of the manifest."""
+    """Refuses a folder with an altered file. name: of the manifest."""
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     with STANDARD_ERROR("reading files", size, "bytes") as advance:
         damage = damaged_file(folder, manifest["files"], advance)
     if damage:
         what = "export" if name == EXPORT_MANIFEST else "output"
-        raise InputError(
-            f"{damage}; delete {file_at(folder, name)} and run again, which writes this {what} anew"
-        )
+        raise InputError(f"{damage}; delete {file_at(folder, name)} and run again to write this {what} anew")
 
 
 def _size(shape: Shape) -> str:
@@ -244,7 +242,7 @@ def _size(shape: Shape) -> str:
 
 
 def _other_plan(run: Run, plan: str) -> str:
-    """Why reads of an export cannot be measured; "" if the store holds its plan."""
+    """Why an export's reads cannot be measured; "" if the store holds its plan."""
     try:
         stored = plan_fingerprint(run)
     except DivOrderError as error:
@@ -252,7 +250,7 @@ def _other_plan(run: Run, plan: str) -> str:
     return (
         ""
         if stored == plan
-        else f"the export is of the plan {plan}, and the store holds {stored} under these settings"
+        else f"the export has the plan {plan}, and under these settings the store holds {stored}"
     )
 
 
@@ -268,8 +266,8 @@ def _table(replays: Mapping[str, Replay]) -> list[Part]:
         for name, replayed in replays.items()
     ]
     note = (
-        "`--trainer NAME` has its lines, and what is lost without them; exports.* are for divorder.toml, and the next "
-        "run lays the rows by them."
+        "`--trainer NAME` shows its configuration, and what is lost without it. exports.* belong in divorder.toml; "
+        "the next run lays out the rows by them."
     )
     return [TextTable(rows), "", note]
 
@@ -285,23 +283,23 @@ def _in_full(run: Run, replayed: Replay, other: str) -> list[Part]:
     ]
     lines += [f"  at its best {line}" for line in _differences(best.kept, rows) if best is not default]
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
-    lines += [f"what is read cannot be measured: {other}", ""] if other else _measures(run, replayed)
+    lines += [f"the reads cannot be measured: {other}", ""] if other else _measures(run, replayed)
     if replayed.lines is None:
-        return [*lines, "its configuration: as it comes; other samplers lose the order of this export"]
+        return [*lines, "its configuration: the defaults; other samplers lose the order of this export"]
     return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
 
 
 def _sentence(replayed: Replay) -> str:
-    """How much of the plan the trainer reads by default, and the settings for more."""
+    """How much of the plan the trainer reads by default, and the settings that give more."""
     default, best = replayed.default, replayed.best
     if best is default and default.kept.in_order:
-        return f"as it comes it reads {default.kept.text} as planned"
+        return f"by default it reads {default.kept.text} as planned"
     more = (
-        "and nothing that can be set keeps more"
+        "and no setting keeps more"
         if best is default
         else f"and {best.kept.text} with {best.needs}"
         + (
-            "; exports.* are for divorder.toml, and the next run lays the rows by them"
+            "; exports.* belong in divorder.toml; the next run lays out the rows by them"
             if best.layout is not None
             else ""
         )
@@ -310,18 +308,18 @@ def _sentence(replayed: Replay) -> str:
 
 
 def _differences(kept: Kept, rows: str) -> list[str]:
-    """The differences from the plan, a line each. rows: what a row is."""
+    """Differences from the plan, a line each. rows: the noun for rows."""
     lines = []
     if kept.first:
         first = kept.first
         lines.append(
-            f"the first that differs is batch {first.batch:,}: it should read {rows} {_first_of(first.expected)} and "
-            f"reads {rows} {_first_of(first.read)}, {first.common:,} in common"
+            f"the first difference is in batch {first.batch:,}: expected {rows} {_first_of(first.expected)}, read "
+            f"{rows} {_first_of(first.read)}, {first.common:,} in common"
         )
     if kept.missing_batches:
-        lines.append(f"the plan's last {kept.missing_batches:,} batches are not read")
+        lines.append(f"the last {kept.missing_batches:,} batches of the plan are not read")
     if kept.extra_batches:
-        lines.append(f"{kept.extra_batches:,} batches are read behind the plan's last")
+        lines.append(f"{kept.extra_batches:,} batches are read after the plan's last")
     if kept.repeated:
         lines.append(
             f"{rows} read more often than planned: {kept.repeated:,}; less often: {kept.never_read:,}"
@@ -335,7 +333,7 @@ def _first_of(positions: np.ndarray) -> str:
 
 
 def _measures(run: Run, replayed: Replay) -> list[Part]:
-    """Measures and drift of the reads beside the plan's."""
+    """Measures and drift of the reads, beside the plan's."""
     order = load_sequence_order(run)
     measured, reads = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}, {}
     for name, way in {"by default": replayed.default, "at its best": replayed.best}.items():
@@ -354,14 +352,14 @@ def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray
     read = way.read[way.read >= 0]
     formats = replayed.trainer.formats
     if way is replayed.default and formats and FORMATS[formats[0]].epochs == "index":
-        # It reads the rows of the files, one for each sequence, and no index of epochs.
+        # The trainer reads the files' rows, one for each sequence, without an index of epochs.
         return first_reads(order)[read]
     return order.reshape(-1)[read]
 
 
 def _off_the_schedule(run: Run, reads: Mapping[str, np.ndarray], plan: np.ndarray) -> list[str]:
-    """How far the scores of each way's batches are from those of the plan's, a line each. reads: sequences in reading
-    order, int64 (n,). plan: all epochs of the plan, int64 (n,)."""
+    """How far the scores of the batches are from the plan's, a line for each way of reading. reads: sequences in
+    reading order, int64 (n,). plan: all epochs of the plan, int64 (n,)."""
     batch, curriculum = run.settings.sequence.batch, run.settings.curriculum
     ranks = np.nan_to_num(sequence_ranks(run, load_stream(run), load_packed(run)), nan=0.5)
 
@@ -379,13 +377,13 @@ def _off_the_schedule(run: Run, reads: Mapping[str, np.ndarray], plan: np.ndarra
             off = 100 * float(np.abs(batches(sequences)[:whole] - planned[:whole]).mean())
             lines.append(
                 f"{name}: the mean rank of {curriculum.score} in a batch is {off:.1f} points off the plan's on "
-                f"average, and {shuffled:.1f} where nothing is left of the curriculum."
+                f"average; without any curriculum, {shuffled:.1f}."
             )
     return lines
 
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
-    """(measures of sequences of the plan in reading order, int64 (n,); the drift along them)."""
+    """(measures of the plan's sequences in reading order, int64 (n,); their drift)."""
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
     traits = stream.traits
     figures = measure_packed(

@@ -1,8 +1,8 @@
-"""Compile the kernels before a first run, which saves it half a minute: `python -m dagster_divorder.warm`.
+"""`python -m dagster_divorder.warm`: compiles the kernels before a first run, which saves it half a minute.
 
-Kernels compile at their first call, and Numba keeps the results for a processor and a version of Numba. A run over some
-documents in a temporary folder calls the kernels of the default settings and of evidence about their order. Strategies
-and packing methods other than the defaults still compile later.
+Kernels compile at their first call, and Numba caches them by processor and Numba version. A run over some documents in
+a temporary folder calls the kernels of the default settings and of evidence about the order. Other strategies and
+packing methods still compile later.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dagster_divorder.stages import GRAPH, run_all
 
 TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
 EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration")
-"""Stages with kernels beside those of an output."""
+"""Stages with kernels that an output does not need."""
 
 
 def warm() -> None:
-    """Call every kernel that a run with default settings calls."""
+    """Calls every kernel that a run with default settings calls."""
     records = [
         {"text": f"{number}: " + " ".join([topic] * (1 + number % 7)), "source": topic.split()[0]}
         for number in range(60)

@@ -96,7 +96,7 @@ def test_a_full_disk_behind_the_output_is_said(folder: Path) -> None:
     made = shell("divorder init docs.jsonl > /dev/full")
     assert made.returncode == 1
     assert made.stderr == (
-        "divorder: standard output cannot be written to: No space left on device; send it elsewhere\n"
+        "divorder: cannot write to standard output: No space left on device; send it elsewhere\n"
     )
 
 
@@ -106,8 +106,16 @@ def test_a_path_that_the_locale_cannot_name_is_refused(folder: Path) -> None:
     (folder / "divorder.toml").write_text('input.paths = ["größe.jsonl"]\n', encoding="utf-8")
     made = shell("divorder run", **ascii_locale)
     assert made.returncode == 1
-    assert r"gr\xf6\xdfe.jsonl' has letters that this process cannot pass on" in made.stderr
+    assert r"gr\xf6\xdfe.jsonl' has letters outside" in made.stderr
     assert "PYTHONUTF8=1" in made.stderr and "Traceback" not in made.stderr
+
+
+@pytest.mark.slow
+def test_a_notebook_s_own_backend_of_matplotlib_does_not_matter(folder: Path) -> None:
+    (folder / "divorder.toml").write_text(f'[input]\npaths = ["docs.jsonl"]\ntext_field = "{FIELD}"\n')
+    ran = shell("divorder run", MPLBACKEND="module://nowhere.backend", DIVORDER_ADVANCED__VOCAB_SIZE="512")
+    assert ran.returncode == 0, ran.stderr
+    assert (folder / "data/curated/ordering_comparison.png").is_file()
 
 
 @pytest.mark.slow

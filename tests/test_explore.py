@@ -108,7 +108,7 @@ def test_every_question_has_an_answer_by_what_it_needs_and_no_more(
 def test_answers_are_right(ask: Ask, folder: Path) -> None:
     copies = ask("explore", "near-copies")
     assert copies["answer"][0].startswith("1 of 61 distinct texts (1.6%) are near copies")
-    assert copies["answer"][1] == "Records that repeat a text to the byte: 1."
+    assert copies["answer"][1] == "Records that repeat a text byte for byte: 1."
     assert [row["documents"] for row in copies["rows"]] == [2]
 
     proxy_lines = CAUSAL.format(
@@ -123,7 +123,7 @@ def test_answers_are_right(ask: Ask, folder: Path) -> None:
     assert proxy["figures"]["documents_measured"] == 61
 
     selected = ask("explore", "selection", settings=CHOOSING)
-    assert selected["answer"][0].startswith("12 of 62 records are chosen by random")
+    assert selected["answer"][0].startswith("random chooses 12 of 62 records")
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a
     monkeypatch.setattr(set_diversity, "SAMPLE_BYTES", 20 * 4 * 16)
     (folder / "docs \u6d77.jsonl").open("ab").write(orjson.dumps(topic_records(1, start=90)[0]) + b"\n")
     answer = ask("explore", "vendi")
-    assert "of 20 documents, a random sample of 62" in answer["answer"][0]
+    assert "from 20 documents, a random sample of 62" in answer["answer"][0]
     # With a selection, and without it again: neither takes the other's sums.
     (folder / "divorder.toml").write_text(TOML + CHOOSING, encoding="utf-8")
     chosen = load_settings("divorder.toml")

@@ -218,7 +218,7 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.Capture
             [{"a": 1, "b": [2]}] * 3,
             "no field holds text in most of the first 3 records; the fields are 'a' (whole number), 'b' (list)",
         ),
-        ([], "holds no record that can be read"),
+        ([], "holds no readable record"),
     ],
 )
 def test_an_input_without_text_is_refused(
@@ -367,7 +367,7 @@ def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
     assert "label" in settings.order.traits
     Path("divorder.toml").unlink()
     assert main(["init", "docs.jsonl", "--trainer", "trl"]) == 1
-    assert "trl reads sequences, and preferences are none" in capsys.readouterr().err
+    assert "trl reads sequences, and preferences are not sequences" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -377,8 +377,14 @@ def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
             {"dialog": TURNS, "source": "a"},
             "rename the field, as with `jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`",
         ),
-        ({"input": "what {n}", "output": "that {n} " * 30}, "which of these are the question and the answer"),
-        ({"question": "{n}", "answer": "b {n}", "choices": ["a", "b"]}, "which of these are the question"),
+        (
+            {"input": "what {n}", "output": "that {n} " * 30},
+            "it is unclear which fields are question and answer",
+        ),
+        (
+            {"question": "{n}", "answer": "b {n}", "choices": ["a", "b"]},
+            "it is unclear which fields are question",
+        ),
     ],
 )
 def test_init_stops_where_it_cannot_tell_the_form(
@@ -411,7 +417,7 @@ def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     initialised("a.jsonl", "b.jsonl")
     said = capsys.readouterr().out
     assert "the text is in 'text' and 'abstract'," in said
-    assert "\ntext: 'text', named as texts often are: text, 80 characters on average\n" in said
+    assert "\ntext: 'text', a common name of text fields: text, 80 characters on average\n" in said
     assert "\ntext: 'abstract', the longest: text, 134 characters on average\n" in said
     written = Path("divorder.toml").read_text(encoding="utf-8")
     assert 'text_field = "abstract"  # the longest: text, 134 characters on average' in written
@@ -555,7 +561,7 @@ def test_the_export_of_a_trainer_keeps_every_batch(
     ("options", "said"),
     [
         ("--trainer torchtitn", "did you mean 'torchtitan'?"),
-        ("--trainer torchtitan", "say how many with --world-size N"),
+        ("--trainer torchtitan", "give it with --world-size N"),
         (
             "--trainer trl --world-size 3 --batch 8",
             "A batch of 8 sequences is not a whole number of steps of 3 ranks",
@@ -566,7 +572,7 @@ def test_the_export_of_a_trainer_keeps_every_batch(
         ),
         ("--trainer litdata --world-size 1048577", "exports.world_size = 1048577"),
         ("--trainer trl --world-size 0", "world_size is 0, expected 1 or more"),
-        ("--world-size 4", "--world-size 4 is of a trainer"),
+        ("--world-size 4", "--world-size 4 applies to a trainer"),
         ("--batch 0", "sequence.batch = 0"),
         ("--sequence-length 0", "sequence.length = 0"),
         ("--text-field txt", "there is no field 'txt'; did you mean 'text'?"),
@@ -629,7 +635,7 @@ def test_records_that_cannot_be_used_are_counted_as_the_pipeline_counts_them(
     assert refused
     assert f"{refused:,} of {looked_at:,} records were refused" in pipeline
     assert f"The first:\n  {found['first_refusal']}\n" in pipeline
-    assert f"{refused} of {looked_at} records looked at w" in told
+    assert f"{refused} of {looked_at} records examined w" in told
     assert f"The first: {found['first_refusal']}" in told
     assert data["will_stop"] == (share > 0.01) == ("plan and run will stop" in told)
 
@@ -639,7 +645,7 @@ def test_few_records_that_cannot_be_used_are_no_reason_to_stop(
 ) -> None:
     (tmp_path / "docs.jsonl").write_bytes(b"\n".join([*LINES * 3, b"{bad\n"]))
     initialised("docs.jsonl")
-    assert "1 of 181 records looked at will be refused, and listed with the output" in (
+    assert "1 of 181 records examined will be refused, and listed with the output" in (
         said := capsys.readouterr().out
     )
     assert "The first: docs.jsonl:181: not valid JSON" in said.replace(f"{tmp_path}/", "")
@@ -702,11 +708,11 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 ARRAY = orjson.dumps(GOOD)
 COMMON_SLIPS = {
     "a CSV": ("docs.csv", b"id,text\n1,words\n", "write it as Parquet with `pandas.read_csv(IN)"),
-    "a CSV by another name": ("docs.jsonl", b"id,text\n1,words\n", "where it is CSV, write it as Parquet"),
-    "an array": ("docs.json", ARRAY, "a JSON array; where it holds the records, write one a line with `jq"),
-    "an array, a record a line": ("docs.json", ARRAY.replace(b"},", b"},\n"), "which is a JSON array; where"),
+    "a CSV by another name": ("docs.jsonl", b"id,text\n1,words\n", "if it is CSV, write it as Parquet"),
+    "an array": ("docs.json", ARRAY, "a JSON array; if it holds the records, write one a line with `jq"),
+    "an array, a record a line": ("docs.json", ARRAY.replace(b"},", b"},\n"), "which is a JSON array; if"),
     "pretty": ("docs.json", orjson.dumps(GOOD[0], option=orjson.OPT_INDENT_2), "docs.json:1: not valid JSON"),
-    "nothing": ("docs.jsonl", b"", "docs.jsonl holds no record that can be read"),
+    "nothing": ("docs.jsonl", b"", "docs.jsonl holds no readable record"),
     "gzip by another name": ("docs.jsonl", gzip.compress(LINES[0]), "rename it to docs.jsonl.gz"),
     "UTF-16": ("docs.jsonl", LINES[0].decode().encode("utf-16"), "UTF-16 text; convert it with `iconv"),
     "CR": ("docs.jsonl", b"\r".join(LINES), "docs.jsonl:1: CR line ends"),
@@ -743,7 +749,7 @@ def test_files_beside_the_corpus_that_are_not_read_are_told(
     assert "\nfiles that are not read: 1 .csv\n" in capsys.readouterr().out
     pq.write_table(pa.Table.from_pylist(GOOD), tmp_path / "in/c.parquet")
     assert main(["--config", "other.toml", "init", "in"]) == 1
-    assert "as `divorder init` does for paths that are named one by one" in capsys.readouterr().err
+    assert "as `divorder init` does for paths named one by one" in capsys.readouterr().err
     assert main(["--config", "other.toml", "init", "in/a.jsonl", "in/c.parquet"]) == 0
 
 
@@ -835,7 +841,7 @@ def test_a_project_that_names_its_definitions_gets_no_workspace(
     Path("pyproject.toml").write_text("[tool", encoding="utf-8")
     Path("dagster.yaml").unlink()
     assert main(["init", "--dagster"]) == 1
-    assert "the files of Dagster cannot be written into" in capsys.readouterr().err
+    assert "cannot write Dagster's files into" in capsys.readouterr().err
     assert not Path("dagster.yaml").exists()
 
 

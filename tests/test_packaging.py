@@ -1,45 +1,209 @@
-"""What pip installs: a wheel and a source archive hold every file that the package reads."""
+"""What pip installs: a wheel and a source archive. The wheel is tried in an environment of its own."""
 
 from __future__ import annotations
 
-import shutil
+import json
+import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from collections.abc import Mapping
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
+from shutil import copy2
 
 import pytest
+from packaging.requirements import Requirement
+
+import dagster_divorder
+from tests.conftest import topic_records, write_jsonl
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+SMALL = {"ADVANCED__VOCAB_SIZE": "512", "ADVANCED__TOKEN_DIMS": "16", "CLUSTERS__K": "4"}
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    """What a command prints that sees neither this repository nor settings of DivOrder's."""
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DAGSTER_", "DIVORDER_", "MYPY", "PYTHONPATH"))
+    }
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=own | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def repository() -> list[str]:
+    """Files of the repository, those among them that are not committed yet."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git repository here that says which files are its own")
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def archives(repository: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source archive, both built from the repository's files."""
+    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in repository:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        copy2(ROOT / name, source / name)
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", dist, cwd=source)
+    (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    return wheel, archive
+
+
+def content(wheel: Path) -> Mapping[str, bytes]:
+    with zipfile.ZipFile(wheel) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+@pytest.fixture(scope="module")
+def metadata(archives: tuple[Path, Path]) -> Message:
+    (text,) = [data for name, data in content(archives[0]).items() if name.endswith(".dist-info/METADATA")]
+    return message_from_bytes(text)
+
+
+@pytest.fixture(scope="module")
+def python(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of a new environment: the wheel is installed, and what it needs is that of this environment."""
+    folder = tmp_path_factory.mktemp("clean")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    python = folder / "bin/python"
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    # Folders that a .pth file names are searched last, and their own .pth files (an editable install) have no effect.
+    (packages / "others.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages"))
+    )
+    options = ("--no-deps", "--no-index", "--no-compile", "--ignore-installed")
+    run(*PIP, "--python", python, "install", *options, archives[0], cwd=folder)
+    return python
 
 
 @pytest.mark.slow
-def test_a_wheel_and_a_source_archive_hold_the_templates_of_the_report(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(
-        ROOT / "dagster_divorder", source / "dagster_divorder", ignore=shutil.ignore_patterns("__pycache__")
+def test_the_wheel_holds_every_file_of_the_package(
+    archives: tuple[Path, Path], repository: list[str]
+) -> None:
+    files = {name for name in content(archives[0]) if ".dist-info/" not in name}
+    assert files == {name for name in repository if name.startswith("dagster_divorder/")}
+    assert {"dagster_divorder/py.typed", "dagster_divorder/view/report/templates/style.css"} < files
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_the_repository(archives: tuple[Path, Path], repository: list[str]) -> None:
+    with tarfile.open(archives[1]) as file:
+        files = {info.name.partition("/")[2] for info in file if info.isfile()}
+    generated = {name for name in files if re.match(r"PKG-INFO|setup\.cfg|dagster_divorder\.egg-info/", name)}
+    assert files - generated == set(repository)
+
+
+@pytest.mark.slow
+def test_the_source_archive_makes_the_same_wheel(archives: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, archive = archives
+    run(*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", archive, cwd=tmp_path)
+    assert content(tmp_path / wheel.name) == content(wheel)
+
+
+@pytest.mark.slow
+def test_the_metadata_name_what_the_project_needs(metadata: Message) -> None:
+    assert metadata["Version"] == dagster_divorder.__version__
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload(decode=True) == (ROOT / "README.md").read_bytes()
+    extras = PROJECT["optional-dependencies"]
+    assert metadata.get_all("Provides-Extra") == list(extras)
+    assert len(metadata.get_all("Requires-Dist", [])) == sum(map(len, extras.values())) + len(
+        PROJECT["dependencies"]
     )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path / "dist"),
-        str(source),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,), (archive,) = (list((tmp_path / "dist").glob(of)) for of in ("*.whl", "*.tar.gz"))
-    with zipfile.ZipFile(wheel) as file, tarfile.open(archive) as packed:
-        inside = {"wheel": file.namelist(), "archive": [name.partition("/")[2] for name in packed.getnames()]}
-    expected = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "dagster_divorder").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert {"dagster_divorder/view/report/templates/style.css"} < expected
-    for name, files in inside.items():
-        assert expected <= set(files), name
+
+
+@pytest.mark.slow
+def test_every_requirement_is_met_by_the_pinned_versions(metadata: Message) -> None:
+    lines = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)
+    pinned = {name.lower(): version for name, version in lines}
+    for requirement in map(Requirement, metadata.get_all("Requires-Dist", [])):
+        if requirement.name == metadata["Name"]:
+            assert requirement.extras <= set(metadata.get_all("Provides-Extra", []))
+        else:
+            assert requirement.specifier.contains(pinned[requirement.name]), requirement
+
+
+@pytest.mark.slow
+def test_the_installed_package_and_its_command_are_the_wheel_s(python: Path, tmp_path: Path) -> None:
+    code = "import dagster_divorder as d, importlib.metadata as m; print(d.__file__, m.version('dagster-divorder'))"
+    file, version = run(python, "-c", code, cwd=tmp_path).split()
+    assert Path(file).is_relative_to(python.parents[1]) and version == dagster_divorder.__version__
+    assert run(python.with_name("divorder"), "--version", cwd=tmp_path) == f"divorder {version}\n"
+
+
+@pytest.mark.slow
+def test_the_installed_command_goes_from_records_to_a_report(python: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
+    divorder = python.with_name("divorder")
+    run(divorder, "init", "docs.jsonl", "--yes", "--dagster", cwd=tmp_path)
+    assert (tmp_path / "workspace.yaml").is_file() and (tmp_path / "dagster.yaml").is_file()
+    small = {f"DIVORDER_{name}": value for name, value in SMALL.items()}
+    for verb in ("run", "report"):
+        run(divorder, verb, cwd=tmp_path, **small)
+    output = tmp_path / "divorder/curated"
+    records, ordered = (
+        file.read_text().splitlines() for file in (tmp_path / "docs.jsonl", output / "curated.jsonl")
+    )
+    assert sorted(ordered) == sorted(records) and ordered != records
+    assert "</html>" in (output / "ordering_report.html").read_text()
+
+
+@pytest.mark.slow
+def test_dg_finds_the_component_of_the_installed_package(python: Path, tmp_path: Path) -> None:
+    listed = json.loads(run(python, "-m", "dagster_dg_cli.cli", "list", "components", "--json", cwd=tmp_path))
+    (ours,) = [entry["key"] for entry in listed["items"] if "divorder" in entry["key"]]
+    assert ours == "dagster_divorder.DivOrderComponent"
+
+
+SCRIPT = """\
+import dagster_divorder as divorder
+
+reveal_type(divorder.load_settings().seed)
+divorder.order({"topic": ["sea", "rail"]}, by=1)
+divorder.reordered
+"""
+
+
+@pytest.mark.slow
+def test_mypy_sees_the_types_of_the_installed_package(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    # Types of other packages are not read, which would take a minute.
+    (tmp_path / "mypy.ini").write_text(
+        "[mypy]\nfollow_imports = skip\n[mypy-dagster_divorder.*]\nfollow_imports = silent\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", python, "--no-incremental", "script.py"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+    )
+    assert re.findall(r"^script.py:(\d+): (?:note|error): (.*?)[;\n]", done.stdout, re.M) == [
+        ("3", 'Revealed type is "int"'),
+        ("4", 'Argument "by" to "order" has incompatible type "int"'),
+        ("5", 'Module has no attribute "reordered"'),
+    ], done.stdout + done.stderr
+
+
+def test_the_changelog_and_the_citation_are_of_this_version() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    version, date = re.findall(
+        r"^(?:version|date-released): (.+)$", (ROOT / "CITATION.cff").read_text(), re.M
+    )
+    assert headings[:2] == ["[Unreleased]", f"[{version}] - {date}"]
+    assert version == dagster_divorder.__version__

@@ -207,7 +207,7 @@ def curriculum(case: Case) -> None:
 def appending(case: Case) -> None:
     clusters = case.run(*case.recipe).documents["cluster"].tolist()
     case.append(40, 40)
-    assert "160 of them never seen" in case.divorder("plan")
+    assert "160 of them new" in case.divorder("plan")
     documents = case.run(*case.recipe).documents
     assert len(documents) == 2 * len(clusters)
     assert documents["cluster"].tolist()[: len(clusters)] == clusters

@@ -172,8 +172,8 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "mixing.weights.a = -1.0: Input should be greater than or equal to 0",
         ),
         ("[mixing]\nweights = { a = nan }", "mixing.weights.a = nan: Input should be a finite number"),
-        ("[mixing]\nweights = {}", "mixing.weights = {}: nothing has a share; give values"),
-        ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: nothing has a share; give values"),
+        ("[mixing]\nweights = {}", "mixing.weights = {}: no value has a share; give values"),
+        ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: no value has a share; give values"),
         (
             "[mixing]\nweights = 3",
             "mixing.weights = 3: Input should be less than or equal to 1",
@@ -431,7 +431,7 @@ def test_one_block_is_the_table(tmp_path: Path) -> None:
             {},
             "source is 'web', and source_field 'site'; remove",
         ),
-        ('[input]\nsource = "web"', {}, "source is 'web', which tells one of several inputs from the others"),
+        ('[input]\nsource = "web"', {}, "source is 'web', which names one of several inputs"),
         ("input = []", {}, "at least one input is needed"),
         (
             BLOCKS,

@@ -63,12 +63,13 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_page_is_in_the_contents() -> None:
     entries = [
-        (page.parent / f"{target}.md").resolve()
+        (page.parent / target).resolve()
         for page in CONTENTS
         for toctree in re.findall(r"```\{toctree\}.*?```", pages.with_contents(page.read_text()), re.S)
         for target in re.findall(r"^(?!:)(?:.*<)?([\w./-]+)>?$", toctree, re.M)
     ]
-    assert sorted(map(name, entries)) == sorted(map(name, set(PAGES) - {CONTENTS[0]}))
+    sources = {*PAGES, *(ROOT / "docs/notebooks").glob("*.ipynb")} - {CONTENTS[0]}
+    assert sorted(map(name, entries)) == sorted(name(page.with_suffix("")) for page in sources)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -122,7 +123,7 @@ def test_settings_on_pages_can_be_loaded(block: str, before: dict) -> None:
 
 QUESTIONS = {
     "Is it worth it for me?": "proof.md",
-    "I train with torchtitan on 8 GPUs": "trainers.md",
+    "I train with torchtitan on 8 GPUs": "trainers/torchtitan.md",
     "I have embeddings of my own model": "topics.md",
     "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
     "What is a prefix deviation?": "concepts.md#prefix-deviation",
@@ -192,6 +193,7 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
         assert set(re.findall(r"^- `(--[\w-]+)", text, re.M)) == options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [dagster_divorder, dagster_divorder.torch], ids=lambda module: module.__name__
 )
@@ -257,17 +259,51 @@ Raises:
 
 
 def test_a_page_of_links_becomes_contents() -> None:
-    text = "# Site\n\n## Start\n\n[One](one.md), [two.md](a/two.md)\n\n## Rest\n\nNothing.\n"
+    text = "# Site\n\n## Start\n\n[One\npage](one.md), [two.md](a/two.md)\n\n## Rest\n\nNothing.\n"
     assert re.findall(r"```\{toctree\}.*?```", pages.with_contents(text), re.S) == [
-        "```{toctree}\n:hidden:\n:caption: Start\n\nOne <one>\na/two\n```"
+        "```{toctree}\n:hidden:\n:caption: Start\n\nOne page <one>\na/two\n```"
     ]
 
 
 def test_terms_of_the_glossary_get_anchors() -> None:
-    assert pages.with_anchors("- **own id**: what. **Run** (of tokens): so. **bold** word.") == (
+    text = "- **own id**: what. *Run* (of tokens): so. **bold** word, *aligned* one."
+    assert pages.with_anchors(text) == (
         "- [**{index}`own id <!own id>`**]{#own-id}: what. "
-        "[**{index}`Run <!Run>`**]{#run} (of tokens): so. **bold** word."
+        "[*{index}`Run <!Run>`*]{#run} (of tokens): so. **bold** word, *aligned* one."
     )
+    assert pages.linked_terms(text) == {"own id": "own-id"}
+
+
+def test_the_first_use_of_a_term_is_told_from_the_rest_of_a_text() -> None:
+    unseen = {
+        "window": "window",
+        "window shuffle": "window-shuffle",
+        "TV": "tv",
+        "trait value": "trait-value",
+    }
+    text = "Windows of TVs: a window shuffle, a window, no tv, Trait values, rewindow."
+    assert list(pages.with_first_uses(text, unseen)) == [
+        ("", ""),
+        ("Windows", "window"),
+        (" of ", ""),
+        ("TVs", "tv"),
+        (": a ", ""),
+        ("window shuffle", "window-shuffle"),
+        (", a window, no tv, ", ""),
+        ("Trait values", "trait-value"),
+        (", rewindow.", ""),
+    ]
+    assert not unseen
+    assert list(pages.with_first_uses("a window", unseen)) == [("a window", "")]
+
+
+def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    terms = [term.lower() for term in re.findall(r"^- \*+([^*]+)\*", glossary, re.M)]
+    assert terms == sorted(terms) and len(terms) == len(set(terms)) > 100
+    for first, last, part in re.findall(r"^## (\w) to (\w)\n(.*?)(?=^## |\Z)", glossary, re.M | re.S):
+        assert all(first <= term[0].upper() <= last for term in re.findall(r"^- \*+([^*]+)\*", part, re.M))
+    assert 40 < len(pages.linked_terms(glossary)) < 60
 
 
 def test_a_graph_of_arrows_becomes_a_table() -> None:
@@ -277,3 +313,35 @@ def test_a_graph_of_arrows_becomes_a_table() -> None:
     )
     labelled = graph.replace("a --> b", "a -->|reads| b")
     assert pages.with_tables(labelled) == labelled
+
+
+def test_a_notebook_becomes_a_page() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {
+            "cell_type": "code",
+            "source": ["1 + 1"],
+            "outputs": [
+                {"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n"]},
+                {"output_type": "execute_result", "data": {"text/plain": ["2"]}},
+                {"data": {"text/plain": ["<Figure>"], "image/png": ["iVBO\n"]}},
+                {
+                    "data": {
+                        "text/plain": ["a"],
+                        "text/html": ['<style>\n\n</style>\n<table border="1"><td>a</table>'],
+                    }
+                },
+            ],
+        },
+        {"cell_type": "code", "source": ["! ls"], "outputs": []},
+    ]
+    blocks = [
+        "# Title\nText.",
+        "```python\n1 + 1\n```",
+        "```text\none\ntwo\n```",
+        "```text\n2\n```",
+        "![Output of the cell above](data:image/png;base64,iVBO)",
+        "```{raw} html\n\n<table class=docutils><td>a</table>\n```",
+        "```sh\n! ls\n```",
+    ]
+    assert pages.of_notebook(json.dumps({"cells": cells})) == "\n\n".join(blocks)

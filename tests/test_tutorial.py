@@ -78,7 +78,7 @@ def test_the_page_is_true(said: dict[str, str]) -> None:
     assert "first run on this store" in said["divorder plan"]
     assert "Give your trainer" in said["divorder run"] and "times better" in said["divorder run"]
     assert "ordering_report.html" in said["divorder report"]
-    assert "1 of them never seen" in said["divorder plan (2)"]
+    assert "1 of them new" in said["divorder plan (2)"]
     assert "Nothing drifts" in said["divorder run (2)"]
     assert "clusters.k 30 -> 15" in said["DIVORDER_CLUSTERS__K=15 divorder plan"]
     steps = re.findall(r"^step \d: \((\d+), (\d+)\)", said["python train.py"], re.M)

@@ -63,7 +63,7 @@ def test_records_and_sequences_are_read_by_trainers_of_their_own(settings: Setti
     of_export = {row["trainer"] for row in verify(settings, export, None).data["trainers"]}
     assert everyone > readers.keys() | of_export and "trl" in of_export and "trl-dpo" not in everyone
     full = str(verify(settings, output, "axolotl"))
-    assert "it should read records 0, 1, 2, ..." in full and f"data_files: {output}/curated.jsonl" in full
+    assert "expected records 0, 1, 2, ..." in full and f"data_files: {output}/curated.jsonl" in full
     for folder, trainer, message in [
         (output, "trl", "trl does not read the records of .*; expected an export in parquet"),
         (output, "trl-dpo", "expected the curated output of records of pairs"),
@@ -172,7 +172,7 @@ def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settin
     moved = {"store": settings.store.model_copy(update={"path": tmp_path / "other store"})}
     moved["output"] = settings.output.model_copy(update={"path": tmp_path / "other"})
     run_all(settings.model_copy(update={**moved, "exports": Exports(), "seed": 1}), Silent())
-    with pytest.raises(InputError, match="other holds another output than the last one of these settings"):
+    with pytest.raises(InputError, match="other does not hold the last output of these settings"):
         verify(settings, tmp_path / "other", None)
     path = settings.output.path / "curated.jsonl"
     path.write_bytes(b" " + path.read_bytes()[1:])

@@ -1,13 +1,13 @@
 """What `order.append = "extend"` costs in order: the last tenth of a corpus appended in ten parts, beside other ways.
 
-    python benchmarks/ordering/appends.py CONFIG [--length 2048] [--batch 64] [--csv FILE]
+    python benchmarks/ordering/appends.py CONFIG [--shuffled] [--length 2048] [--batch 64] [--csv FILE]
 
 CONFIG names settings under which `divorder run` has read and clustered the corpus, in file order, with a source_field;
 its traits are taken for all sizes of the corpus. Orders: `whole`, all documents ordered at once; `extend`, each part
 behind the output before, by the same objective; `shuffled behind`, each part shuffled behind the output before, which
 begins with the same order of the first nine tenths; `shuffle`, of all. Total variation of batches from the mix of all,
 of features that the orders balance (clusters, lengths) and of others: clusters of another seed and number, sources,
-hashed words. --csv: prefix deviation of clusters, as a share of all tokens, along the sequences.
+hashed words. --shuffled: the documents come at random, so that every part is like the whole. --csv: prefix deviation of clusters, as a share of all tokens, along the sequences.
 """
 
 import argparse
@@ -38,16 +38,18 @@ PARTS, WORDS, OTHER_CLUSTERS = 10, 4096, 60
 class Orders:
     """Plans of the first documents of a corpus, each a row of sequences in order."""
 
-    def __init__(self, run: Run, stream: TrainingStream) -> None:
-        self.run, self.stream, self.random = run, stream, np.random.default_rng(1)
+    def __init__(self, run: Run, stream: TrainingStream, items: np.ndarray) -> None:
+        """items: int64 (N,), the documents as they come."""
+        self.run, self.stream, self.items, self.random = run, stream, items, np.random.default_rng(1)
         self.lengths = stream.traits.tokens.astype(np.int64)
 
     def documents(self, n: int, frozen: np.ndarray) -> np.ndarray:
-        traits = self.stream.traits.take(np.arange(n))
+        traits = self.stream.traits.take(self.items[:n])
         return order_documents(Documents(traits, None, frozen if len(frozen) else None), self.run.settings)
 
     def packed(self, order: np.ndarray, before: PackedSequences | None) -> PackedSequences:
-        pieces = Pieces(order, np.zeros(len(order), np.int64), self.lengths[order])
+        documents = self.items[order]
+        pieces = Pieces(documents, np.zeros(len(order), np.int64), self.lengths[documents])
         if before is not None:
             pieces = remaining(pieces, before)
         plan = pack(pieces, method="concat", sequence_length=self.run.settings.sequence.length, seed=0)
@@ -158,6 +160,7 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--shuffled", action="store_true")
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     loaded = load_settings(options.config)
@@ -165,7 +168,9 @@ def main() -> None:
     found = features(run, stream)
     sequence = loaded.sequence.model_copy(update={"length": options.length, "batch": options.batch})
     run.settings = loaded.model_copy(update={"sequence": sequence})
-    orders, n = Orders(run, stream), len(stream.traits.tokens)
+    n = len(stream.traits.tokens)
+    items = np.random.default_rng(2).permutation(n) if options.shuffled else np.arange(n)
+    orders = Orders(run, stream, items)
     sizes = [n - n * part // 100 for part in range(PARTS, -1, -1)]
     start = orders.whole(sizes[0])
     plans = {"whole": orders.whole(n)[1]}
@@ -179,7 +184,7 @@ def main() -> None:
     shuffled = orders.packed(orders.random.permutation(n), None)
     plans["shuffle"] = orders.in_order(shuffled, orders.random.permutation(len(shuffled)))
     first, batch = begins[0], options.batch
-    parts = [found["sources"][low:high] for low, high in pairwise(sizes)]
+    parts = [found["sources"][items[low:high]] for low, high in pairwise(sizes)]
     print(f"{n:,} documents, {len(plans['whole']):,} sequences; the appends begin at {begins[:PARTS]}")
     print(
         f"sources in each append: {[len(np.unique(part)) for part in parts]} of {found['sources'].max() + 1}"

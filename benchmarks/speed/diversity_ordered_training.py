@@ -15,17 +15,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import re
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import orjson
-from shared import environment, parser
+from shared import environment, parser, run_command
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -58,19 +54,19 @@ def main() -> None:
 
 def run_script(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
     """Seconds: wall, compute, processor."""
-    command = [
-        sys.executable,
-        options.script,
-        "--input",
-        corpus,
-        "--output",
-        folder / "script" / "out.jsonl",
+    out = folder / "script" / "out.jsonl"
+    out.parent.mkdir()
+    usage = run_command(script_command(options.script, corpus, out, options.model), {}, folder)
+    stamps = [
+        datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp in STAMP.findall(usage.stderr)
     ]
-    command += ["--model-dir", options.model, "--n-clusters", "30", "--seq-len", "8192", "--no-plot"]
-    (folder / "script").mkdir()
-    wall, processor, log = timed([str(part) for part in command], {}, folder)
-    stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp in STAMP.findall(log)]
-    return wall, (stamps[-1] - stamps[0]).total_seconds(), processor
+    return usage.wall, (stamps[-1] - stamps[0]).total_seconds(), usage.processor
+
+
+def script_command(script: Path, corpus: Path, out: Path, model: Path | str) -> list[str]:
+    """30 clusters, sequences of 8192 tokens, no picture. The script leaves its token counts beside its input."""
+    command = [sys.executable, script, "--input", corpus, "--output", out, "--model-dir", model, "--no-plot"]
+    return [str(part) for part in (*command, "--n-clusters", 30, "--seq-len", 8192)]
 
 
 def run_divorder(options: argparse.Namespace, corpus: Path, folder: Path) -> tuple[float, float, float]:
@@ -92,21 +88,10 @@ def run_package(
         "DIVORDER_CLUSTERS__K": "30",
         "DIVORDER_SEQUENCE__LENGTH": "8192",
     }
-    wall, processor, _ = timed(command, environ, corpus.parent)
+    usage = run_command(command, environ, corpus.parent)
     receipts = orjson.loads((folder / "store/state.json").read_bytes())["receipts"]
-    return wall, sum(receipt["figures"]["seconds"] for receipt in receipts.values()), processor
-
-
-def timed(command: list[str], environ: dict[str, str], folder: Path) -> tuple[float, float, str]:
-    """Wall and processor seconds of a command in a folder, and what it wrote to standard error."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start = time.perf_counter()
-    process = subprocess.run(
-        command, env={**os.environ, **environ}, cwd=folder, capture_output=True, text=True, check=True
-    )
-    wall = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, process.stderr
+    seconds = sum(receipt["figures"]["seconds"] for receipt in receipts.values())
+    return usage.wall, seconds, usage.processor
 
 
 if __name__ == "__main__":

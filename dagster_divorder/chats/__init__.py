@@ -1,1 +1,1 @@
-"""Fine-tuning data: the forms of its records, the documents that the store keeps of them, and their chat templates."""
+"""Fine-tuning data: the forms of its records, their documents in the store, and their chat templates."""

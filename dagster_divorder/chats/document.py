@@ -1,7 +1,7 @@
-"""Documents of fine-tuning data: conversations, texts with trained parts, and pairs, as the texts that a store keeps.
+"""Documents of fine-tuning data: a store keeps conversations, texts with trained parts, and pairs as texts.
 
-Such a document is MARK and a JSON object; every other document is a plain text. So its id is that of its content: an
-edited turn makes another document, and another chat template none.
+Such a document is MARK followed by a JSON object; every other document is a plain text. Its id depends on its content
+alone: an edited turn makes a new document, another chat template does not.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MARK = "\x1e"
-"""The first character of a document that is no plain text: the one that begins a JSON text in RFC 7464."""
+"""First character of a document that is not a plain text; RFC 7464 begins JSON texts with it."""
 BETWEEN = "\n\n"
-"""What separates messages in `words`."""
+"""Separates messages in `words`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
     """A conversation.
 
-    messages: role, content and what else a template reads. trained: for each assistant message, whether the record lets
-    it be trained on. completion: index of the first message of the completion. tools: as the record gives them, None
-    where it has none.
+    messages: role, content and any other fields that a template reads. trained: for each assistant message, whether the
+    record allows training on it. completion: index of the first message of the completion. tools: as in the record,
+    None if it has none.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -38,7 +38,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A text, and the parts of it that are trained on: characters [first, last), rising."""
+    """A text and its trained parts: characters [first, last), rising."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
@@ -46,7 +46,7 @@ class MarkedText:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers to one prompt: a better and a worse one, each with the prompt."""
+    """A better and a worse answer to one prompt, each with the prompt."""
 
     chosen: Chat | MarkedText
     rejected: Chat | MarkedText
@@ -59,7 +59,7 @@ def as_document(conversation: Conversation) -> bytes:
     """The document of a conversation, UTF-8.
 
     Raises:
-        orjson.JSONEncodeError: a message holds what is no JSON, or a lone surrogate.
+        orjson.JSONEncodeError: a message holds a value that is not JSON, or a lone surrogate.
     """
     return MARK.encode() + orjson.dumps(_as_json(conversation))
 
@@ -69,7 +69,7 @@ def _as_json(conversation: Conversation) -> dict[str, Any]:
         return {"chosen": _as_json(conversation.chosen), "rejected": _as_json(conversation.rejected)}
     if isinstance(conversation, MarkedText):
         return {"text": conversation.text, "spans": conversation.spans}
-    # The order of keys stays, since templates write tools as JSON.
+    # Keys keep their order, because templates write tools as JSON.
     return {
         "messages": conversation.messages,
         "trained": conversation.trained,
@@ -79,7 +79,7 @@ def _as_json(conversation: Conversation) -> dict[str, Any]:
 
 
 def conversation_of(document: str) -> Conversation | None:
-    """What a document was made from; None for a plain text."""
+    """The conversation, marked text or pair of a document; None for a plain text."""
     return _from_json(orjson.loads(document[1:])) if document.startswith(MARK) else None
 
 
@@ -119,7 +119,7 @@ def _contents(chat: Chat, first: int) -> list[str]:
 
 
 def all_words(documents: pa.ChunkedArray) -> pa.ChunkedArray:
-    """`words` of documents, large_string (n,); plain texts without a copy."""
+    """`words` of documents, large_string (n,). Plain texts are not copied."""
     import pyarrow as pa
 
     chunks: Sequence[pa.Array] = documents.chunks

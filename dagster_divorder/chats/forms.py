@@ -1,4 +1,4 @@
-"""Records of fine-tuning data as conversations: which form they have, and what is wrong with one.
+"""Reads records of fine-tuning data as conversations: finds the form of a record, and reports what is wrong with it.
 
 | form | fields |
 |---|---|
@@ -7,11 +7,11 @@
 | `conversations` | `conversations`: the same (ShareGPT) |
 | `messages_json`, `conversations_json` | the same list as a JSON string |
 | `prompt_completion` | `prompt` and `completion`: strings or lists of turns; `system`, `tools` |
-| `alpaca` | one of QUESTIONS, CONTEXTS behind it, and one of ANSWERS; `system`, `history` |
+| `alpaca` | one of QUESTIONS, CONTEXTS after it, and one of ANSWERS; `system`, `history` |
 
-A prompt with its completion, both strings, is a text whose completion is trained on; all else is a chat. A turn of the
-model is trained on unless one of its TURN_FIELDS is 0 or false, or it belongs to a prompt.
-Known weakness: images and sound are refused, as no tokenizer here reads them.
+A prompt and a completion that are both strings make a text whose completion is trained; every other record is a chat.
+An assistant turn is trained unless one of its TURN_FIELDS is 0 or false, or it belongs to a prompt.
+Known weakness: images and sound are refused, because no tokenizer here reads them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Form = Literal[
     "alpaca",
 ]
 FORMS: tuple[Form, ...] = get_args(Form)
-"""In the order in which a record is taken for one of them."""
+"""In the order in which they are tried on a record."""
 QUESTIONS, CONTEXTS = ("instruction", "question", "query", "prompt"), ("input", "context")
 ANSWERS, SYSTEMS = ("output", "response", "answer"), ("system", "system_prompt")
 _CHOICES = ("choices", "options")
-"""Fields of a question whose answer is one of several; that alone says too little to be trained on."""
+"""Fields of multiple-choice questions, whose answers are too short to train on."""
 NAMES = frozenset(
     {
         *("messages", "conversations", "prompt", "completion", "chosen", "rejected"),
@@ -47,7 +47,7 @@ NAMES = frozenset(
         *("history", "tools", "mask", "chat_template_kwargs"),
     }
 )
-"""The fields that are read of a record."""
+"""The fields of a record that are read."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPEAKERS = {
@@ -61,22 +61,22 @@ SPEAKERS = {
     "observation": "tool",
     "function_response": "tool",
 }
-"""Speakers, in any case, and the roles that they have."""
+"""Speaker, in upper or lower case -> role."""
 TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
-"""Fields of a turn that say whether it is trained on; templates do not see them."""
+"""Fields of a turn that say whether it is trained; templates do not see them."""
 _RENAMED = ("role", "content", "from", "value", "tool_calls")
 WRITTEN = ('[{"role"', '[{"content"', '[{"from"', '[{"value"', "[{'role'", "[{'content'", "[{'from'")
-"""Beginnings of a list of turns that is written as a text."""
+"""Beginnings of a list of turns written as a string."""
 _ANSWER_BEGINS = re.compile(
     r"\n\nAssistant:|### (?:Response|Assistant):\s*|\[/INST\]|<\|assistant\|>\s*"
     r"|<(?:\|im_start\||start_of_turn)>(?:assistant|model)\n"
     r"|<\|start_header_id\|>assistant<\|end_header_id\|>\n\n"
 )
-"""What stands before an answer in a text that holds its prompt."""
+"""Precedes an answer in a text that includes its prompt."""
 
 
 def form_of(record: Mapping[str, Any]) -> Form | None:
-    """The first of FORMS that a record has by its fields; None if it has none, or if several fields may be its question
+    """The first of FORMS that a record's fields match; None if there is none, or if several fields may be its question
     or its answer."""
     if record.get("chosen") and record.get("rejected"):
         return "pairs"
@@ -92,7 +92,7 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
 
 
 def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
-    """The fields of a record that make up its conversation under a form."""
+    """The fields that make up the conversation of a record of a form."""
     if form == "alpaca":
         parts = (_question(record), *CONTEXTS, _answer(record))
         names = tuple(name for name in parts if name)
@@ -107,15 +107,15 @@ def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
 
 
 def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation:
-    """What a record of a form holds.
+    """The conversation of a record of a form.
 
     Raises:
-        InputError: a field is missing, a turn cannot be used, or no turn is trained on; the message is a reason for the
+        InputError: a field is missing, a turn cannot be used, or no turn is trained; the message is the reason in the
             rejects.
     """
     if record.get("chat_template_kwargs"):
         raise InputError(
-            "chat_template_kwargs of a record is not read; render such records as texts before, or remove the field"
+            "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
     try:
         return _CONVERSATIONS[form](record)
@@ -127,10 +127,10 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
 
 
 def another_form(other: str, form: str) -> str:
-    """The reason to refuse a record of another form than that of its input."""
+    """The reason to refuse a record that has another form than its input."""
     return (
-        f"the record is of the form {other!r}, and input.format is {form!r}; put records of each form into files of "
-        "their own, with an [[input]] block each"
+        f"the record has the form {other!r}, but input.format is {form!r}; put each form into its own files, with its "
+        "own [[input]] block"
     )
 
 
@@ -170,14 +170,14 @@ def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     if turns is None:
         raise InputError(f"no field {name!r}")
     if not isinstance(turns, Sequence) or not turns:
-        raise InputError(f"{name} is no list of turns" if turns else f"{name} has no turn")
+        raise InputError(f"{name} is not a list of turns" if turns else f"{name} has no turn")
     return [_message(turn, number, name) for number, turn in enumerate(turns, 1)]
 
 
 def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
-    """A turn with role and content, and with TURN_FIELDS and all that a template may read."""
+    """A turn with role, content, TURN_FIELDS and all other fields that a template may read."""
     if not isinstance(turn, Mapping):
-        raise InputError(f"turn {number} of {name} is no object")
+        raise InputError(f"turn {number} of {name} is not an object")
     speaker, content = (turn.get(key) for key in ("role", "content"))
     if len(turn) == 2 and speaker in ROLES and isinstance(content, str):
         return {"role": speaker, "content": content}
@@ -191,7 +191,10 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     if turn.get("function_call"):
         raise InputError(f"turn {number} has function_call; write it as tool_calls")
     if turn.get("train_detail"):
-        raise InputError(f"turn {number} has train_detail; expected a whole turn to be trained on or not")
+        raise InputError(
+            f"turn {number} has train_detail, which is not read; expected a turn that is trained as a "
+            "whole or not at all"
+        )
     content = turn.get("value") if content is None else content
     calls = turn.get("tool_calls")
     if speaker == "function_call":
@@ -200,7 +203,7 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
         calls = _parsed(calls, f"tool_calls of turn {number}")
     if calls and not (isinstance(calls, list) and all(map(_has_name, calls))):
         raise InputError(
-            f"tool_calls of turn {number} is no list of objects with the name of a function each, such as "
+            f"tool_calls of turn {number} is not a list of objects that each name a function, such as "
             '[{"type": "function", "function": {"name": "f", "arguments": {}}}]'
         )
     message = {"role": role, "content": _content(content, number, bool(calls))}
@@ -214,7 +217,7 @@ def _has_name(call: Any) -> bool:
 
 
 def _calls(value: Any, number: int) -> list[Any]:
-    """The calls of a ShareGPT turn `function_call`: JSON with name and arguments, or a list of such."""
+    """The calls of a ShareGPT turn `function_call`: a JSON object with name and arguments, or a list of them."""
     calls = _parsed(value, f"the function call of turn {number}") if isinstance(value, str) else value
     calls = [calls] if isinstance(calls, Mapping) else calls
     if not isinstance(calls, list) or not all(
@@ -228,21 +231,21 @@ def _calls(value: Any, number: int) -> list[Any]:
 
 
 def _content(content: Any, number: int, has_calls: bool) -> str | None:
-    """The text of a turn; None beside tool calls alone, which templates tell from an empty one."""
+    """The text of a turn; None if it has only tool calls, since templates write an empty text differently."""
     if content is None and has_calls:
         return None
     if (text := _text(content)) is not None:
         return text
     if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
         others = sorted({str(part.get("type")) for part in content if not isinstance(part.get("text"), str)})
-        raise InputError(f"turn {number} has parts of the type {', '.join(others)}; expected text alone")
+        raise InputError(f"turn {number} has parts of the type {', '.join(others)}; expected only text")
     raise InputError(
         f"the content of turn {number} is {type(content).__name__}; expected a string or parts of text"
     )
 
 
 def _text(content: Any) -> str | None:
-    """A string, or the texts of a list of parts end to end; None for anything else."""
+    """A string, or the joined texts of a list of parts; None for anything else."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
@@ -259,8 +262,8 @@ def _chat(
     completion: int | None = None,
     given: int = 0,
 ) -> Chat:
-    """completion: the first message of the completion; that of the last answer if None. given: messages of a prompt,
-    which are not trained on."""
+    """completion: index of the first message of the completion; None: the last answer. given: number of messages of a
+    prompt, which are not trained."""
     system = _system(record)
     if system and messages[0]["role"] != "system":
         messages, given = [{"role": "system", "content": system}, *messages], given + bool(given)
@@ -269,10 +272,10 @@ def _chat(
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     trained = tuple(_is_trained(messages[number], number) and number >= given for number in answers)
     if not any(trained):
-        raise InputError("no turn is trained on: the assistant says nothing, or every weight is 0")
+        raise InputError("no turn is trained on: there is no assistant turn, or every weight is 0")
     masked = record.get("mask")
     if isinstance(masked, str) and SPEAKERS.get(masked.lower()) not in ("user", "system", None):
-        raise InputError(f"mask is {masked!r}: what the assistant says is not trained on")
+        raise InputError(f"mask is {masked!r}: the assistant's turns are not trained on")
     return Chat(
         tuple(
             {key: value for key, value in message.items() if key not in TURN_FIELDS} for message in messages
@@ -286,13 +289,13 @@ def _chat(
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """
     Raises:
-        InputError: a turn is empty, or the assistant speaks before it is asked.
+        InputError: a turn is empty, or the assistant speaks first.
     """
     asked = False
     for number, message in enumerate(messages, 1):
         role = message["role"]
         if role == "assistant" and not asked:
-            raise InputError(f"turn {number} is the assistant's, and nobody has asked before")
+            raise InputError(f"turn {number} is the assistant's, but no question comes before it")
         asked = asked or role in ("user", "tool")
         if not (message["content"] or "").strip() and role != "system" and not message.get("tool_calls"):
             raise InputError(f"turn {number} ({role}) is empty")
@@ -320,20 +323,16 @@ def _tools(tools: Any) -> tuple[Any, ...] | None:
 def _alpaca(record: Mapping[str, Any]) -> Chat:
     answer = _answer(record)
     if answer is None:
-        raise InputError(
-            f"no answer: expected a string in one of {', '.join(ANSWERS)}, and in no other of them"
-        )
+        raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
     asked = _asked(record)
     return _chat([*asked, _said(record[answer])], record, completion=len(asked))
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The history of a record, and its question with the context."""
+    """The history of a record, then its question with the context."""
     question = _question(record)
     if question is None:
-        raise InputError(
-            f"no question: expected a string in one of {', '.join(QUESTIONS)}, and in no other of them"
-        )
+        raise InputError(f"no question: expected a string in exactly one of {', '.join(QUESTIONS)}")
     parts = [record[question], *(record.get(name) or "" for name in CONTEXTS)]
     if not all(isinstance(part, str) for part in parts):
         raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
@@ -341,7 +340,7 @@ def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(history, list) or not all(
         isinstance(turn, list) and len(turn) == 2 and all(map(_is_text, turn)) for turn in history
     ):
-        raise InputError("history is no list of pairs of strings, a question and an answer")
+        raise InputError("history is not a list of pairs of strings, each a question and an answer")
     said = [message for asked, answered in history for message in (_said(asked, "user"), _said(answered))]
     return [*said, _said("\n\n".join(part for part in parts if part.strip()), "user")]
 
@@ -359,8 +358,8 @@ def _answer(record: Mapping[str, Any]) -> str | None:
 
 
 def _only(record: Mapping[str, Any], names: Sequence[str], *, canonical: bool) -> str | None:
-    """The field of those names that holds a string, None if several do or none. canonical: the first name goes before
-    others."""
+    """The only field of these names that holds a string; None if several do or none. canonical: the first name wins
+    over the others."""
     held = [name for name in names if isinstance(record.get(name), str)]
     return held[0] if len(held) == 1 or (held and canonical and held[0] == names[0]) else None
 
@@ -375,19 +374,19 @@ def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
     answered = [_said(completion)] if isinstance(completion, str) else _turns(record, "completion")
     if asked[-1]["role"] == answered[0]["role"] == "assistant":
         raise InputError(
-            "the prompt ends with the beginning of the answer that the completion goes on with; put all of it into "
-            "the completion"
+            "the prompt ends with the beginning of the answer, which the completion continues; put the whole answer "
+            "into the completion"
         )
     return _chat([*asked, *answered], record, completion=len(asked), given=len(asked))
 
 
 def _has_frame(record: Mapping[str, Any]) -> bool:
-    """Whether a record has a system prompt or tools, which only a chat template can write."""
+    """Whether a record has a system prompt or tools, which need a chat template."""
     return bool(_system(record) or record.get("tools"))
 
 
 def _system(record: Mapping[str, Any]) -> str:
-    """The system prompt beside the turns of a record, "" if there is none."""
+    """The system prompt in a field of the record; "" if there is none."""
     given = next(filter(None, map(record.get, SYSTEMS)), "")
     text = _text(given)
     if text is None:
@@ -418,15 +417,15 @@ def _pair(record: Mapping[str, Any]) -> Pair:
     if all(side[0]["role"] != "assistant" for side in sides):
         # Each side repeats the prompt.
         if asked and not all(_begins_with(side, asked) for side in sides):
-            raise InputError("the prompt is not how chosen and rejected begin")
+            raise InputError("chosen and rejected do not begin with the prompt")
         asked = []
     better, worse = ([*asked, *side] for side in sides)
     alike = _alike(better, worse)
     for name, messages in (("chosen", better), ("rejected", worse)):
         if alike == len(messages):
-            raise InputError(f"{name} is only the beginning of the other side: it has no answer of its own")
+            raise InputError(f"{name} is only the beginning of the other side: it has no own answer")
     if not any(message["role"] == "user" for message in better[:alike]):
-        raise InputError("chosen and rejected answer no common prompt")
+        raise InputError("chosen and rejected have no common prompt")
     return Pair(*(_chat(messages, record, completion=alike, given=alike) for messages in (better, worse)))
 
 
@@ -435,7 +434,7 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | N
         prompt = _unwritten(record, "prompt")
         return prompt if isinstance(prompt, str) else _turns(record, "prompt")
     for name in ("messages", "conversations"):
-        # A list with an answer at its end is no prompt.
+        # A list that ends with an answer is not a prompt.
         if isinstance(record.get(name), list) and (turns := _turns(record, name))[-1]["role"] != "assistant":
             return turns
     if _question(record) is not None:
@@ -446,7 +445,7 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | N
 
 
 def _side(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A side of a pair as messages: a string is what the assistant says, an object one turn."""
+    """A side of a pair as messages: a string is the assistant's answer, an object is one turn."""
     side = record[name]
     if isinstance(side, str):
         return [_said(side)]
@@ -461,7 +460,7 @@ def _begins_with(side: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str,
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """How many of their first items are equal."""
+    """Length of the common beginning."""
     return next(
         (place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other),
         min(len(a), len(b)),
@@ -475,26 +474,26 @@ def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
         chosen, rejected = prompt + chosen, prompt + rejected
     for name, text in (("chosen", chosen), ("rejected", rejected)):
         if not text[len(prompt) :].strip():
-            raise InputError(f"{name} is only the prompt: it has no answer of its own")
+            raise InputError(f"{name} is only the prompt: it has no answer")
     return Pair(_marked(prompt, chosen), _marked(prompt, rejected))
 
 
 def _common_prompt(chosen: str, rejected: str) -> str:
-    """The common beginning of two texts: to where the last answer in it begins, else to the end of a word.
+    """The common beginning of two texts, up to where the last answer in it begins, else up to the end of a word.
 
     Raises:
-        InputError: there is none, or one text is the beginning of the other.
+        InputError: nothing is common, or one text is the beginning of the other.
     """
     alike = chosen[: _alike(chosen, rejected)]
     begins = [found.end() for found in _ANSWER_BEGINS.finditer(alike)]
     if begins:
         return alike[: begins[-1]]
     if alike in (chosen, rejected):
-        raise InputError("chosen or rejected is only the beginning of the other: it has no answer of its own")
+        raise InputError("chosen or rejected is only the beginning of the other: it has no own answer")
     prompt = re.sub(r"[ \t]*\w*$", "", alike)
     if not prompt.strip():
         raise InputError(
-            "chosen and rejected have no common beginning, and there is no field prompt; write one"
+            "chosen and rejected have no common beginning, and the record has no field prompt; add one"
         )
     return prompt
 
@@ -519,18 +518,18 @@ _LEADING = {
     "alpaca": ANSWERS,
     "pairs": ("chosen", "rejected"),
 }
-"""By form, the fields without which a record has another one."""
+"""Form -> fields; a record with none of them has another form."""
 
 
 def without_nulls(value: Any) -> Any:
-    """A value of a Parquet row without null members of its objects, at any depth."""
+    """A value of a Parquet row; null members of objects are removed at every depth."""
     if isinstance(value, dict):
         return {name: without_nulls(member) for name, member in value.items() if member is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _unwritten(record: Mapping[str, Any], name: str) -> Any:
-    """A field that is there, and no list of turns written as a text."""
+    """A field that is present, and not a list of turns written as a string."""
     value = record.get(name)
     if value is None:
         raise InputError(f"no field {name!r}")
@@ -543,11 +542,11 @@ def _parsed(text: str, name: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InputError(f"{name} is a string that is no JSON: {error}") from None
+        raise InputError(f"{name} is a string that is not JSON: {error}") from None
 
 
 def is_turns(value: Any) -> bool:
-    """Whether a field holds turns, also as a JSON string."""
+    """Whether a field holds turns, as a list or as a JSON string."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value) if value.lstrip().startswith("[") else None

@@ -1,8 +1,8 @@
-"""`input.template`: Jinja that makes a text of any record, with marks of what is trained on.
+"""`input.template`: Jinja that makes a text of any record, with marks around its trained parts.
 
-The environment is that of chat templates: blocks take their line's white space along, `tojson` writes characters as
-they are, and there are `{% break %}` and `raise_exception`. It is a sandbox: a template reads nothing but its record.
-A missing field, and null where it would be written, refuse the record.
+The environment is the same as for chat templates: a block removes the white space of its line, `tojson` escapes no
+characters, and `{% break %}` and `raise_exception` exist. It is a sandbox: a template reads only its record. A record
+is refused if a field is missing, or if null would be written.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class _Trained(str):
 
 @lru_cache(maxsize=8)
 def compiled(jinja: str) -> tuple[Template, frozenset[str], bool]:
-    """(a template, the names of what it reads, whether it marks what is trained on).
+    """(a template, the names that it reads, whether it marks trained parts).
 
     Raises:
-        InputError: it is no Jinja.
+        InputError: the text is not valid Jinja.
     """
     from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, nodes
     from jinja2.ext import Extension, loopcontrols
@@ -62,12 +62,12 @@ def compiled(jinja: str) -> tuple[Template, frozenset[str], bool]:
         template = environment.from_string(jinja)
     except TemplateError as error:
         line = f" (line {error.lineno})" if isinstance(error, TemplateSyntaxError) else ""
-        raise InputError(f"no Jinja template: {error.message}{line}") from None
+        raise InputError(f"not a Jinja template: {error.message}{line}") from None
 
     def marks(node: nodes.Node) -> bool:
         return any(isinstance(call.node, nodes.ExtensionAttribute) for call in node.find_all(nodes.Call))
 
-    # Jinja joins the text of these before it writes it, so that the place of a mark in it is lost.
+    # Jinja joins the text of these blocks before it writes it, so the place of a mark is lost.
     joining = (nodes.Macro, nodes.AssignBlock, nodes.FilterBlock, nodes.CallBlock, nodes.For)
     for block in tree.find_all(joining):
         body: list[nodes.Node] = block.body  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ def compiled(jinja: str) -> tuple[Template, frozenset[str], bool]:
 def _written(value: Any) -> Any:
     if value is None:
         raise InputError(
-            "input.template writes a value that is null; test it before, as in {{ context or '' }}"
+            "input.template writes a value that is null; test it first, as in {{ context or '' }}"
         )
     return value
 
@@ -92,10 +92,10 @@ def _raise(message: object) -> None:
 
 
 def templated(record: Mapping[str, Any], jinja: str) -> MarkedText:
-    """The text that a template makes of a record; all of it is trained on if the template marks nothing.
+    """The text that a template makes of a record; the whole text is trained if the template has no marks.
 
     Raises:
-        InputError: a field is missing, the template raises, or no character is trained on.
+        InputError: a field is missing, the template raises, or no character is trained.
     """
     from jinja2 import TemplateError
 
@@ -112,12 +112,12 @@ def templated(record: Mapping[str, Any], jinja: str) -> MarkedText:
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise InputError(f"input.template: {error}") from None
     except RecursionError:
-        raise InputError("input.template calls itself without an end") from None
+        raise InputError("input.template calls itself endlessly") from None
     text = "".join(pieces)
     if not text.strip():
         raise InputError("input.template makes an empty text")
     if not marks:
         return MarkedText(text, ((0, place),))
     if not spans:
-        raise InputError("no character is trained on: {% generation %} blocks are empty")
+        raise InputError("no character is trained on: all {% generation %} blocks are empty")
     return MarkedText(text, tuple(spans))

@@ -1,15 +1,15 @@
-"""Conversations as a model's chat template renders them, with the characters of the turns that the model is trained on.
+"""Renders conversations with a model's chat template, and locates the trained characters of their turns.
 
-A template that marks its assistant turns (`{% generation %}`) says itself what is trained. Other templates say nothing:
-transformers then returns a mask of zeros. Their turns are located by a second rendering, in which every assistant
-message is a sentinel: the text between two sentinels also stands between two answers of the real rendering. A turn
-begins after the generation prompt and ends after the control tokens that close it.
+Some templates mark their assistant turns (`{% generation %}`). For others transformers returns a mask of zeros. Here a
+second rendering locates their turns, with a sentinel as every assistant message: the text between two sentinels also
+stands between two answers of the real rendering. A turn begins after the generation prompt and ends after the control
+tokens that close it.
 
-Guarantee: the text is that of `apply_chat_template(tokenize=False)`. A turn that cannot be located is an error, never a
-mask of zeros. The same conversation gives the same text on every day: templates that print today's date print DATE.
-Cost: two renderings a conversation (one for a template with marks); some 50 us a turn.
-Sources: transformers' `apply_chat_template`; TRL's training templates, which add marks to those of some thirty models.
-Known weakness: a control token that closes turns of users only is taken for one that closes all turns.
+Guarantee: the text is the same as from `apply_chat_template(tokenize=False)`. A turn that cannot be located is an
+error, never a mask of zeros. A conversation gives the same text on every day: templates that print today's date print
+DATE. Cost: two renderings a conversation (one if the template has marks); some 50 us a turn.
+Sources: transformers' `apply_chat_template`; TRL's training templates, which add marks to templates of some thirty
+models. Known weakness: a control token that closes only turns of users is taken for one that closes all turns.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ Message = Mapping[str, Any]
 Span = tuple[int, int]
 
 DATE = datetime(2024, 7, 26)
-"""The date that templates print as today's; Llama 3's template has it for programs without a clock."""
+"""The date that templates print as today's; Llama 3's template prints it if there is no clock."""
 DATE_PARTS = "aAbBcdDeFhHIjklmMpRSTuUVwWxXyY"
-"""What `strftime` may be asked for."""
+"""Format letters of `strftime`."""
 REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""Errors of templates beside jinja's own."""
+"""Errors that templates raise besides jinja's own."""
 
 MARK = re.compile(r"\{%[-+]?\s*generation\b")
 SENTINEL = "\ue000{}\ue001"
-"""A text of private code points, which no template and hardly any conversation holds."""
+"""A text between private code points, which occur in no template and hardly any conversation."""
 PADS = (("\n ", " \n"), (" \n", "\n "))
-"""Spaces before and after a content, by which it is told what a template strips."""
+"""White space before and after a content; shows what a template strips."""
 STRIPPED: tuple[str | None, ...] = ("", "\n", None)
 """Arguments of `str.strip`; None: all white space."""
 PROBE = (
     "{n} Ab ÄÖ ß ǆ é漢字😀 <b>&amp;</b> 'q' \"d\" {{x}} [y] (z) \\n 1. # * `c` _u_ ~ ^ $ % @"
     " http://a.bc/d?e=f  two\n\n\tend\r\n"
 )
-"""A content of letters and signs that a filter may change, such as `upper`, `escape` and `tojson`."""
+"""A content with letters and signs that filters such as `upper`, `escape` and `tojson` change."""
 PROBE_TOOLS = ({"type": "function", "function": {"name": "a", "description": "a", "parameters": {}}},)
-"""Tools of probes of a template that is for conversations with tools."""
+"""Tools for probing a template for conversations with tools."""
 PROBE_TIMES = 40
-"""Repetitions of PROBE, so that a template that cuts contents is seen."""
+"""Repetitions of PROBE; reveals a template that truncates contents."""
 MOST_SHAPES = 1 << 12
-"""Kinds of conversations that are remembered."""
+"""Most shapes that are remembered."""
 TAIL = 30
-"""Characters at the end of an answer by which its span is known."""
+"""Characters at the end of an answer that identify its span."""
 SEARCHES = {
     *("split", "rsplit", "partition", "rpartition", "replace", "find", "rfind", "index", "rindex", "count"),
     *("startswith", "endswith", "removeprefix", "removesuffix"),
 }
 STRIPS = {"strip", "lstrip", "rstrip", "trim"}
-"""Methods and filters whose arguments are texts that a template looks for in a content, and takes off its ends."""
+"""Methods and filters whose arguments a template searches in a content (SEARCHES), or strips from its ends (STRIPS)."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Fields of a message that hold what the model thinks before it answers."""
+"""Fields of a message with the model's reasoning before its answer."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """text: the conversation. turns: for each assistant message the spans [first, last) of its trained characters."""
+    """text: the conversation. turns: for each assistant message, the spans [first, last) of its trained characters."""
 
     text: str
     turns: tuple[tuple[Span, ...], ...]
@@ -84,9 +84,9 @@ class Rendered:
 class _Shape:
     """What a template writes around the contents of conversations with the same roles.
 
-    pieces: before, between and after the contents. strips: by message, what `str.strip` takes off its content's
-    beginning and end. turns: by assistant message its number and its spans, each edge as (whether it is counted from
-    the end of the content, characters from there).
+    pieces: before, between and after the contents. strips: for each message, the arguments of `str.lstrip` and
+    `str.rstrip` for its content. turns: for each assistant message, its number and its spans, each edge as (whether it
+    is counted from the end of the content, characters from there).
     """
 
     pieces: tuple[str, ...]
@@ -114,18 +114,18 @@ class _Shape:
 
 
 UNSHAPED = _Shape((), (), ())
-"""Of conversations whose contents decide what the template writes around them."""
+"""The shape of conversations whose contents change what the template writes around them."""
 
 
 class ChatTemplate:
     """A chat template with its model's control tokens.
 
-    template: Jinja. named: bos_token, eos_token and the like, as the template names them. control: the strings of all
-    control tokens. stops: control tokens at which generation ends. with_tools: the template of conversations with
-    tools, where that is another.
+    template: Jinja. named: bos_token, eos_token and others, by their names in the template. control: the strings of all
+    control tokens. stops: control tokens that end generation. with_tools: a separate template for conversations with
+    tools.
 
     Raises:
-        InputError: it is no Jinja, or gives another text each time.
+        InputError: the template is not valid Jinja, or gives another text each time.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ChatTemplate:
         self._tree = _parsed(template)
         if any(called.name == "random" for called in _filters(self._tree)):
             raise InputError(
-                "the chat template draws at random; expected one that writes the same text each time"
+                "the chat template uses random values; expected one that writes the same text each time"
             )
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
@@ -167,17 +167,17 @@ class ChatTemplate:
         return hash(self.template)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A process keeps one, with its shapes, for all tasks that it receives.
+        # A process keeps a template with its shapes for all its tasks.
         return _kept, self._source
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that a rendering depends on beside the conversation."""
+        """A hash of everything but the conversation that decides a rendering."""
         return xxhash.xxh3_128_hexdigest(repr(self._source).encode())
 
     @cached_property
     def trains_ends(self) -> bool:
-        """Whether a trained turn goes on behind its content, to what ends it; True where a probe cannot tell."""
+        """Whether a trained turn includes the token that ends it; True if a probe cannot tell."""
         content = SENTINEL.format("end")
         question = {"role": "user", "content": "a"}
         try:
@@ -204,10 +204,11 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, alone: bool = False
     ) -> Rendered:
-        """A conversation, with one group of spans for each of its assistant messages.
+        """The text of a conversation, with the spans of each assistant message.
 
-        messages: role, content (a string, or None beside tool_calls), and whatever else the template reads. alone: by
-        the template itself, never by what it wrote around other contents.
+        messages: role, content (a string, or None beside tool_calls), and any other fields that the template reads.
+            alone:
+        render with the template itself, never with a remembered shape.
 
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
@@ -219,8 +220,8 @@ class ChatTemplate:
         return self._rendered_alone(messages, tools)
 
     def _known_shape(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> _Shape | None:
-        """What the template writes around the contents; None where that may depend on them, and for the first
-        conversation of its kind: a shape takes several renderings, and some are of one conversation alone."""
+        """The shape of a conversation; None if it may depend on the contents, and for the first conversation of a kind:
+        finding a shape takes several renderings, and some kinds occur only once."""
         if not all(self._is_plain(message) for message in messages):
             return None
         kind = (tuple(message["role"] for message in messages), orjson.dumps(tools) if tools else b"")
@@ -234,7 +235,7 @@ class ChatTemplate:
         return None if shape is UNSHAPED else shape
 
     def _rendered_alone(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
-        """`render` by the template itself."""
+        """`render` with the template itself."""
         rendered = self._located(messages, tools)
         self._check_all_is_written(rendered, messages, tools)
         return rendered
@@ -248,7 +249,7 @@ class ChatTemplate:
         """
         if left_out := [name for name in map(_tool_name, tools or ()) if name not in rendered.text]:
             raise InputError(
-                f"the chat template does not write the tool {left_out[0]!r} of the record; use a template that writes "
+                f"the chat template does not write the record's tool {left_out[0]!r}; use a template that writes "
                 "tools, or remove the field tools"
             )
         answers = (message for message in messages if message["role"] == "assistant")
@@ -258,10 +259,10 @@ class ChatTemplate:
                 name for name in map(_tool_name, message.get("tool_calls") or ()) if name not in said
             ]:
                 raise InputError(
-                    f"the chat template does not write the call of {left_out[0]!r} into the answer that makes it; use "
-                    "a template that writes tool calls"
+                    f"the chat template does not write the call of {left_out[0]!r} into its answer; use a template "
+                    "that writes tool calls"
                 )
-            # transformers gives a template the reasoning under the first two names, whatever its own.
+            # transformers passes the reasoning under the first two names, whatever the field's name.
             unread = [name for name in REASONING if message.get(name) and name not in self.template]
             if unread and not any(name in self.template for name in REASONING[:2]):
                 raise InputError(
@@ -269,20 +270,20 @@ class ChatTemplate:
                 )
 
     def _located(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> Rendered:
-        """What the template writes, and the spans of its answers."""
+        """The rendered text and the spans of its answers."""
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         if not self.marked:
             text = self._text(messages, tools)
             return Rendered(text, tuple((turn,) for turn in self._turns(text, messages, answers, tools)))
         text, spans = self._marked(messages, tools)
         if not spans:
-            raise InputError("the chat template marks no part of the conversation as the model's")
+            raise InputError("the chat template marks no part of the conversation as the assistant's")
         if len(spans) == len(answers) and all(
             _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
             for number, (first, last) in zip(answers, spans, strict=True)
         ):
             return Rendered(text, tuple((span,) for span in spans))
-        # A template may mark a turn in several parts, or not at all.
+        # A template may mark several parts of a turn, or none.
         ends = [end for _, end in self._turns(text, messages, answers, tools)]
         return Rendered(
             text,
@@ -293,7 +294,7 @@ class ChatTemplate:
         )
 
     def _is_plain(self, message: Message) -> bool:
-        """Whether the template cannot treat the message otherwise than one of another content."""
+        """Whether the template must treat the message like any other content."""
         content = message.get("content")
         return (
             message.keys() <= {"role", "content"}
@@ -312,13 +313,14 @@ class ChatTemplate:
 
     @cached_property
     def _telling(self) -> re.Pattern[str]:
-        """Texts by which the template may tell contents apart: its own strings, such as "</think>", and sentinels."""
+        """Texts that may change how the template treats a content: its own strings, such as "</think>", and
+        sentinels."""
         strings = self._constants
         marks = {part for text in strings for part in text.split() if len(part) > 2 and not part.isalpha()}
         return re.compile(_any_of({*marks, *_searched(self._tree), SENTINEL[0]}))
 
     def _shape(self, roles: tuple[str, ...], tools: Sequence[Any] | None) -> _Shape | None:
-        """What the template writes around messages with these roles; None where that depends on their contents."""
+        """The shape of messages with these roles; None if it depends on their contents."""
 
         def rendered(contents: Iterable[str]) -> Rendered:
             pairs = zip(roles, contents, strict=True)
@@ -341,12 +343,12 @@ class ChatTemplate:
     def _by_pads(
         self, roles: tuple[str, ...], contents: Sequence[str], bare: Rendered, texts: Sequence[str]
     ) -> _Shape | None:
-        """The shape, from renderings of contents that are sentinels: bare, and within PADS."""
+        """The shape, from renderings with sentinels as contents: bare, and padded with each of PADS."""
         pieces = _pieces(bare.text, contents)
         padded = [_pieces(text, contents) for text in texts]
         if pieces is None or None in padded:
             return None
-        # Of each piece: what is stripped behind the content before it, and in front of the next one.
+        # For each piece: what is stripped from the end of the content before it and the beginning of the content after.
         stripped = [
             {
                 (behind, before)
@@ -393,13 +395,13 @@ class ChatTemplate:
     def _begin(
         self, text: str, begin: int, start: int, before: Sequence[Message], tools: Sequence[Any] | None
     ) -> int:
-        """Where an answer begins: after the header. start: of what it says. begin: the end of the answer before it.
-        before: the messages before it."""
+        """Where the turn of an answer begins: after the header. begin: end of the answer before. start: of the content.
+        before: the messages before."""
         openings = ((text.rfind(each, begin, start + len(each) - 1), each) for each in self._openings)
         at, opening = next(((at, each) for at, each in openings if at >= 0), (-1, ""))
         if at >= 0 and text.find(opening, begin) == at:
             return at + len(opening)
-        # Without a header, or with several, as before the parts of one answer: reasoning, then what is said.
+        # There is no header, or several, for example before the reasoning and before the answer itself.
         try:
             asked = self._text(before, tools, prompt=True)
         except InputError:
@@ -411,7 +413,8 @@ class ChatTemplate:
     def _by_sentinels(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
     ) -> list[Span] | None:
-        """The answers' contents, if the template writes each as it is or stripped, all found by one rendering."""
+        """The spans of all answers' contents from one rendering; None if the template does more than strip a
+        content."""
         if not all(_replaceable(messages[number]) for number in answers):
             return None
         replaced = [
@@ -440,10 +443,11 @@ class ChatTemplate:
     def _by_change(
         self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
     ) -> Span:
-        """An answer that the template rewrites, or one with tool calls: what changes in the text when the answer does.
+        """The span of an answer that the template rewrites, or that has tool calls: the part of the text that changes
+        with the answer.
 
         Raises:
-            InputError: the text changes before the answer, or the end of tool calls cannot be told.
+            InputError: the text does not hold the answer, or the end of its tool calls cannot be located.
         """
         sentinel = SENTINEL.format(number)
         changed = self._text(
@@ -452,9 +456,9 @@ class ChatTemplate:
         start, end = _common(text, changed), len(text) - _common(text[::-1], changed[::-1])
         end = max(start, end)
         if sentinel not in changed:
-            raise InputError(f"the chat template leaves out what message {number + 1} says")
+            raise InputError(f"the chat template does not write the content of message {number + 1}")
         if messages[number].get("tool_calls"):
-            # Results may name their tools, so the text may change behind the answer too.
+            # Results may name their tools, so the text may also change after the answer.
             through = self._same(text, self._text(messages[: number + 1], tools))
             if through > start:
                 return start, through
@@ -462,15 +466,15 @@ class ChatTemplate:
             end = closing.start() if closing else -1
             if end < 0 or end > self._next_content(text, messages, number, tools):
                 raise InputError(
-                    f"the end of the tool calls in message {number + 1} cannot be told from the chat template; use "
-                    "one with {% generation %} marks"
+                    f"the end of the tool calls in message {number + 1} cannot be located; use a chat template with "
+                    "{% generation %} marks"
                 )
         return start, end
 
     def _next_content(
         self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
     ) -> int:
-        """Where the text changes if the message behind this one says something else."""
+        """Where the text begins to change if the next message has another content."""
         if number + 1 == len(messages):
             return len(text)
         following = {**messages[number + 1], "content": SENTINEL.format(number + 1)}
@@ -483,13 +487,13 @@ class ChatTemplate:
 
     @cached_property
     def _header(self) -> str:
-        """What the template writes to ask for an answer: its generation prompt."""
+        """The template's generation prompt."""
         question = [{"role": "user", "content": "a"}]
         asked = self._text(question, self._probe_tools, prompt=True)
         return asked[self._same(asked, self._text(question, self._probe_tools)) :]
 
     def _same(self, text: str, other: str) -> int:
-        """Characters that both texts begin with, up to a whole control token of the first: others may begin alike."""
+        """Length of the common beginning, not ending inside a control token of the first text."""
         same = _common(text, other)
         if self._control and same < len(text):
             for token in re.finditer(_any_of(self._control), text):
@@ -499,21 +503,21 @@ class ChatTemplate:
 
     @cached_property
     def _openings(self) -> list[str]:
-        """What may stand before an answer: the generation prompt, else as much of it as the template writes before
-        answers that do not begin as it asks, such as those without reasoning. The longest first."""
+        """What may stand before an answer, the longest first: the generation prompt, or a beginning of it, which the
+        template may write before some answers, such as answers without reasoning."""
         header = self._header
         edges = re.finditer(rf"\s+|{_any_of(self._control)}", header) if self._control else ()
-        # No role is cut off: that is a word.
+        # A cut before a word is left out: the word may be the role.
         cuts = {edge for token in edges for edge in token.span() if not header[edge : edge + 1].isalnum()}
         return sorted({header, *(header[:cut] for cut in cuts)} - {""}, key=len, reverse=True)
 
     @cached_property
     def _terminator(self) -> str | None:
-        """The control token behind an answer that another question follows."""
+        """The control token after an answer, before the next question."""
         return self._first_control(self._between("user"))
 
     def _between(self, role: str) -> str:
-        """What the template writes between an answer and the next message, which has a role; "" if it takes none."""
+        """What the template writes between an answer and a message with a role; "" if it refuses the role there."""
         question, answer = SENTINEL.format("q"), SENTINEL.format("a")
         messages = [
             {"role": "user", "content": "a"},
@@ -531,7 +535,7 @@ class ChatTemplate:
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
-        """Control tokens that close a turn: all but those that begin one."""
+        """Matches the control tokens that close a turn: all but those that begin one."""
         opener = self._first_control(self._header)
         answer = SENTINEL.format("a")
         ended = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
@@ -546,7 +550,7 @@ class ChatTemplate:
             openers.add(self._first_control(between))
         closing, opening = (self._control | self._stops) - openers, self._stops & openers
         ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
-        # A model that stops by beginning the next turn, as GLM does, learns to do so.
+        # Some models, such as GLM, stop by beginning the next turn; they are trained to.
         ways += [_any_of(opening)] if opening else []
         return re.compile(rf"\s*(?:{'|'.join(ways)})")
 
@@ -555,7 +559,7 @@ class ChatTemplate:
         return found.group() if found else None
 
     def _without_common(self, between: str, last: str) -> str:
-        """`between` without the control tokens and spaces that it begins with, as `last` does."""
+        """`between` without the control tokens and spaces at the beginning that it shares with `last`."""
         place = 0
         for token in re.finditer(rf"\s+|{_any_of(self._control)}" if self._control else r"\s+", between):
             if token.start() != place or not last.startswith(token.group(), place):
@@ -574,7 +578,7 @@ class ChatTemplate:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        # As in transformers, templates do not see what is null.
+        # As in transformers, templates do not see null values.
         given = [{name: value for name, value in each.items() if value is not None} for each in messages]
         given = [_in_parts(message) for message in given] if self._takes_parts else given
         named: dict[str, Any] = {"tools": tools, **options, **self._named}
@@ -585,7 +589,7 @@ class ChatTemplate:
 
     @cached_property
     def _takes_parts(self) -> bool:
-        """Whether the template reads contents as lists of parts alone, as those of vision models do.
+        """Whether the template reads contents only as lists of parts, as the templates of vision models do.
 
         Raises:
             InputError: the template writes the content of a question in neither form.
@@ -597,7 +601,7 @@ class ChatTemplate:
                 text = self._text([{"role": "user", "content": question}], self._probe_tools)
                 if ADDRESS.search(text):
                     raise InputError(
-                        "the chat template writes an address in memory, which is another in each process; expected a "
+                        "the chat template writes an address in memory, which differs in each process; expected a "
                         "template that calls its functions"
                     )
                 if question in text:
@@ -606,7 +610,7 @@ class ChatTemplate:
                 if as_parts:
                     raise
         raise InputError(
-            "the chat template does not write what a user says; expected the content of every message"
+            "the chat template does not write the user's messages; expected the content of every message"
         )
 
 
@@ -618,16 +622,16 @@ def _kept(*source: Any) -> ChatTemplate:
 def _parsed(template: str) -> nodes.Template:
     """
     Raises:
-        InputError: it is no Jinja.
+        InputError: the template is not valid Jinja.
     """
     from jinja2 import Environment, TemplateSyntaxError
 
-    # The tag of marks is none that jinja knows.
+    # Jinja does not know the tags of marks.
     known = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", template)
     try:
         return Environment(extensions=["jinja2.ext.loopcontrols"]).parse(known)
     except (TemplateSyntaxError, RecursionError) as error:
-        raise InputError(f"the chat template is no Jinja: {error}") from None
+        raise InputError(f"the chat template is not Jinja: {error}") from None
 
 
 def _filters(tree: nodes.Template) -> Iterator[nodes.Filter]:
@@ -637,7 +641,7 @@ def _filters(tree: nodes.Template) -> Iterator[nodes.Filter]:
 
 
 def _searched(tree: nodes.Template) -> set[str]:
-    """The texts that a template looks for in others, or takes off their ends."""
+    """The texts that a template searches in other texts, or strips from their ends."""
     from jinja2 import nodes
 
     whole: list[nodes.Node] = []
@@ -654,25 +658,25 @@ def _searched(tree: nodes.Template) -> set[str]:
     for called in _filters(tree):
         if called.name in ("replace", *STRIPS):
             (whole if called.name == "replace" else stripped).extend(called.args)
-    # PADS show what is stripped of line breaks and spaces.
+    # Left out: PADS show how line breaks and spaces are stripped.
     return {*_strings(whole), *"".join(_strings(stripped))} - {"", " ", "\n"}
 
 
 def _is_key(item: nodes.Getitem) -> bool:
-    """Whether an item is a member of an object, not a part of a text."""
+    """Whether an item is a member of an object, not a slice of a text."""
     return isinstance(getattr(item.arg, "value", None), str)
 
 
 def _strings(expressions: Iterable[Any]) -> set[str]:
-    """Strings among expressions, and in tuples of them."""
+    """The strings among expressions and in tuples of expressions."""
     members = [member for each in expressions for member in getattr(each, "items", [each])]
     return {member.value for member in members if isinstance(getattr(member, "value", None), str)}
 
 
 def _dated(template: str) -> str:
-    """The template with DATE in the place of the clock, from which its text would change from day to day.
+    """The template with DATE instead of today's date, so that its text is the same on every day.
 
-    A macro takes the place of the function: transformers passes no function on to a template.
+    A macro replaces the function, because transformers passes no functions to a template.
     """
     if "strftime_now" not in template:
         return template
@@ -688,7 +692,7 @@ def _dated(template: str) -> str:
 
 
 def _pieces(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
-    """The text before, between and after contents, if it holds each once and in their order."""
+    """The text before, between and after contents; None unless it holds each content once, in their order."""
     pieces = []
     for content in contents:
         piece, found, text = text.partition(content)
@@ -699,7 +703,7 @@ def _pieces(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _content(message: Message) -> str:
-    """A message's content, where that is a string."""
+    """The content of a message; "" if it is not a string."""
     content = message.get("content")
     return content if isinstance(content, str) else ""
 
@@ -709,7 +713,7 @@ def _replaceable(message: Message) -> bool:
 
 
 def _changed(message: Message, sentinel: str) -> dict[str, Any]:
-    """The message with another content, or with calls of other tools."""
+    """The message with the sentinel as its content, or as the name of the tools that it calls."""
     if not message.get("tool_calls"):
         return {**message, "content": sentinel}
     calls = [
@@ -722,14 +726,14 @@ def _changed(message: Message, sentinel: str) -> dict[str, Any]:
 
 
 def _tool_name(tool: Any) -> str:
-    """The name of a tool, or of the tool that a call names; "" where it has none."""
+    """The name of a tool or of a called tool; "" if it has none."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
 def _common(a: str, b: str) -> int:
-    """Characters that both texts begin with."""
+    """Length of the common beginning of two texts."""
     return next(
         (place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other),
         min(len(a), len(b)),
@@ -746,5 +750,5 @@ def _in_parts(message: Message) -> dict[str, Any]:
 
 
 def _any_of(tokens: Collection[str]) -> str:
-    # The longest first: one token may begin another.
+    # The longest first, since one token may be the beginning of another.
     return "|".join(re.escape(token) for token in sorted(tokens, key=lambda token: (-len(token), token)))

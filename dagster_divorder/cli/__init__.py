@@ -1,7 +1,7 @@
-"""The `divorder` command. The other modules have its verbs, their arguments and answers.
+"""The `divorder` command. The other modules define its verbs, with arguments and answers.
 
-Exit status: 0, success; 1, the answer of `verify` is no, or an error on standard error; 2, the command line is wrong;
-130, interrupted; 141, the reader of the output closed it.
+Exit status: 0, success; 1, `verify` answers no, or an error is on standard error; 2, the command line is wrong; 130,
+interrupted; 141, the reader of the output closed it.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ GROUPS: Mapping[str, Sequence[Verb]] = {
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }
-GOES_ON = "the next run goes on where this one was"
+GOES_ON = "the next run resumes here"
 """The default message of an interrupted command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    # By default Python searches modules and lists of texts for cycles again and again.
+    # By default Python searches modules and lists of texts for cycles repeatedly.
     gc.set_threshold(10_000, 20, 20)
     _prepare_streams()
+    # A notebook names its own backend, which matplotlib refuses to start with where its package is not installed.
+    os.environ.pop("MPLBACKEND", None)
     try:
         try:
             return _run(command_parser().parse_args(arguments))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the output, as `head` does.
+        # The reader closed the output, as `head` does.
         _drop_output()
         return 128 + signal.SIGPIPE
 
@@ -59,7 +61,7 @@ def _prepare_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # Takes the lowest free number, this one, which the next opened file would get otherwise.
+            # Takes the lowest free descriptor, which is this one; otherwise the next opened file would get it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
@@ -76,13 +78,13 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _drop_output() -> None:
-    """Sends what is still in the buffers to /dev/null."""
+    """Sends buffered output to /dev/null."""
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """The parser of the command line, with a parser for each verb."""
+    """The parser of the command line, with one parser a verb."""
     shared = argparse.ArgumentParser(add_help=False)
     # Options may stand before or after the command; a missing one must not replace a given one.
     shared.add_argument(
@@ -95,7 +97,7 @@ def command_parser() -> argparse.ArgumentParser:
         "--json",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="answer in JSON on standard output (docs/json.md)",
+        help="print JSON on standard output (docs/json.md)",
     )
     parser = argparse.ArgumentParser(
         prog="divorder",
@@ -108,7 +110,10 @@ def command_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"divorder {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", help="one of those below; COMMAND --help has more"
+        dest="command",
+        required=True,
+        metavar="COMMAND",
+        help="a command from the list below; COMMAND --help shows its options",
     )
     for verb in (verb for verbs in GROUPS.values() for verb in verbs):
         verb_parser = commands.add_parser(
@@ -171,6 +176,4 @@ def _print(text: str) -> None:
     except OSError as error:
         # `main` flushes the stream once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise StoreError(
-            f"standard output cannot be written to: {error.strerror}; send it elsewhere"
-        ) from None
+        raise StoreError(f"cannot write to standard output: {error.strerror}; send it elsewhere") from None

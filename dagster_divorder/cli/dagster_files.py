@@ -1,4 +1,4 @@
-"""The files with which `dagster dev` shows a corpus and keeps its history: `divorder init --dagster`."""
+"""`divorder init --dagster`: the files that `dagster dev` needs to show a corpus and to keep its history."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ HISTORY_LINES = {
     "(storage|run_storage)": "storage: {sqlite: {base_dir: .dagster_home/storage}}    # keeps runs and events",
     "nux": "nux: {enabled: false}    # no newsletter prompt on the first visit",
 }
-"""What a dagster.yaml of the project's own should have, by a pattern of the keys that would do it."""
+"""Lines that a project's own dagster.yaml needs, by a pattern that finds equivalent keys."""
 LOCATION_LINE = "- python_module: {module_name: dagster_divorder.definitions, location_name: divorder}"
 
 
 def write_dagster_files(file: Path) -> tuple[list[Part], dict[str, str | None]]:
-    """Write dagster.yaml and workspace.yaml beside a settings file. Files that a project has already stay.
+    """Write dagster.yaml and workspace.yaml beside a settings file. Existing files stay.
 
     Returns:
-        lines about both, with what to add to the project's own, and how to start Dagster; the file of "dagster" and of
+        lines about both files, what to add to existing ones, and how to start Dagster; the paths of "dagster" and
         "workspace", None where `dagster dev` reads no workspace file.
 
     Raises:
@@ -38,12 +38,12 @@ def write_dagster_files(file: Path) -> tuple[list[Part], dict[str, str | None]]:
         parts += _history(history)
         parts += _workspace(workspace) if workspace else _project(file)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"the files of Dagster cannot be written into {folder}: {error}") from error
+        raise SettingsError(f"cannot write Dagster's files into {folder}: {error}") from error
     config = "" if file.name == DEFAULT_FILE else f"DIVORDER_CONFIG={shlex.quote(file.name)} "
     parts += [
         f"start Dagster in {folder}:",
         f"  {config if workspace else ''}dagster dev",
-        "  export DAGSTER_HOME=$PWD    # then divorder run shows there too; dagster-daemon needs it",
+        "  export DAGSTER_HOME=$PWD    # Dagster then shows divorder run too; dagster-daemon needs it",
     ]
     return parts, {"dagster": str(history), "workspace": str(workspace) if workspace else None}
 
@@ -51,14 +51,14 @@ def write_dagster_files(file: Path) -> tuple[list[Part], dict[str, str | None]]:
 def _history(path: Path) -> list[Part]:
     if not path.exists():
         path.write_bytes((OURS / HISTORY).read_bytes())
-        return [f"{path} keeps the history of Dagster"]
+        return [f"{path} keeps Dagster's history"]
     text = path.read_text(encoding="utf-8")
     missing = [f"  {line}" for keys, line in HISTORY_LINES.items() if not re.search(f"^{keys}:", text, re.M)]
     return [f"{path} is there already, and stays as it is{'; add to it:' if missing else ''}", *missing]
 
 
 def _workspace_file(folder: Path) -> Path | None:
-    """The workspace file that `dagster dev` reads in a folder, there or not; None where it reads pyproject.toml."""
+    """The workspace file that `dagster dev` reads in a folder, which may not exist; None if it reads pyproject.toml."""
     project = folder / "pyproject.toml"
     tools = tomllib.loads(project.read_text(encoding="utf-8")).get("tool", {}) if project.exists() else {}
     if "dagster" in tools or "dg" in tools:
@@ -81,7 +81,7 @@ def _workspace(path: Path) -> list[Part]:
 
 def _project(file: Path) -> list[Part]:
     return [
-        "pyproject.toml names the definitions that Dagster shows here; merge those of the corpus into them:",
+        "pyproject.toml names the definitions that Dagster shows here; merge the corpus's definitions into them:",
         "  from dagster_divorder import build_definitions",
         f'  defs = dg.Definitions.merge(defs, build_definitions("{file.name}"))',
     ]

@@ -1,4 +1,4 @@
-"""The questions of `divorder init`: Enter takes the default, and a question repeats after an answer it cannot use."""
+"""The questions of `divorder init`. Enter takes the default; an unusable answer repeats the question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANKS = {
 
 
 def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answered:
-    """The result of `read` for the answer to a question. default: "" if there is none.
+    """The answer to a question, as `read` parses it. default: "" if there is none.
 
     Raises:
         InputError: the input ends.
@@ -39,7 +39,7 @@ def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answere
             print()
             raise
         except UnicodeDecodeError:
-            print("  that is no text in the encoding of this terminal")
+            print("  this is not text in the terminal's encoding")
         except DivOrderError as error:
             print(f"  {error}")
 
@@ -54,7 +54,7 @@ def replaces(file: str) -> bool:
 
 
 def complete(proposal: Proposal) -> Proposal:
-    """The proposal with the answers: fields of each input, traits, and trainer and sizes unless given."""
+    """The proposal completed by answers: fields of each input, traits, and trainer and sizes unless given."""
     blocks = [
         _fields(block, f" of {block.paths[0]}" if proposal.several else "") for block in proposal.blocks
     ]
@@ -96,14 +96,14 @@ def _traits(proposal: Proposal) -> Sequence[str]:
 
     def read(answer: str) -> list[str]:
         if answer == default:
-            # Names in the default may hold commas.
+            # Names in the default may contain commas.
             return proposal.balanced
         names = [name.strip() for name in answer.split(",")]
         return list(dict.fromkeys(one_of("a trait", name, known) for name in names))
 
     default = ", ".join(map(one_line, proposal.balanced))
     more = f" (also {', '.join(map(one_line, proposal.candidates))})" if proposal.candidates else ""
-    return ask(f"Traits to balance, a comma between{more}", default, read)
+    return ask(f"Traits to balance, separated by commas{more}", default, read)
 
 
 def _trainer(proposal: Proposal) -> Proposal:
@@ -111,7 +111,7 @@ def _trainer(proposal: Proposal) -> Proposal:
         trainer = None if answer == NONE else one_of("trainer", answer, TRAINERS)
         return checked(replace(proposal, trainer=trainer))
 
-    return ask(f"Trainer, of {', '.join(TRAINERS)}", NONE, read)
+    return ask(f"Trainer: {', '.join(TRAINERS)}", NONE, read)
 
 
 def _rank(proposal: Proposal, name: str) -> Proposal:
@@ -146,4 +146,4 @@ def _whole(answer: str) -> int:
     try:
         return int(answer)
     except ValueError:
-        raise InputError(f"{answer!r} is no whole number") from None
+        raise InputError(f"{answer!r} is not a whole number") from None

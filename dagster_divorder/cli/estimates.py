@@ -1,4 +1,4 @@
-"""`divorder estimate`: time, memory and disk of a first run, and machines for it."""
+"""`divorder estimate`: time, memory and disk of a first run, and machines that fit it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def estimate(paths: Sequence[str], config: str | None, size: int | None, *, everything: bool) -> Answer:
-    """Time a stage, memory and disk of a first run on this machine; on larger ones if it does not fit here."""
+    """Time by stage, memory and disk of a first run on this machine, and on larger ones if it does not fit here."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.estimates.first_run import make_estimate
     from dagster_divorder.propose import settings_for
@@ -56,9 +56,9 @@ def estimate(paths: Sequence[str], config: str | None, size: int | None, *, ever
 
 
 def _elsewhere(costs: Estimate) -> list[Part]:
-    """The resources that this machine lacks, and larger machines."""
+    """Resources that this machine lacks, and larger machines."""
     lacks = [
-        f"{resource}: {byte_size(needed)} are needed, {byte_size(available)} are here"
+        f"{resource}: {byte_size(needed)} needed, {byte_size(available)} available"
         for resource, needed, available in (
             ("memory", costs.memory, costs.memory_here),
             ("disk", costs.disk, costs.disk_here),
@@ -66,13 +66,13 @@ def _elsewhere(costs: Estimate) -> list[Part]:
         if available is not None and needed > available
     ]
     if costs.seconds > 24 * 3600:
-        lacks.append(f"time: {duration(costs.seconds)} are more than a day")
+        lacks.append(f"time: {duration(costs.seconds)} is more than a day")
     quick = next((machine for machine in costs.machines if machine.seconds <= 24 * 3600), None)
     parts: list[Part] = [Line(f"Too much for this machine ({'; '.join(lacks)}).", "bad")]
     if quick:
         parts.append(
             Line(
-                f"The smallest that takes less than a day: {_named(quick)}, {byte_size(costs.disk)} of disk.",
+                f"The smallest machine that takes less than a day: {_named(quick)}, {byte_size(costs.disk)} of disk.",
                 "strong",
             )
         )
@@ -88,8 +88,8 @@ def _elsewhere(costs: Estimate) -> list[Part]:
     return [
         *parts,
         TextTable(rows),
-        'Cores as fast as these, nothing else running; several machines: engine.address = "ray" and a store that all '
-        "of them see (docs/cluster.md).",
+        'Assumes cores as fast as these and nothing else running. Several machines need engine.address = "ray" and a '
+        "shared store (docs/cluster.md).",
     ]
 
 
@@ -106,7 +106,7 @@ def bytes_of(text: str) -> int:
         size = 0
     if size < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; expected a number and MB, GB or TB, such as 500GB"
+            f"{text!r} is not a size; expected a number and MB, GB or TB, such as 500GB"
         )
     return size
 
@@ -116,24 +116,24 @@ def _add_estimate(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="*",
         metavar="FILE_OR_FOLDER",
-        help="JSONL or Parquet; globs in quotes (default: those of the settings)",
+        help="JSONL or Parquet; quote globs (default: the inputs of the settings)",
     )
     parser.add_argument(
         "--size",
         type=bytes_of,
         metavar="SIZE",
-        help="for so much of such files, such as 500GB, in place of these",
+        help="scale to this much of such files, such as 500GB",
     )
     parser.add_argument(
-        "--all", action="store_true", help="also all evidence, as report --all and prove make it"
+        "--all", action="store_true", help="include all evidence, as report --all and prove make it"
     )
 
 
 ESTIMATE = Verb(
     "estimate",
-    "says how long a first run takes, how much memory and disk, and on what machine",
+    "estimates time, memory and disk of a first run, and the machine for it",
     "divorder estimate 'corpus/*.jsonl' --size 500GB",
-    "some 20 s, whatever the size",
+    "about 20 s, whatever the size",
     lambda options: estimate(options.paths, config_of(options), options.size, everything=options.all),
     _add_estimate,
 )

@@ -1,4 +1,4 @@
-"""Commands that compare orders: compare, prove."""
+"""Commands that compare orders: `compare` and `prove`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 
 def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
-    """Make strategy_comparison and its inputs; its conclusions, and a table of the pairs of strategies.
+    """Make strategy_comparison and its inputs. Shows its conclusions and a table of the pairs of strategies.
 
-    details: every measure of each pair. only_csv: only these, as CSV. plot: PNG file for a picture of the trade-off.
+    details: every measure of each pair. only_csv: only the measures, as CSV. plot: PNG file of the trade-off.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
@@ -58,11 +58,11 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
 
 
 LINES = """[curriculum]
-score = "quality"    # a numeric field of the input, difficulty, length, ...; strength = 0 leaves the plan as it is"""
+score = "quality"    # a numeric field, difficulty, length, ...; strength = 0 leaves the plan unchanged"""
 
 
 def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
-    """Make curriculum_comparison and its inputs; its conclusions, and a table of the shapes. Options as of `compare`.
+    """Make curriculum_comparison and its inputs. Shows its conclusions and a table of shapes. Options: see `compare`.
 
     Raises:
         SettingsError: `curriculum.score` is unset.
@@ -76,7 +76,7 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
 
     if settings.curriculum.score is None:
         raise SettingsError(
-            f"`compare --curricula` needs a score to follow; put these lines into the settings file:\n\n{LINES}"
+            f"`compare --curricula` needs a score to follow; add these lines to the settings file:\n\n{LINES}"
         )
     receipts = run_all(settings, stages=GRAPH.needed(settings, "curriculum_comparison"))
     rows, scores = load_curricula(open_run(settings)), receipts["scores"].figures
@@ -95,14 +95,18 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
             f"{count(sequences, 'sequence')} of {settings.sequence.length:,} tokens, batches of "
             f"{settings.sequence.batch:,}, along {settings.curriculum.score}"
             + (
-                f"; {missing:,} of {scores['records']:,} records have none, and are spread evenly"
+                f"; {missing:,} of {scores['records']:,} records have no score and are spread evenly"
                 if missing
                 else ""
             ),
             *_mixed_sequences(settings),
             "",
             TextTable(table),
-            *([f"picture: {plot}"] if plot else ["all digits: --csv or --json; a picture: --plot FILE.png"]),
+            *(
+                [f"picture: {plot}"]
+                if plot
+                else ["full precision: --csv or --json; a picture: --plot FILE.png"]
+            ),
             *(Line(f"  {line}", "quiet") for line in meanings()),
         ],
         data,
@@ -111,17 +115,18 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
 
 
 def _mixed_sequences(settings: Settings) -> list[str]:
-    """What it means for a comparison that sequences hold documents of unlike scores."""
+    """A warning if sequences hold documents of different scores."""
     if settings.curriculum.strength == 1.0 or not settings.packing.packs:
         return []
     return [
-        f"The plan's sequences are packed at curriculum.strength = {settings.curriculum.strength:g}, from documents of "
-        "unlike scores, so that no shape can follow its schedule closely; at 1 documents of near scores share one."
+        f"The plan's sequences are packed at curriculum.strength = {settings.curriculum.strength:g}, from documents "
+        f"of different scores, so no shape can follow its schedule closely. At 1, each sequence holds documents of "
+        f"similar scores."
     ]
 
 
 def prove(settings: Settings, *, details: bool) -> Answer:
-    """Make training_evidence and its inputs; its verdict and a table. details: every figure, order and source.
+    """Make training_evidence and its inputs. Shows its verdict and a table. details: every figure, order and source.
 
     Raises:
         InputError: `evidence.tokens` is unset.
@@ -132,8 +137,8 @@ def prove(settings: Settings, *, details: bool) -> Answer:
 
     if settings.evidence.tokens is None:
         raise InputError(
-            "evidence.tokens is unset, so that nothing is trained; set it to the tokens of an epoch, such as "
-            "4_000_000, and heldout.documents to what is validated on, such as 0.01"
+            "evidence.tokens is unset, so nothing is trained; set it to the tokens of an epoch, such as 4_000_000, "
+            "and heldout.documents to the share for validation, such as 0.01"
         )
     receipts = run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
@@ -143,9 +148,9 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     in_short = TextTable([{name: row[name] for name in columns} for row in rows])
     parts: list[Part] = [Line(first, "strong"), *verdict, *summary["notes"], "", in_short]
     if not details:
-        parts += ["", "what happened on the way, and every source: --details"]
+        parts += ["", "more about the trainings, and every source: --details"]
     else:
-        # Orders are columns here, since the figures do not fit into a line.
+        # Orders are columns here, because the figures do not fit into a line.
         by_figure = [
             {"figure": name, **{row["order"]: row[name] for row in rows}}
             for name in rows[0]
@@ -171,25 +176,25 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--curricula",
         action="store_true",
-        help="every shape of schedules of `curriculum.score`, in place of pairs",
+        help="compare every shape of schedule of `curriculum.score` instead",
     )
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
-    parser.add_argument("--csv", action="store_true", help="only these, as CSV")
+    parser.add_argument("--csv", action="store_true", help="print only the measures, as CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
 
 
 def _add_details(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--details", action="store_true", help="also every figure of each order, and every source"
+        "--details", action="store_true", help="also show every figure of each order, and every source"
     )
 
 
 VERBS = (
     Verb(
         "compare",
-        "runs and measures every pair of the strategies in `comparison`",
+        "measures every pair of strategies in `comparison`",
         "divorder compare",
-        "about as long as a run; more pairs, longer",
+        "about as long as a run; grows with the pairs",
         lambda options: (compare_curricula if options.curricula else compare)(
             settings_of(options), details=options.details, only_csv=options.csv, plot=options.plot
         ),
@@ -198,9 +203,9 @@ VERBS = (
     ),
     Verb(
         "prove",
-        "trains small models in several orders (`evidence`), and says which differences are beyond noise",
+        "trains small models in several orders (`evidence`) and shows which differences exceed noise",
         "divorder prove",
-        "minutes to hours; says how long before it starts",
+        "minutes to hours; shows the estimate before it starts",
         lambda options: prove(settings_of(options), details=options.details),
         _add_details,
         runs=True,

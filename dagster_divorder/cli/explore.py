@@ -1,4 +1,4 @@
-"""Questions about a corpus, `divorder explore QUESTION`: each runs only the stages that answer it."""
+"""`divorder explore QUESTION`: questions about a corpus. Each runs only the stages that answer it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CELL = 60
 
 
 class Result(NamedTuple):
-    """A stage's answer to a question. sentences: the answer first. columns: columns of `rows` to print, with their
-    heads. files: pictures and films. more: the noun for rows that are not printed."""
+    """A stage's answer to a question. sentences: the answer first. columns: columns of `rows` to print, by heading.
+    files: pictures and films. more: the noun for rows that are not printed."""
 
     sentences: Sequence[str]
     rows: Sequence[Mapping[str, Any]] = ()
@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 class Question(NamedTuple):
-    """asks: the question in words. stage: has the answer. lines: settings to copy that the stage needs."""
+    """asks: the question in words. stage: the stage that answers it. lines: settings that the stage needs, to copy."""
 
     name: str
     asks: str
@@ -44,10 +44,10 @@ class Question(NamedTuple):
 
 
 def explore(options: Options) -> Answer:
-    """Run the stages that a question needs, and answer it.
+    """Runs the stages that a question needs and answers it.
 
     Raises:
-        SettingsError: the settings do not have the stage that answers it.
+        SettingsError: settings that the answering stage needs are unset.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.view.words import cells
@@ -55,7 +55,7 @@ def explore(options: Options) -> Answer:
     question, settings = QUESTIONS[options.question], settings_of(options)
     if question.lines and not GRAPH[question.stage].when(settings):
         raise SettingsError(
-            f"`explore {question.name}` needs settings that are unset; put these lines into the settings file:\n\n"
+            f"`explore {question.name}` needs settings that are unset; add these lines to the settings file:\n\n"
             f"{question.lines}"
         )
     receipts = run_all(settings, stages=GRAPH.needed(settings, question.stage))
@@ -88,7 +88,7 @@ def _clusters(run: Run, receipt: Receipt) -> Result:
     facts, fit = receipt.facts, receipt.files["fit"]
     rows, notes = load_table(run.store, fit), list(facts["notes"])
     if facts["recommended"]:
-        answer = f"{facts['k']:,} clusters: the largest number whose silhouette is as good as the best."
+        answer = f"{facts['k']:,} clusters: the largest number whose silhouette is close to the best."
     else:
         why = next(note for note in notes if note.startswith("no clear number"))
         notes.remove(why)
@@ -98,7 +98,7 @@ def _clusters(run: Run, receipt: Receipt) -> Result:
             answer,
             *notes,
             f"clusters.k is {run.settings.clusters.k!r}; measured on {count(facts['documents'], 'document')}.",
-            "Clusters in a sequence are what an order by so many clusters gives, beside shuffling.",
+            "Clusters in a sequence: what an order with this many clusters gives, against shuffling.",
         ],
         [{**row, "taken": row["k"] == facts["k"]} for row in rows],
         {
@@ -124,8 +124,8 @@ def _spaces(run: Run, receipt: Receipt) -> Result:
     return Result(
         [
             facts["conclusion"],
-            f"Both were clustered into {facts['k']:,}; {facts['matched_documents']:.0%} of "
-            f"{facts['measured_documents']:,} documents are in clusters that match.",
+            f"Both kinds are clustered into {facts['k']:,}; {facts['matched_documents']:.0%} of "
+            f"{facts['measured_documents']:,} documents are in matching clusters.",
             f"embedding.kind is {run.settings.embedding.kind!r}; by this comparison: embedding.kind = "
             f'"{facts["chosen"]}"',
             *([facts["note"]] if facts["note"] else []),
@@ -133,7 +133,7 @@ def _spaces(run: Run, receipt: Receipt) -> Result:
         ari_comparison.load_pairs(run.store, fit),
         {first: f"{first} cluster", second: f"{second} cluster", "documents": "documents in both"},
         [run.store.local(name) for name in pictures if run.store.exists(name)],
-        "pairs of clusters that match",
+        "pairs of matching clusters",
         receipt.figures,
     )
 
@@ -164,7 +164,7 @@ def _map(run: Run, receipt: Receipt) -> Result:
             f"There is no map: {figures['note']}"
             if on_map is None
             else f"{on_map:,} of {corpus} are on the map.",
-            *([f"{corpus}; the picture has their sizes alone"] if on_map is None else note),
+            *([f"{corpus}; the picture shows only their sizes"] if on_map is None else note),
         ],
         sorted(rows, key=lambda row: -int(row["documents"])),
         {name: name for name in ("cluster", "documents", "share")},
@@ -189,16 +189,16 @@ def _diversity(run: Run, receipt: Receipt) -> Result:
         for row in groups
     ]
     chosen = [
-        f"What is chosen: {row['vendi']:.1f}, {row['documents']:,} documents."
+        f"The selection: {row['vendi']:.1f}, {row['documents']:,} documents."
         for row in groups
         if (row["of"], row["value"]) == ("corpus", "chosen")
     ]
     return Result(
         [
-            f"By {vectors} vectors the corpus is as diverse as {whole['vendi']:.1f} documents that have nothing in "
-            f"common (its Vendi score, of {count(whole['documents'], 'document')}{sampled}).",
+            f"By {vectors} vectors the corpus is as diverse as {whole['vendi']:.1f} unrelated documents (its Vendi "
+            f"score, from {count(whole['documents'], 'document')}{sampled}).",
             *chosen,
-            "A smaller set holds less: compare sets of about as many documents.",
+            "Smaller sets score lower: compare sets of similar size.",
         ],
         rows,
         {"of": "of", "value": "which", "documents": "documents", "vendi": "Vendi score"}
@@ -213,16 +213,16 @@ def _copies(run: Run, receipt: Receipt) -> Result:
     repeated = len(run.view) - documents
     copies, tokens = figures["near_copies"], run.receipt("token_counts").figures["tokens"]
     answer = (
-        f"{copies:,} of {documents:,} distinct texts ({copies / max(documents, 1):.1%}) are near copies of one before "
-        f"them: {figures['near_copy_tokens']:,} of {tokens:,} tokens, in {figures['groups']:,} groups, the largest of "
-        f"{figures['largest_group']:,}."
+        f"{copies:,} of {documents:,} distinct texts ({copies / max(documents, 1):.1%}) are near copies of an "
+        f"earlier text: {figures['near_copy_tokens']:,} of {tokens:,} tokens, in {figures['groups']:,} groups; the "
+        f"largest has {figures['largest_group']:,}."
         if copies
         else f"None of {documents:,} distinct texts is a near copy of another."
     )
     return Result(
         [
             answer,
-            f"Records that repeat a text to the byte: {repeated:,}.",
+            f"Records that repeat a text byte for byte: {repeated:,}.",
             *(['To set near copies far apart: order.separate_copies = "near"'] if copies else []),
         ],
         run.rows("near_duplicates", "groups"),
@@ -247,9 +247,9 @@ def _selected(run: Run, receipt: Receipt) -> Result:
     )
     return Result(
         [
-            f"{figures['selected_records']:,} of {records:,} records are chosen by {figures['method']}, "
-            f"{figures['selected_tokens']:,} of {tokens:,} tokens: Vendi score {figures['vendi_selected']:.1f}, of as "
-            f"many at random {figures['vendi_random']:.1f}.",
+            f"{figures['method']} chooses {figures['selected_records']:,} of {records:,} records, "
+            f"{figures['selected_tokens']:,} of {tokens:,} tokens. Vendi score: {figures['vendi_selected']:.1f}; as "
+            f"many at random: {figures['vendi_random']:.1f}.",
             *([figures["note"]] if figures.get("note") else []),
             *([f"Others: {left_out}."] if left_out else []),
         ],
@@ -284,7 +284,7 @@ def _proxy(run: Run, receipt: Receipt) -> Result:
     rows, figures = load_proxies(run), receipt.figures
     gradients = run.settings.gradients
     if not rows:
-        return Result([f"It could not be measured: {figures['note']}."], figures=figures)
+        return Result([f"The agreement could not be measured: {figures['note']}."], figures=figures)
     used = next(row for row in rows if row["used"])
     tenth, half = (name for name in used if name.startswith("chosen alike"))
     return Result(
@@ -313,28 +313,28 @@ QUESTIONS = {
     for question in (
         Question(
             "k",
-            "how many clusters does the corpus have?",
-            "vectors, then 3 fits of each number tried: seconds to minutes",
+            "how many clusters fit the corpus?",
+            "vectors, then 3 fits of each number: seconds to minutes",
             "k_calibration",
             _clusters,
         ),
         Question(
             "ari",
-            "do two kinds of vectors see the same topics, and is the dearer one worth it?",
+            "do two kinds of vectors find the same topics, and is the costlier one worth it?",
             "deep vectors of every document: minutes to hours",
             "ari_comparison",
             _spaces,
         ),
         Question(
             "map",
-            "what are the topics, and how do they lie to each other?",
+            "what are the topics, and how close are they to each other?",
             "clusters, then UMAP of 20,000 documents at most: a minute",
             "cluster_map",
             _map,
         ),
         Question(
             "vendi",
-            "how many different things are there, in all and by source and cluster?",
+            "how diverse is the corpus, in all and by source and cluster?",
             "clusters, then seconds; with a selection also an order",
             "set_diversity",
             _diversity,
@@ -348,7 +348,7 @@ QUESTIONS = {
         ),
         Question(
             "selection",
-            "which records would be trained on within a budget, and what else would be chosen?",
+            "which records does a budget choose, and what do other methods choose?",
             "vectors of every document; by gradients as long as training on the corpus",
             "subset_selection",
             _selected,
@@ -357,15 +357,15 @@ QUESTIONS = {
         ),
         Question(
             "proxy",
-            "do gradients of the last blocks, in few dims, agree with those of all parameters on this model?",
-            "the model (a minute to train the bootstrap one), then 20 to 200 documents through it forwards and "
-            "backwards; 80 bytes of memory a parameter at least",
+            "do projected gradients of the last blocks agree with this model's full gradients?",
+            "the model (a minute to train the bootstrap one), then 20 to 200 documents forwards and backwards; at "
+            "least 80 bytes of memory a parameter",
             "gradient_proxy",
             _proxy,
         ),
         Question(
             "films",
-            "what does the order do to what is read, as films?",
+            "what does the order change, as films?",
             "an output, then a minute of drawing; pip install 'dagster-divorder[films]'",
             "ordering_animation",
             _films,

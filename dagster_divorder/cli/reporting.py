@@ -1,4 +1,4 @@
-"""Reports of what a command has run to Dagster: to the instance of DAGSTER_HOME, or to a webserver."""
+"""Reports a command's stages to Dagster: to the instance of DAGSTER_HOME or to a webserver."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def add_reporting(parser: argparse.ArgumentParser) -> None:
         "--report-to",
         type=_web_address,
         metavar="URL",
-        help="show the run in Dagster's UI: the address of a webserver, such as http://localhost:3000 (default: the "
-        "instance of DAGSTER_HOME, if that is set)",
+        help="show the run in Dagster's UI at this webserver, such as http://localhost:3000 (default: the instance "
+        "of DAGSTER_HOME, if set)",
     )
     group.add_argument(
         "--key-prefix",
@@ -33,7 +33,7 @@ def add_reporting(parser: argparse.ArgumentParser) -> None:
         type=lambda text: text.split("/"),
         default=[],
         metavar="PREFIX",
-        help="key prefix of the corpus's assets there, such as news or news/daily; repeat for more parts",
+        help="key prefix of the corpus's assets in Dagster, such as news or news/daily; repeat for more parts",
     )
 
 
@@ -41,7 +41,7 @@ def check_options(options: Options) -> None:
     """Check the options of a report before anything runs.
 
     Raises:
-        SettingsError: there is a key prefix but nothing to report to, or the prefix is none that assets can have.
+        SettingsError: a key prefix without a place to report to, or a prefix that assets cannot have.
     """
     if prefix := getattr(options, "key_prefix", []):
         from dagster_divorder.pipeline.graph import check_key_prefix
@@ -49,13 +49,14 @@ def check_options(options: Options) -> None:
         check_key_prefix(prefix)
         if not _reports(options):
             raise SettingsError(
-                f"--key-prefix names assets in Dagster, but nothing is reported there: set {HOME}, or give --report-to"
+                f"--key-prefix names assets in Dagster, but nothing is reported to Dagster: set {HOME} or give "
+                f"--report-to"
             )
 
 
 def reported(answer: Answer, options: Options, begun: float) -> Answer:
-    """The answer with what has been reported of the stages that ran for it, and a line on standard error.
-    begun: when the command began, in seconds since the epoch."""
+    """The answer with the report of its stages, and a line on standard error. begun: start of the command, in seconds
+    since the epoch."""
     if answer.ran is None:
         return answer
     if not _reports(options):
@@ -76,8 +77,8 @@ def reported(answer: Answer, options: Options, begun: float) -> Answer:
         )
     if report.error:
         _say(
-            f"divorder: not everything is reported to Dagster at {report.to}: {report.error}; the results are stored, "
-            "and the same command reports them again"
+            f"divorder: the report to Dagster at {report.to} is incomplete: {report.error}; the results are stored; "
+            f"run the same command to report them again"
         )
     return replace(answer, data={**answer.data, "reported": asdict(report)})
 
@@ -97,6 +98,6 @@ def _web_address(text: str) -> str:
         usable = False
     if not usable:
         raise argparse.ArgumentTypeError(
-            f"{without_secrets(text)!r} is no address of a webserver; expected one such as http://localhost:3000"
+            f"{without_secrets(text)!r} is not a webserver's address; expected one such as http://localhost:3000"
         )
     return text

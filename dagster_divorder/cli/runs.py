@@ -1,13 +1,15 @@
-"""Commands that make an order, and show what a run would do or did: init, plan, run, stats, summary, report, prune."""
+"""Commands that make an order and show it: init, plan, run, stats, summary, report, prune."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +31,16 @@ if TYPE_CHECKING:
 
 
 Figures = Mapping[str, Mapping[str, Any]]
-NO_DAGSTER = "in Dagster, too: divorder init --dagster writes the files that `dagster dev` needs here"
+NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def init(options: Options) -> Answer:
-    """Write a settings file, with --dagster those of Dagster too; the fields of the records, and their use.
+    """Write a settings file, and with --dagster Dagster's files. Shows the fields of the records and their use.
 
     Raises:
-        InputError: no corpus is named; as `propose.look` and `Proposal.toml`.
-        SettingsError: the file exists, or cannot be written.
+        InputError: no corpus is named; see also `propose.look` and `Proposal.toml`. SettingsError: the file exists, or
+        cannot be written.
     """
     from dagster_divorder.propose import write_settings
 
@@ -63,7 +65,7 @@ def init(options: Options) -> Answer:
             f"{', '.join(settings.order.traits)}",
             *fields,
             *proposal.warnings(),
-            "look it over, then:",
+            "check it, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
             *_verify_line(proposal, settings, option),
@@ -88,7 +90,7 @@ def init(options: Options) -> Answer:
 
 
 def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
-    """(the proposal, its fields unless they have been printed, whether it replaces an existing file)."""
+    """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
     from dagster_divorder.cli import dialogue
     from dagster_divorder.propose import Proposal, look, refuse_existing
 
@@ -138,7 +140,7 @@ def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[st
 
 
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
-    """What a run would do, a row a stage, and the bytes in the store. everything: with all evidence. disk: by part."""
+    """What a run would do, by stage, and the bytes in the store. everything: with all evidence. disk: bytes by part."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
@@ -153,12 +155,12 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         for stage in planned.stages
     ]
     parts: list[Part] = [
-        f"{planned.records:,} records in the input, {planned.new_records:,} of them never seen",
+        f"{planned.records:,} records in the input, {planned.new_records:,} of them new",
         "",
         TextTable(rows),
     ]
     if any(stage.rough for stage in planned.stages):
-        parts.append("~: rough, as on another machine; `divorder estimate` measures on this one")
+        parts.append("~: rough, measured on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.choice:
@@ -166,16 +168,27 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     return Answer(parts, asdict(planned))
 
 
-def run(settings: Settings, *, details: bool) -> Answer:
-    """Run every stage; the summary."""
-    from dagster_divorder.stages import run_all
+def run(settings: Settings, *, details: bool, trace: Path | None = None) -> Answer:
+    """Runs every stage. Shows the summary.
 
-    receipts = run_all(settings)
+    Raises:
+        InputError: the folder of the trace does not exist.
+    """
+    from dagster_divorder.engine.trace import tracing
+    from dagster_divorder.stages import run_all
+    from dagster_divorder.store.local import write_atomically
+
+    if trace and not trace.absolute().parent.is_dir():
+        raise InputError(
+            f"--trace {trace}: expected a file in a folder that exists; make {trace.parent} first"
+        )
+    with tracing(partial(write_atomically, trace)) if trace else contextlib.nullcontext():
+        receipts = run_all(settings)
     return replace(summary(settings, details=details), ran=(settings, receipts))
 
 
 def stats(settings: Settings, *, details: bool) -> Answer:
-    """Run the stages up to the measures of the order, without an output; the measures."""
+    """Runs the stages up to the order's measures, without an output. Shows the measures."""
     from dagster_divorder.stages import GRAPH, run_all
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
@@ -183,9 +196,9 @@ def stats(settings: Settings, *, details: bool) -> Answer:
 
 
 def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
-    """The results of the last run: whether the order beats shuffling and by how much, what to give a trainer, and the
-    measures. details: also of every order, and new documents and time of every stage. output: whether the run made an
-    output, or ended with the measures.
+    """The results of the last run: whether and by how much the order beats shuffling, the files for a trainer, and the
+    measures. details: also the measures of every order, and new documents and time of every stage. output: whether the
+    run made an output, or ended with the measures.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
@@ -261,7 +274,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
 
 
 def _along_schedule(measured: Mapping[str, Any], details: bool) -> list[Part]:
-    """What an order along a schedule keeps, by the figures of the stage `schedule`."""
+    """How an order follows its schedule, from the figures of the stage `schedule`."""
     from dagster_divorder.view.schedule import meanings, rows, title
 
     scales = measured["scales"] if details else {"sequences": measured["scales"]["sequences"]}
@@ -272,7 +285,7 @@ def _along_schedule(measured: Mapping[str, Any], details: bool) -> list[Part]:
 
 
 def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Every order, the tables of a selection and of what packing leaves out, and rows of `stage_row`."""
+    """Every order, tables of a selection and of the records that packing leaves out, and rows of `stage_row`."""
     from dagster_divorder.pipeline.run import stages_table
     from dagster_divorder.pipeline.stage import Table
     from dagster_divorder.stages import GRAPH
@@ -289,11 +302,11 @@ def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) ->
         for name, table in tables.items():
             if isinstance(table, Table) and table.rows:
                 parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
-    return [*parts, "", stages_table(stages, "each stage, as it last ran")]
+    return [*parts, "", stages_table(stages, "the last run of each stage")]
 
 
 def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
-    """By stage, with evidence if it is up to date.
+    """Figures by stage, with evidence if it is up to date.
 
     Raises:
         MissingStageError: a needed stage has none.
@@ -324,8 +337,8 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
 def _for_the_trainer(
     run: Run, figures: Figures, orders: Figures, schedule: Mapping[str, Any] | None
 ) -> tuple[list[Part], dict[str, Any]]:
-    """(the exports, with the lines of a trainer's configuration, and the use of the other files; the same as data).
-    orders: rows of the summary, by name. schedule: figures of the stage `schedule`, where orders follow a score."""
+    """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
+    the summary, by name. schedule: figures of the stage `schedule`, if orders follow a score."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.stages.output.exports import records_shape
     from dagster_divorder.stages.text.loss_mask import has_loss_mask
@@ -340,7 +353,7 @@ def _for_the_trainer(
     parts: list[Part] = []
     if not exports and not pairs:
         parts.append(
-            Line('No export is asked for: set exports.formats, such as ["parquet"], and run again.', "strong")
+            Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")
         )
     for export in exports:
         folder = export["folder"]
@@ -350,10 +363,10 @@ def _for_the_trainer(
             for trainer in TRAINERS.values()
             if export["format"] in trainer.formats and (trainer.reads_labels or not has_loss_mask(settings))
         ]
-        # Of the trainers of conversations TRL's reads the masks without a collator of the user's.
+        # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
         if not is_url(folder) and not Path(folder).is_dir():
-            parts.append("  it is no longer there: run again, which writes it anew")
+            parts.append("  it is no longer there: run again to write it")
         elif readers and not is_url(folder):
             parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
         parts += _lines_of_others(readers, folder)
@@ -385,11 +398,11 @@ def _for_the_trainer(
     if None not in off:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
-            f"  A trainer that packs it reads batches {curated} % off {mix}, of the sequences above {planned} %, of "
-            f"{shuffles} {shuffled} %."
+            f"  If a trainer packs it, its batches are {curated} % off {mix}; batches of the sequences above, "
+            f"{planned} %; of {shuffles}, {shuffled} %."
             if settings.packing.packs
-            else f"  A trainer that reads {settings.sequence.batch:,} records a step has batches {planned} % off "
-            f"{mix}, {shuffles} {shuffled} %."
+            else f"  If a trainer reads {settings.sequence.batch:,} records a step, its batches are {planned} % off "
+            f"{mix}; of {shuffles}, {shuffled} %."
         )
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}
@@ -416,11 +429,15 @@ def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
 
 def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
     names = ", ".join(trainer.name for trainer in readers)
-    return [f"  your trainer's lines ({names}): divorder verify {folder} --trainer NAME"] if readers else []
+    return (
+        [f"  configuration of your trainer ({names}): divorder verify {folder} --trainer NAME"]
+        if readers
+        else []
+    )
 
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
-    """The corpus, and the settings of its order."""
+    """The corpus and the settings of its order."""
     from dagster_divorder.stages.order.pieces import left_out_lines
 
     cut_short, tokens = corpus["partial_lines"], f"{corpus['tokens']:,} tokens"
@@ -439,7 +456,7 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figure
 
 
 def _output_files(figures: Figures) -> list[str]:
-    """Names of the files in the folder of the output, the documents first."""
+    """Names of the files in the output folder, documents first."""
     page, films = figures.get("ordering_report"), figures.get("ordering_animation")
     return [
         *figures["curated_output"]["files"],
@@ -450,19 +467,19 @@ def _output_files(figures: Figures) -> list[str]:
 
 
 def epoch_lines(repeats: Mapping[str, Any] | None, settings: Settings) -> list[str]:
-    """The records of an epoch, unless it reads each once; from the figures of `repeats`."""
+    """A line on the records of an epoch, unless each is read once; from the figures of `repeats`."""
     if repeats is None:
         return []
     most, noun = repeats["most_repeats"], "trained tokens" if settings.counts_trained else "tokens"
     return [
         f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} {noun}: "
         f"{repeats['left_out_records']:,} records are left out, "
-        + ("none is repeated" if most < 2 else f"none is read more than {most:,} times")
+        + ("none is repeated" if most < 2 else f"none is read over {most:,} times")
     ]
 
 
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
-    """Run the stages of an output, and make the report. everything: with all evidence. browse: open the report and the
+    """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report and the
     films in a browser."""
     from dagster_divorder.stages import GRAPH, run_all
     from dagster_divorder.write.curated import BESIDE
@@ -474,9 +491,9 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
     if figures["missing"]:
         missing = ", ".join(figures["missing"])
-        lines.append(f"not in it, as they were not made: {missing}; `divorder report --all` makes them")
+        lines.append(f"missing from it: {missing}; `divorder report --all` makes them")
     if browse and is_url(figures["path"]):
-        lines.append("it lies at a URL: copy it to this machine to open it")
+        lines.append("it is at a URL: copy it to this machine to open it")
     elif browse:
         page = Path(figures["path"]).absolute()
         opened = [
@@ -488,7 +505,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         ]
         if not all(opened):
             browser = next(filter(shutil.which, BROWSERS), "open")
-            lines.append("no browser could be opened here, as without a display; where there is one:")
+            lines.append("no browser could be opened, such as without a display; on a machine that has one:")
             lines.append(f"  {browser} {page}")
     return Answer(
         lines,
@@ -498,7 +515,7 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
 
 
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
-    """Prune the store. dry_run: only show what that would free."""
+    """Prunes the store. dry_run: only shows what that would free."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
@@ -514,9 +531,9 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     ]
     if freed.documents and not dry_run:
         parts += [
-            "Names of clusters, examples, and pages next to the output, which may have had words of them, are gone",
-            "too; the next run makes them anew, but not the pages and films of earlier outputs. A bootstrap base model",
-            "that was trained on them still knows some of their words: divorder run --refit model trains another.",
+            "Cluster names, examples and pages beside the output are gone too, because they may contain their words.",
+            "The next run makes them again, except pages and films of earlier outputs. A bootstrap base model trained",
+            "on these documents still knows some of their words: divorder run --refit model trains another.",
         ]
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
 
@@ -527,16 +544,12 @@ def _bytes_by_part(title: str, sizes: Mapping[str, int]) -> TextTable:
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths", nargs="*", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; globs in quotes"
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="ask nothing, also on a terminal: take what is proposed"
-    )
+    parser.add_argument("paths", nargs="*", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; quote globs")
+    parser.add_argument("--yes", action="store_true", help="ask nothing: accept every proposal")
     parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
-    parser.add_argument("--trainer", metavar="NAME", help="write the export that it reads")
+    parser.add_argument("--trainer", metavar="NAME", help="write the export that this trainer reads")
     for name, meaning in (
-        ("world-size", "its data-parallel ranks"),
+        ("world-size", "data-parallel ranks of the trainer"),
         ("micro-batch", "sequences that a rank reads at a time"),
         ("workers", "loader processes of a rank"),
         ("sequence-length", "tokens of a sequence"),
@@ -546,45 +559,51 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dagster",
         action="store_true",
-        help="also write dagster.yaml and workspace.yaml, with which `dagster dev` shows the corpus here and keeps its "
-        "history; alone, only these",
+        help="also write dagster.yaml and workspace.yaml, so that `dagster dev` shows the corpus and keeps its "
+        "history; without a corpus, write only these",
     )
 
 
 def _add_details(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--details", action="store_true", help="also every order, and every stage and its time"
+        "--details", action="store_true", help="also show every order, and every stage and its time"
     )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_details(parser)
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the times of stages and workers for chrome://tracing or ui.perfetto.dev",
+    )
     add_refit(parser)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--all", action="store_true", help="also all evidence, as report --all and prove make it"
+        "--all", action="store_true", help="include all evidence, as report --all and prove make it"
     )
-    parser.add_argument("--disk", action="store_true", help="also what each part of the store takes")
+    parser.add_argument("--disk", action="store_true", help="also show the size of each part of the store")
     add_refit(parser)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--all", action="store_true", help="first make all evidence that the report can show; takes longer"
+        "--all", action="store_true", help="first make all evidence for the report; takes longer"
     )
-    parser.add_argument("--open", action="store_true", help="then open it, and the films, in a browser")
+    parser.add_argument("--open", action="store_true", help="then open it and the films in a browser")
 
 
 def _add_prune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be freed")
+    parser.add_argument("--dry-run", action="store_true", help="only show what it would free")
 
 
 VERBS = (
     Verb(
         "init",
-        "writes divorder.toml for a corpus, from what its records hold",
+        "writes divorder.toml for a corpus, from its records",
         "divorder init 'corpus/*.jsonl'",
         "seconds",
         init,
@@ -594,7 +613,7 @@ VERBS = (
     ESTIMATE,
     Verb(
         "plan",
-        "shows what a run would compute, and why; stores nothing",
+        "shows what a run would compute and why; stores nothing",
         "divorder plan",
         "reads the input once",
         lambda options: plan(settings_of(options), everything=options.all, disk=options.disk),
@@ -602,16 +621,16 @@ VERBS = (
     ),
     Verb(
         "run",
-        "runs every stage, without Dagster; only what is new is computed",
+        "runs every stage without Dagster; computes only what is new",
         "divorder run",
-        "a minute for 100 MB of text; seconds where nothing is new",
-        lambda options: run(settings_of(options), details=options.details),
+        "a minute for 100 MB of text; seconds if nothing is new",
+        lambda options: run(settings_of(options), details=options.details, trace=options.trace),
         _add_run,
         runs=True,
     ),
     Verb(
         "stats",
-        "measures the order and what drifts as `run` does, and writes no output",
+        "measures the order and its drift as `run` does; writes no output",
         "divorder stats",
         "a run without its output and exports",
         lambda options: stats(settings_of(options), details=options.details),
@@ -628,7 +647,7 @@ VERBS = (
     ),
     Verb(
         "report",
-        "runs what an output needs, and writes a page of charts beside it",
+        "runs what an output needs and writes a page of charts beside it",
         "divorder report --open",
         "seconds after a run; --all makes all evidence, minutes",
         lambda options: report(settings_of(options), everything=options.all, browse=options.open),
@@ -637,7 +656,7 @@ VERBS = (
     ),
     Verb(
         "prune",
-        "removes what neither the current input nor settings need",
+        "removes what the current input and settings do not need",
         "divorder prune --dry-run",
         "seconds",
         lambda options: prune(settings_of(options), dry_run=options.dry_run),

@@ -1,4 +1,4 @@
-"""Output for terminals, and whether there is one to ask."""
+"""Output for terminals, and a test for an interactive one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dagster_divorder.view.answer import UNLIMITED, Part, as_text
 
 
 def shown(parts: Sequence[Part]) -> str:
-    """Text as wide as the terminal, in colours if it has them; whole lines of plain text outside terminals."""
+    """Text as wide as the terminal, in colours if it has them. Outside terminals: plain text, lines not wrapped."""
     if not sys.stdout.isatty():
         return as_text(parts)
     colour = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -20,6 +20,6 @@ def shown(parts: Sequence[Part]) -> str:
 
 
 def can_ask() -> bool:
-    """Whether input and output are a terminal."""
+    """Whether input and output are both a terminal."""
     # sys.stdin is None if standard input is closed.
     return bool(sys.stdin) and sys.stdin.isatty() and sys.stdout.isatty()

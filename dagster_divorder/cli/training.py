@@ -1,4 +1,4 @@
-"""Commands around a training: verify, where, freeze, cut, shards, grid-shuffle, loss."""
+"""Commands around training: verify, where, freeze, cut, shards, grid-shuffle, loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def verify(options: Options) -> Answer:
-    """What trainers read of an export or a plan, and whether they can keep its order."""
+    """What trainers read of an export or a plan, and whether they keep its order."""
     from dagster_divorder.verify import verify as verify_export
 
     ranks = {name: getattr(options, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
@@ -30,7 +30,7 @@ def verify(options: Options) -> Answer:
 
 
 def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> Answer:
-    """What some steps or sequences read, or where some documents are read; a row a run of tokens."""
+    """What some steps or sequences read, or where documents are read. One row a run of tokens."""
     from dagster_divorder.forensics import where as find
     from dagster_divorder.view.words import clip
 
@@ -40,7 +40,7 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
             **{name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")},
             "of document": f"{row['start']:,}..{row['start'] + row['tokens']:,} of {row['document_tokens']:,}",
             "id": clip(row["id"]),
-            # Without a source it is None, or NaN where other records have one.
+            # A missing source is None, or NaN where other records have one.
             "source, cluster: first words": ", ".join(
                 clip(part) for part in (row["source"], row["cluster_name"]) if isinstance(part, str)
             )
@@ -52,7 +52,7 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
 
 
 def freeze(options: Options) -> Answer:
-    """Keep what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, what is kept."""
+    """Freezes what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, shows it."""
     from dagster_divorder.forensics import plan_freeze
     from dagster_divorder.stages import open_run
     from dagster_divorder.stages.mix.consumed import last_change
@@ -75,8 +75,8 @@ def freeze(options: Options) -> Answer:
         data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
         return Answer(
             [
-                f"order.frozen_tokens {state}: nothing stays, and every run orders everything anew",
-                "to keep what a trainer has read: divorder freeze --step N, the steps that it has taken",
+                f"order.frozen_tokens {state}: nothing is frozen; every run reorders everything",
+                "to keep what a trainer has read: divorder freeze --step N, with N the steps it has taken",
             ],
             {**data, "reordered": None, "file": None},
         )
@@ -86,7 +86,7 @@ def freeze(options: Options) -> Answer:
     file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
     parts: list[Part] = [*_frozen_lines(planned)]
     if changed:
-        parts.append(Line(f"what stays is the last output as it is now, but {changed}", "bad"))
+        parts.append(Line(f"the frozen part is the last output as it is now, but {changed}", "bad"))
     if file:
         parts.append(
             f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
@@ -103,11 +103,11 @@ def freeze(options: Options) -> Answer:
 
 
 def _frozen_lines(planned: Freeze) -> list[str]:
-    """What stays of the last output, and what the next run may move."""
+    """The frozen part of the last output, and the part that the next run may move."""
     from dagster_divorder.view.words import count
 
     if not planned.tokens:
-        return ["nothing stays; the next run orders everything anew"]
+        return ["nothing is frozen; the next run reorders everything"]
     sequence = planned.settings.sequence
     steps = "" if planned.step is None else f", {count(planned.step, 'step')} of {sequence.batch:,}"
     behind = "nothing comes after them yet; the next run puts new data there"
@@ -125,20 +125,20 @@ def _frozen_lines(planned: Freeze) -> list[str]:
 
 
 def _write(options: Options, keys: Mapping[str, Any]) -> Path:
-    """Write settings into the file of a command, and return it.
+    """Writes settings into the file of a command and returns the file.
 
     Raises:
-        SettingsError: there is none; as `set_keys`.
+        SettingsError: no settings file; see also `set_keys`.
     """
     file = config_file(config_of(options), os.environ)
     if file is None:
-        raise SettingsError(f"there is no {DEFAULT_FILE} to write into; `divorder init` makes one")
+        raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
     set_keys(file, keys)
     return file
 
 
 def cut(options: Options) -> Answer:
-    """The settings that cut documents out of the rest of a training, to paste; --write puts them into the file."""
+    """Settings that cut documents out of the rest of a training, to paste; --write saves them."""
     from dagster_divorder.forensics import plan_cut
     from dagster_divorder.view.words import count, percent
 
@@ -147,8 +147,8 @@ def cut(options: Options) -> Answer:
     keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
     share = planned.tokens / planned.rest if planned.rest else 0.0
     sentence = (
-        f"{count(len(planned.ids), 'document')} cut out of what is read from step {planned.step:,} on: "
-        f"{planned.tokens:,} of {planned.rest:,} tokens ({percent(share)})"
+        f"{count(len(planned.ids), 'document')} cut from step {planned.step:,} on: {planned.tokens:,} of "
+        f"{planned.rest:,} tokens ({percent(share)})"
     )
     data = {
         "step": planned.step,
@@ -164,7 +164,7 @@ def cut(options: Options) -> Answer:
         )
     return Answer(
         [
-            f"# {sentence}: put these lines into the settings (--write does), and run",
+            f"# {sentence}: add these lines to the settings (--write does) and run",
             "[order]",
             f"frozen_tokens = {keys['order.frozen_tokens']}",
             f"cut = {json.dumps(keys['order.cut'], indent=2, ensure_ascii=False)}",
@@ -174,7 +174,7 @@ def cut(options: Options) -> Answer:
 
 
 def shards(options: Options) -> Answer:
-    """The files of an export from where a training goes on, a line each, after a line with that place."""
+    """The files of an export from where training resumes, one a line, after a line with that place."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.readers.shards import rotate_shards
 
@@ -197,7 +197,7 @@ def shards(options: Options) -> Answer:
 
 
 def grid_shuffle(options: Options) -> Answer:
-    """Shuffle exports on disk; a line about the result."""
+    """Shuffles exports on disk. Shows a line about the result."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.write.grid import grid_shuffle as shuffle
 
@@ -212,7 +212,7 @@ def grid_shuffle(options: Options) -> Answer:
 
 
 def loss(options: Options) -> Answer:
-    """The loss by source as a table, and how the loss of all is composed."""
+    """The loss by source as a table, and each source's part of the total loss."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
     from dagster_divorder.models.validation import loss_by_source
     from dagster_divorder.view.words import cells, fixed
@@ -230,7 +230,9 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
     )
-    parser.add_argument("--trainer", metavar="NAME", help="one trainer in full; without it a line on each")
+    parser.add_argument(
+        "--trainer", metavar="NAME", help="show this trainer in full (default: a line on each)"
+    )
     for name, meaning in (
         ("world-size", "data-parallel ranks"),
         ("micro-batch", "sequences that a rank reads at a time"),
@@ -244,7 +246,7 @@ def _add_steps_and_ids(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=numbers, default=(), metavar="A[..B]", help="steps of training, from 0; B is included"
     )
-    parser.add_argument("--id", nargs="+", default=(), help="documents, by your own ids or record ids")
+    parser.add_argument("--id", nargs="+", default=(), help="documents, by your own ids or by record ids")
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
@@ -259,10 +261,10 @@ def _add_freeze(parser: argparse.ArgumentParser) -> None:
     for name, meaning in (
         (
             "step",
-            "optimiser steps that are taken, each of sequence.batch sequences over all ranks and micro-batches",
+            "optimiser steps taken, each of sequence.batch sequences over all ranks and micro-batches",
         ),
-        ("sequences", "sequences that are read; some trainers count these samples"),
-        ("tokens", "tokens that are read, padding among them"),
+        ("sequences", "sequences read; some trainers call them samples"),
+        ("tokens", "tokens read, padding included"),
     ):
         read.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)
 
@@ -272,15 +274,15 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume-at", type=int, metavar="STEP", help="the checkpoint's step; default: the first of --step"
     )
-    parser.add_argument("--write", action="store_true", help="write them into the settings file")
+    parser.add_argument("--write", action="store_true", help="write the settings into the settings file")
 
 
 def _add_shards(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
     consumed = parser.add_mutually_exclusive_group(required=True)
-    consumed.add_argument("--steps", type=int, metavar="N", help="that were taken, of the plan's batches")
-    consumed.add_argument("--sequences", type=int, metavar="N", help="that were read")
-    consumed.add_argument("--tokens", type=int, metavar="N", help="that were read, padding among them")
+    consumed.add_argument("--steps", type=int, metavar="N", help="steps taken, of the plan's batches")
+    consumed.add_argument("--sequences", type=int, metavar="N", help="sequences read")
+    consumed.add_argument("--tokens", type=int, metavar="N", help="tokens read, padding included")
 
 
 def _add_grid_shuffle(parser: argparse.ArgumentParser) -> None:
@@ -292,12 +294,16 @@ def _add_grid_shuffle(parser: argparse.ArgumentParser) -> None:
         help="folder of an export, such as data/exports/parquet",
     )
     parser.add_argument(
-        "out", type=Path, help="folder of the shuffled export, where an interrupted run goes on"
+        "out", type=Path, help="folder of the shuffled export; an interrupted run resumes in it"
     )
     parser.add_argument(
-        "--memory", type=gigabytes, default="2", metavar="GB", help="of sequences at a time (default: 2)"
+        "--memory",
+        type=gigabytes,
+        default="2",
+        metavar="GB",
+        help="GB of sequences in memory at a time (default: 2)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the shuffle (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the shuffle (default: 0)")
 
 
 def _add_loss(parser: argparse.ArgumentParser) -> None:
@@ -310,7 +316,7 @@ def _add_loss(parser: argparse.ArgumentParser) -> None:
 VERBS = (
     Verb(
         "verify",
-        "says what trainers read of an export, or of the plan before it is exported, and how to keep its order",
+        "shows what trainers read of an export or a plan, and how to keep its order",
         "divorder verify data/exports/parquet --trainer trl",
         "seconds",
         verify,
@@ -326,7 +332,7 @@ VERBS = (
     ),
     Verb(
         "freeze",
-        "keeps what a trainer has read of the last output, in settings for the next run; alone, says what is kept",
+        "freezes what a trainer has read of the last output; without options, shows what is frozen",
         "divorder freeze --step 1200",
         "seconds",
         freeze,
@@ -334,7 +340,7 @@ VERBS = (
     ),
     Verb(
         "cut",
-        "gives the settings that plan the rest of a training without some documents",
+        "gives settings that remove documents from the rest of a training",
         "divorder cut --step 1200..1210 --write",
         "seconds",
         cut,
@@ -342,7 +348,7 @@ VERBS = (
     ),
     Verb(
         "shards",
-        "lists the files of an export from where a training was interrupted, for trainers that read files in a row",
+        "lists the files to resume an interrupted training from, for trainers that read files in a row",
         "divorder shards data/exports/parquet --steps 1200",
         "seconds",
         shards,
@@ -350,7 +356,7 @@ VERBS = (
     ),
     Verb(
         "grid-shuffle",
-        "shuffles the sequences of exports larger than memory into a new export, in no planned order",
+        "shuffles exports larger than memory into a new export, without a planned order",
         "divorder grid-shuffle data/exports/parquet shuffled",
         "two passes over the export",
         grid_shuffle,

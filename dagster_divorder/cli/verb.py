@@ -1,4 +1,4 @@
-"""Commands of `divorder`, and how they get their settings."""
+"""Commands of `divorder` and their settings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Options = argparse.Namespace
 
 
 class Verb(NamedTuple):
-    """One command of `divorder`. does: for its help. example: a line to copy. cost: time, in words. answer: from the
-    given options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal. runs: whether
-    it runs stages, which are then reported to Dagster (`cli.reporting`)."""
+    """One command of `divorder`. does: its help. example: a line to copy. cost: time, in words. answer: computes the
+    answer from the options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal. runs:
+    whether it runs stages and reports them to Dagster (`cli.reporting`)."""
 
     name: str
     does: str
@@ -32,7 +32,7 @@ class Verb(NamedTuple):
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Help text in lines as wide as the terminal, 40 to 120; from the second line on indented."""
+    """Help text wrapped to the terminal, 40 to 120 columns; indented from the second line on."""
     width = min(max(shutil.get_terminal_size((80, 0)).columns, 40), 120)
     return textwrap.fill(
         text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
@@ -45,7 +45,7 @@ def config_of(options: Options) -> str | None:
 
 
 def settings_of(options: Options) -> Settings:
-    """The settings of a command, with its --refit.
+    """The settings of a command, with --refit applied.
 
     Raises:
         SettingsError: a file or the environment has an unknown key or an impossible value.
@@ -65,17 +65,17 @@ def add_refit(parser: argparse.ArgumentParser) -> None:
         choices=RULES,
         default=[],
         metavar="NAME",
-        help=f"learn these from the present corpus again: {', '.join(RULES)}",
+        help=f"fit these to the present corpus again: {', '.join(RULES)}",
     )
 
 
 def numbers(text: str) -> range:
-    """`1200` or `1200..1210`, which includes both ends, -> a range that is not empty."""
+    """`1200` or `1200..1210` (both ends included) -> a range that is not empty."""
     match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
     try:
         values = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     except ValueError:
-        # Python refuses numbers of very many digits.
+        # Python refuses numbers with very many digits.
         values = range(0)
     if not values:
         raise argparse.ArgumentTypeError(
@@ -87,7 +87,7 @@ def numbers(text: str) -> range:
 def whole_number(text: str) -> int:
     """A whole number from 0."""
     if not re.fullmatch(r"\d[\d_,]{0,40}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0, such as 1200 or 1_200")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, such as 1200 or 1_200")
     return int(text.replace(",", "").replace("_", ""))
 
 
@@ -98,5 +98,7 @@ def gigabytes(text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; expected gigabytes, such as 0.5")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount of memory; expected gigabytes, such as 0.5"
+        )
     return size

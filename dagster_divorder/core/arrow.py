@@ -1,5 +1,5 @@
-"""Plain Python values and NumPy arrays as Arrow, without importing pandas (0.3 s) as `pa.array`, `pa.scalar` and
-`to_numpy` do.
+"""Plain Python values and NumPy arrays as Arrow. Unlike `pa.array`, `pa.scalar` and `to_numpy`, nothing here imports
+pandas (0.3 s).
 
 Letters: n values.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether Arrow's type is a string type."""
+    """Whether an Arrow type is a string type."""
     import pyarrow.types as types
 
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
@@ -56,7 +56,7 @@ def plain_array(values: NDArray[Any]) -> pa.Array:
 
 
 def _validity(values: Sequence[object]) -> pa.Buffer | None:
-    """Arrow's bitmap of the values that are not None; None if all are."""
+    """Arrow's bitmap of the values that are not None; None if all are present."""
     import pyarrow as pa
 
     present = np.fromiter((value is not None for value in values), np.bool_, len(values))

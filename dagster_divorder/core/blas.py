@@ -1,5 +1,5 @@
-"""NumPy's BLAS, or faiss, on one thread: a product's last bits depend on the number of threads, and small products are
-faster on one."""
+"""NumPy's BLAS, or faiss, on one thread. The last bits of a product depend on the number of threads, and small products
+are faster on one."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.errors import InputError
 
 CHECKED_AT_ONCE = 1 << 20
-"""Numbers that `finite` checks at once, which bounds the size of its mask."""
+"""Numbers that `finite` checks at once; bounds the size of its mask."""
 
 
 def positive(name: str, value: int) -> int:
@@ -23,7 +23,7 @@ def positive(name: str, value: int) -> int:
 
 
 def whole_number(name: str, value: int, smallest: int, largest: int | None = None) -> int:
-    """`value`, if it is a whole number from `smallest` to `largest` (None: no bound).
+    """`value`, if it is a whole number from `smallest` to `largest`. None is no bound.
 
     Raises:
         InputError: it is not.
@@ -50,7 +50,7 @@ def whole_numbers(
 ) -> NDArray[np.signedinteger]:
     """`values` (n,), if they are whole numbers in [least, below); unsigned ones as int64.
 
-    length: the n expected, None for any. each: what one number describes, for messages. least, below: None: no bound;
+    length: the expected n; None for any. each: what one number describes, for messages. least, below: None is no bound;
     `below` needs a `least`.
 
     Raises:
@@ -75,9 +75,9 @@ def whole_numbers(
 
 
 def finite(name: str, vectors: NDArray[np.floating]) -> None:
-    """InputError if a row of `vectors` (n, D) holds NaN or infinity."""
+    """InputError if `vectors` (n, D) hold NaN or infinity."""
     step = max(1, CHECKED_AT_ONCE * len(vectors) // max(1, vectors.size))
     if not all(np.isfinite(vectors[first : first + step]).all() for first in range(0, len(vectors), step)):
         raise InputError(
-            f"there is NaN or infinity in {name}; expected finite numbers: embed those documents again"
+            f"{name} holds NaN or infinity; expected finite numbers: embed those documents again"
         )

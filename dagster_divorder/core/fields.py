@@ -1,8 +1,8 @@
 """Fields by name, in objects and in Arrow columns.
 
 A field is given by its own name, or by its path through objects (structs in Arrow): `meta.pile_set_name` is the field
-`pile_set_name` of the field `meta`. A field whose own name contains the dots comes first. If a parent is missing, null
-or no object, the record lacks the field.
+`pile_set_name` of the field `meta`. A field whose own name contains the dots takes precedence. If a parent is missing,
+null or not an object, the record lacks the field.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def value_at(record: Mapping[str, Any], field: str, missing: Any = None) -> Any:
 
 
 def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, inside: str = "") -> Any:
-    """A field's column: pa.ChunkedArray from a table, else pa.Array; None if there is none. inside: the prefix of the
-    fields' names, for messages.
+    """A field's column: a pa.ChunkedArray from a table, else a pa.Array; None if there is none. inside: a prefix of
+    field names, for messages.
 
     Raises:
         InputError: several columns have this name.
@@ -43,9 +43,7 @@ def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, insi
 
     def column(name: str) -> Any:
         if names.count(name) > 1:
-            raise InputError(
-                f"several columns are called {inside + name!r}; rename all but the one that is meant"
-            )
+            raise InputError(f"several columns are called {inside + name!r}; rename all but one")
         return pc.struct_field(rows, [names.index(name)]) if is_struct else rows.column(names.index(name))
 
     if field in names:
@@ -59,10 +57,10 @@ def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, insi
 
 
 def columns_of(fields: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The columns among `names` that hold one of the fields or more."""
+    """The columns among `names` that hold at least one of the fields."""
     return [name for name in names if any(f"{field}.".startswith(f"{name}.") for field in fields)]
 
 
 def ways(field: str) -> Iterator[tuple[str, str]]:
-    """A dotted name split into (parent, field inside it), at each of its dots in turn."""
+    """Splits a dotted name into (parent, field inside it), at each of its dots in turn."""
     return ((field[:at], field[at + 1 :]) for at, letter in enumerate(field) if letter == ".")

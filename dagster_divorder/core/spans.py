@@ -1,4 +1,5 @@
-"""Stretches of tokens, such as those that a model is trained on, counted and marked by arithmetic on their ends.
+"""Stretches of tokens, such as those that a model is trained on. They are counted and marked by arithmetic on their
+ends.
 
 Letters: K spans, T tokens.
 """
@@ -23,11 +24,11 @@ class Spans:
 
     @cached_property
     def _counted(self) -> Ints:
-        """Positions in the spans before each, and in all, int64 (K + 1,)."""
+        """Positions inside the spans before each span, and in all spans, int64 (K + 1,)."""
         return np.concatenate([[0], np.cumsum(self.last - self.first)])
 
     def before(self, positions: NDArray[np.integer]) -> Ints:
-        """How many positions inside spans lie before each of these, int64 (n,). O(n log K)."""
+        """How many positions inside spans lie before each of `positions`, int64 (n,). O(n log K)."""
         if not len(self.first):
             return np.zeros(len(positions), np.int64)
         span = np.searchsorted(self.first, positions, side="right") - 1
@@ -35,12 +36,12 @@ class Spans:
         return np.where(span >= 0, self._counted[span] + inside, 0)
 
     def within(self, first: NDArray[np.integer], length: NDArray[np.integer]) -> Ints:
-        """How many of the positions [first, first + length) lie in spans, int64 (n,)."""
+        """How many of the positions [first, first + length) lie inside spans, int64 (n,)."""
         return self.before(first + length) - self.before(first)
 
     def cut(self, first: Ints, length: Ints) -> tuple[Ints, Ints, Ints]:
-        """The spans in runs of positions [first, first + length), int64 (n,) each: (run, first position in the run, and
-        the one behind the last), int64 (k,), by run and position."""
+        """Cuts spans at runs of positions [first, first + length), int64 (n,) each. Returns (run, first position in the
+        run, position after the last), int64 (k,) each, by run and position."""
         end = first + length
         low = np.searchsorted(self.last, first, side="right")
         counts = np.maximum(np.searchsorted(self.first, end) - low, 0)
@@ -53,8 +54,8 @@ class Spans:
         )
 
     def marked(self, first: Ints, length: Ints) -> NDArray[np.bool_]:
-        """Whether each position of runs [first, first + length), int64 (n,) each, lies in a span: bool (positions of
-        all runs,), run after run."""
+        """Whether each position of the runs [first, first + length), int64 (n,) each, lies in a span: bool (positions
+        of all runs,), run after run."""
         run, begin, end = self.cut(first, length)
         before = (np.cumsum(length) - length)[run]
         edges = np.empty(2 * len(run) + 2, np.int64)

@@ -1,1 +1,1 @@
-"""The input: files are found, read, parsed and stored as records and documents."""
+"""The input: finds, reads, parses and stores files as records and documents."""

@@ -1,4 +1,4 @@
-"""The records of a block of the input: ids, parsed texts and contents, and the reasons of refusals."""
+"""The records of a block of the input: ids, parsed texts and contents, and reasons of refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dagster_divorder.store.ids import Content, IdIndex, distinct, hash_all, wor
 
 
 class Refusal(NamedTuple):
-    """A refused record: its line or row, the reason, its bytes. unfinished: it is a last line still being written."""
+    """A refused record: its line or row, the reason, its bytes. unfinished: a last line that is still being written."""
 
     number: int
     reason: str
@@ -34,11 +34,11 @@ class Refusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Some records of a block, parsed.
+    """Parsed records of a block.
 
-    sound: positions among them of the m records that hold a document, int64 (m,). ids, document_ids: uint64 (m, 2).
-    text_sizes, record_sizes: bytes, int64 (m,); for rows the mean record. content: Arrow array (m,) for a fragment, or
-    the `Pick` that another process makes it from; texts: empty for a `Pick`.
+    sound: positions of the m records that hold a document, int64 (m,). ids, document_ids: uint64 (m, 2). text_sizes,
+    record_sizes: bytes, int64 (m,); for rows the mean. content: Arrow array (m,) for a fragment, or the `Pick` from
+    which another process makes it; texts: empty for a `Pick`.
     """
 
     sound: np.ndarray
@@ -51,18 +51,18 @@ class Parsed(NamedTuple):
 
 
 class Records(Protocol):
-    """n records of a block; `at` holds positions among them, int64."""
+    """n records of a block. `at`: positions among them, int64."""
 
     path: str
     unterminated: bool
-    """The last of them ends the file without a terminator."""
+    """The last record ends the file without a terminator."""
 
     @property
     def ids(self) -> np.ndarray:
         """Ids of the records, uint64 (n, 2)."""
 
     def parse(self, at: np.ndarray) -> Parsed:
-        """Parse some records.
+        """Parses some records.
 
         Raises:
             InputError: the text column is missing, or holds no strings.
@@ -72,7 +72,7 @@ class Records(Protocol):
         """The refusals of these records, in order."""
 
     def multiset(self, accepted: np.ndarray) -> Multiset:
-        """The multiset of the records where `accepted`, bool (n,), is true."""
+        """The multiset of the `accepted` records, bool (n,)."""
 
 
 class BlockRecords:
@@ -93,11 +93,11 @@ class BlockRecords:
 
     @property
     def check(self) -> int:
-        """A hash of all records in order, quicker than their ids, to compare a block that is read again."""
+        """A hash of all records in order, faster than their ids; it compares a block on a second reading."""
         return xxhash.xxh3_128_intdigest(b"\n".join(self._records))
 
     def texts(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
-        """Texts of some records, None where a record is refused, and the reasons of the refusals.
+        """Texts of some records, None for a refused record, and the reasons of refusals.
 
         Raises:
             InputError: the text column is missing, or holds no strings.
@@ -133,7 +133,7 @@ class BlockRecords:
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
-                # A file at a URL does not grow, and a line that begins no object becomes none.
+                # A file at a URL does not grow, and a line that does not begin an object never becomes one.
                 grows = not is_url(self.path) and self.block.lines[i].lstrip().startswith(b"{")
                 unfinished = last and reason.startswith(NOT_JSON) and grows
                 yield Refusal(self.block.numbers[i], reason, self.block.lines[i], unfinished)
@@ -160,11 +160,12 @@ def lengths(values: Sequence[bytes]) -> np.ndarray:
 
 
 class Comparison(NamedTuple):
-    """A block compared with the known records. d: its distinct records; a: its accepted records, in order.
+    """A block compared with known records. d: distinct records; a: accepted records, in order.
 
-    rows: record rows of the d, int64 (d,), -1 for new and refused ones. parsed: the m new sound ones, None if there are
-    none; new: their positions among the d, int64 (m,). ids: of the a, which tell shapes apart, uint64 (a, 2).
-    distinct: positions of the a among the d, int64 (a,). multiset: of the a.
+    rows: record rows of the distinct records, int64 (d,), -1 for new and refused ones. parsed: the m new sound records,
+    or None; new: their positions among the distinct records, int64 (m,). ids: of the accepted records, by shape too,
+    uint64 (a, 2). distinct: positions of the accepted among the distinct records, int64 (a,). multiset: of the accepted
+    records.
     """
 
     rows: np.ndarray
@@ -177,10 +178,10 @@ class Comparison(NamedTuple):
 
 
 def compare(block: Records, known: IdIndex, shape: Shape) -> Comparison:
-    """Compare a block of a shape with the known records; only new ones are parsed.
+    """Compares a block of a shape with the known records; parses only new ones.
 
     Raises:
-        InputError: as `Records.parse` does.
+        InputError: see `Records.parse`.
     """
     ids = of_shape(block.ids, shape.key) if shape.key else block.ids
     once = distinct(ids)
@@ -206,10 +207,10 @@ def compare(block: Records, known: IdIndex, shape: Shape) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """n records of a block without their contents: 40 bytes each.
+    """n records of a block without contents, 40 bytes each.
 
-    ids: uint64 (n, 2). document_ids: uint64 (n, 2), and text_sizes and record_sizes, uint32 (n,), in bytes, all 0 where
-    a record is refused. mean_of: how many distinct rows record_sizes are the mean of; 0 of lines. check: see
+    ids: uint64 (n, 2). document_ids: uint64 (n, 2). text_sizes, record_sizes: bytes, uint32 (n,). All but ids are 0 for
+    a refused record. mean_of: number of distinct rows that record_sizes average; 0 for lines. check: see
     `BlockRecords.check`. multiset: of the accepted records.
     """
 
@@ -225,7 +226,7 @@ class Digest:
 
 
 def digest(block: LineBlock | RowBlock, shape: Shape) -> Digest:
-    """The ids and sizes that tell which records of a block are new, and which fragments they fill."""
+    """Ids and sizes of a block's records, from which new records and their fragments follow."""
     records = BlockRecords(block, shape)
     once = distinct(records.ids)
     parsed = records.parse(once.first)

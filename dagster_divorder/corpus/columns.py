@@ -1,9 +1,9 @@
-"""Fields of records as columns: a trait or the source of every record, from the stored records.
+"""Fields of stored records as columns: a trait or the source of every record.
 
-A field is named as `core.fields` says.
+`core.fields` says how fields are named.
 
-A column's type is settled over the records that a view uses, never fragment by fragment: otherwise one text among the
-numbers of a fragment, or of a deleted record, would make the column depend on the history of the corpus.
+All records of a view together decide a column's type, never single fragments. Otherwise one text among a fragment's
+numbers, or in a deleted record, would make the column depend on the corpus's history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from uuid import UUID
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_divorder.core.arrow import is_text, number_array, text_array
 from dagster_divorder.core.fields import column_at, value_at
@@ -29,11 +28,11 @@ ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
 
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
-"""A JSON value as stored: a number, or anything else as text; neither where the field is null or missing."""
+"""A JSON value as stored: a number, or anything else as text; both null if the field is null or missing."""
 
 
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
-    """Columns of record content; a record that lacks a field has null there.
+    """Columns of record content; null if a record lacks the field.
 
     JSONL values are stored as `settle` reads them; Parquet columns keep their type.
 
@@ -50,8 +49,8 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
 
 
 def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
-    """Sources of the records of one of several inputs, of one type for all inputs: for lines that of `extract`, for
-    rows text. A `constant` stands in for the column.
+    """Sources of the records of one of several inputs. Their type is the same for all inputs: for lines that of
+    `extract`, for rows text. A `constant` replaces the column.
 
     Raises:
         InputError: the column holds neither texts, whole numbers nor booleans.
@@ -74,8 +73,8 @@ def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | N
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
-    """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null where
-    the field holds no id (see `as_id`).
+    """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null if the
+    field holds no id (see `as_id`).
 
     Raises:
         InputError: several Parquet columns have this name.
@@ -93,20 +92,20 @@ def id_of(line: bytes, field: str) -> int | str | None:
     """The id of a JSON record in a field (see `as_id`), with every digit.
 
     Raises:
-        orjson.JSONDecodeError: the line is no JSON.
+        orjson.JSONDecodeError: the line is not JSON.
     """
     record = parse(line)
     if not isinstance(record, dict):
         return None
     value = value_at(record, field)
     if isinstance(value, float):
-        # It may be a whole number that a float cannot hold.
+        # The id may be a whole number that a float cannot hold.
         value = value_at(parse(with_exact_integers(line)), field)
     return as_id(value)
 
 
 def as_id(value: Any) -> int | str | None:
-    """A value of a record as its id: strings and whole numbers (also decimals) as they are, UUIDs as text, bytes as
+    """A value of a record as its id: strings and whole numbers (also decimals) unchanged, UUIDs as text, bytes as
     printable UTF-8 or else in hex. None for any other value."""
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
@@ -114,7 +113,7 @@ def as_id(value: Any) -> int | str | None:
                 return text
         return value.hex()
     if isinstance(value, Decimal):
-        # With decimal places it is no whole number, even if all are 0: a column has one number of places.
+        # A decimal with places is not a whole number, even if all places are 0: a column has one number of places.
         return int(value) if value.is_finite() and int(value.as_tuple().exponent) >= 0 else None
     if isinstance(value, UUID):
         return str(value)
@@ -122,7 +121,7 @@ def as_id(value: Any) -> int | str | None:
 
 
 def may_hold_ids(kind: pa.DataType) -> bool:
-    """Whether `as_id` makes ids of values of an Arrow type."""
+    """Whether `as_id` makes ids from values of an Arrow type."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0)
@@ -144,25 +143,29 @@ def _as_text(value: Any) -> str | None:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONEncodeError:
-        # orjson reads 1,024 levels and writes 254. All deeper values become one category.
+        # orjson reads 1,024 levels but writes 254. All deeper values become one category.
         return "(nested too deeply)"
 
 
 def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values of records: numbers where all are, else text with numbers in their shortest form."""
+    """Values of records: numbers if all are, else text with numbers in their shortest form."""
     if column.type != _JSON_VALUE:
         return column
+    import pyarrow.compute as pc
+
     return number_or_text(pc.struct_field(column, "number"), pc.struct_field(column, "text"))
 
 
 def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that are each a number, a text, or null: numbers where all are, else text with numbers in their shortest
-    form, whole ones with all digits."""
+    """Values that are numbers, texts or null: numbers if all are, else text. As text, numbers have their shortest form,
+    and whole numbers all digits."""
+    import pyarrow.compute as pc
+
     if text.null_count == len(text):
         return number
     return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))
 
 
 def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Parts of one column as one."""
+    """The parts of a column, concatenated."""
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)

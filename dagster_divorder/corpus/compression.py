@@ -1,11 +1,10 @@
-"""Compressed files, by the end of their names and by their first bytes.
+"""Compressed files, recognised by the end of their names and by their first bytes.
 
-Guarantee: consecutive members or frames are read as one, and zero bytes that pad them are skipped; any stream that is
-cut short or damaged is an OSError. Arrow's codecs read zstd and lz4: zstandard's own reader takes a frame cut short for
-the end of the data. The standard library reads gzip, bz2 and xz, stream by stream: Arrow's gzip stops at padding, its
-bz2 at an empty stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB; Python 3.14's zstd, or
-backports.zstd, reads larger ones.
-Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
+Guarantee: consecutive members or frames are read as one, and zero padding is skipped; a truncated or damaged stream is
+an OSError. Arrow's codecs read zstd and lz4: zstandard's own reader mistakes a truncated frame for the end of the data.
+The standard library reads gzip, bz2 and xz, stream by stream: Arrow's gzip stops at padding, its bz2 at an empty
+stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB; Python 3.14's zstd, or backports.zstd, reads larger
+ones. Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from typing import IO, Any, NamedTuple
 
 CHUNK_BYTES = 1 << 20
 READ_BYTES = 1 << 16
-"""Read from a compressed file at a time: the rest behind a member is copied for each member."""
+"""Bytes read from a compressed file at a time: each member copies the bytes after it."""
 PADDING_BYTES = 1 << 20
-"""Most zero bytes behind a member: tapes and disks pad to blocks; an unfinished copy leaves more."""
+"""Most zero bytes after a member: tapes and disks pad to blocks; an unfinished copy leaves more."""
 _ZSTD_WINDOW = 1 << 27
 
 
@@ -44,22 +43,22 @@ CODECS = {
 
 
 def suffix_for(file: IO[bytes]) -> str | None:
-    """The suffix that fits the first bytes of an open file, None where they are of no codec."""
+    """The suffix that fits the first bytes of an open file; None if no codec fits."""
     file.seek(0)
     head = file.read(max(len(codec.first_bytes) for codec in CODECS.values()))
     return next((suffix for suffix, codec in CODECS.items() if head.startswith(codec.first_bytes)), None)
 
 
 def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
-    """The content of an open compressed file, by the end of its name.
+    """The content of an open compressed file; its name tells the codec.
 
     Raises:
-        OSError: the file is empty; while it is read: it is cut short or damaged.
+        OSError: the file is empty, or, during reading, truncated or damaged.
     """
     import pyarrow as pa
 
     if not file.seek(0, io.SEEK_END):
-        raise OSError("it has no bytes, and compressed data has at least a header")
+        raise OSError("it is empty, and compressed data has at least a header")
     file.seek(0)
     codec = CODECS[suffix.lower()].name
     if codec == "zstd" and _zstd_window(file.read(18)) > _ZSTD_WINDOW:
@@ -74,13 +73,13 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
 
 
 def _zstd_window(head: bytes) -> int:
-    """Bytes of the window of a zstd frame, by its first 18 bytes; 0 where they begin no frame."""
+    """Bytes of the window of a zstd frame, from its first 18 bytes; 0 if they do not begin a frame."""
     if len(head) < 18 or not head.startswith(CODECS[".zst"].first_bytes):
         return 0
     if not head[4] & 0x20:
         base = 1 << (10 + (head[5] >> 3))
         return base + base // 8 * (head[5] & 7)
-    # A frame of one segment: its window is as large as its content.
+    # A frame of one segment has a window as large as its content.
     start, size = 5 + (0, 1, 2, 4)[head[4] & 3], 1 << (head[4] >> 6)
     return int.from_bytes(head[start : start + size], "little") + (256 if size == 2 else 0)
 
@@ -93,7 +92,7 @@ def _long_zstd() -> tuple[Callable[[], Any], type[Exception]]:
 
 
 class _Gzip:
-    """zlib's decompressor of a gzip member, with the interface of those of bz2 and lzma."""
+    """zlib's decompressor of a gzip member, with the interface of bz2's and lzma's decompressors."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -119,12 +118,12 @@ _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "bz2": (bz2.BZ2Decompressor, OSError),
     "xz": (lzma.LZMADecompressor, lzma.LZMAError),
 }
-"""By codec: what makes a decompressor of one stream, and its error for damage."""
+"""Codec -> (factory of a decompressor of one stream, its error for damage)."""
 
 
 class _Streams(io.RawIOBase):
-    """Consecutive streams read as one file. `gzip`, `bz2.BZ2File` and `lzma.LZMAFile` take a damaged second stream for
-    padding, and end without an error."""
+    """Consecutive streams read as one file. `gzip`, `bz2.BZ2File` and `lzma.LZMAFile` mistake a damaged second stream
+    for padding and end without an error."""
 
     def __init__(self, file: IO[bytes], decompressor: Callable[[], Any], damaged: type[Exception]) -> None:
         self._file = file
@@ -156,7 +155,7 @@ class _Streams(io.RawIOBase):
         return len(data)
 
     def _next_stream(self) -> bytes:
-        """The bytes behind a stream and its padding; none at the end of the file."""
+        """The bytes after a stream and its padding; empty at the end of the file."""
         data, zeros = self._stream.unused_data or self._file.read(READ_BYTES), 0
         while data and not (rest := data.lstrip(b"\0")):
             zeros += len(data)

@@ -1,8 +1,7 @@
-"""The input, file by file: what an earlier run read of each, and the rest in blocks or in parts.
+"""The input, file by file: the prefix that an earlier run read, and the rest in blocks or in parts.
 
-A plain JSONL file whose known prefix is unchanged is read from there on; a compressed or Parquet file is read whole
-unless all of it is unchanged. A file at a URL with an unchanged tag is not read, except for the columns of a Parquet
-file.
+A plain JSONL file with an unchanged prefix is read from its end on; a compressed or Parquet file is read whole unless
+all of it is unchanged. A file at a URL with an unchanged tag is not read, except for a Parquet file's columns.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class InputFile:
 
     schema: columns of a Parquet file. identity: see `store.sources.identity`. kept: state of the prefix that an earlier
     run read. head, prefix: for a plain file, the hash of the first line and the hashes of the bytes read so far.
-    opened: the plain file, open until the next file is asked for. whole: for other files, the state of all bytes.
+    opened: the plain file, open until iteration reaches the next file. whole: for other files, the state of all bytes.
     parts: set by `cut`.
     """
 
@@ -93,7 +92,7 @@ class InputFile:
         return self.parts
 
     def surveyed(self, surveys: Iterator[Surveyed]) -> Iterator[SurveyedRecords | LongRecord]:
-        """The blocks of its parts, from the surveys of these."""
+        """The blocks of its parts, from their surveys."""
         for part in self.parts:
             survey = next(surveys)
             yield from survey.records(part, self.shape, self.prefix.lines)
@@ -104,12 +103,12 @@ class InputFile:
         """The state of the bytes read, without their records; None if the next run cannot use it.
 
         Raises:
-            InputError: another file was put into this one's place before its parts were read.
+            InputError: another file replaced this one before its parts were read.
         """
         if not self.head:
-            # The state of a file that was replaced while it was read says nothing.
+            # If the file was replaced during reading, its state is meaningless.
             return self.whole if _identity(self.path) == self.identity else None
-        # It may have grown.
+        # The file may have grown.
         if self.parts and _identity(self.path)[1:3] != self.identity[1:3]:
             raise changed(self.path)
         return _state(self.path, self.head, self.prefix)
@@ -118,8 +117,7 @@ class InputFile:
 class Corpus:
     """The files of the inputs, to be iterated once; a record has at most `limit` bytes.
 
-    bytes: size of the files. After the iteration, `way` says how known bytes were recognised, and `kept_bytes` how many
-    were.
+    bytes: size of the files. After the iteration: `way`, how known bytes were recognised; `kept_bytes`, how many were.
     """
 
     def __init__(self, inputs: Sequence[Found], limit: int, states: Sequence[FileState] = ()) -> None:
@@ -128,7 +126,7 @@ class Corpus:
         self.limit = limit
         self.bytes = sum(int(_identity(path)[0]) for path in self.files)
         self.kept_bytes = self._tagged_bytes = 0
-        # States of files that were read in another shape are of no use.
+        # States of files read in another shape are useless.
         self._known = [
             KnownFiles([state for state in states if state.shape == corpus_input.shape.key], self.bytes)
             for corpus_input in inputs
@@ -136,7 +134,7 @@ class Corpus:
 
     @property
     def unknown_bytes(self) -> int:
-        """Estimate of the bytes that no earlier run has read, by names and sizes of the files."""
+        """Estimated bytes that no earlier run has read, by names and sizes of the files."""
         known = zip(self.inputs, self._known, strict=True)
         return self.bytes - sum(states.bytes_of(corpus_input.files) for corpus_input, states in known)
 
@@ -163,7 +161,7 @@ class Corpus:
                         yield file
 
     def _recognise(self, file: InputFile, known: KnownFiles) -> None:
-        """Set what an earlier run read of a file, by its tag, its beginning or all of it."""
+        """Sets `kept` of a file: what an earlier run read, found by the file's tag, its beginning or all of it."""
         path = file.path
         if tagged := known.tagged(path):
             file.kept = file.whole = tagged

@@ -1,10 +1,10 @@
-"""A sample of an input, drawn without reading all of it, and an estimate of the size of all records.
+"""A sample of an input, drawn without reading all of it, and the estimated size of all records.
 
-Guarantee: the same input gives the same excerpt. Records of plain files and of Parquet come evenly from everywhere.
-Where a record begins decides whether it is drawn, so long ones are no likelier than short ones.
-Cost: WINDOWS places are read (REMOTE_WINDOWS at URLs), and up to COMPRESSED_BYTES of compressed files unpacked.
-Known weakness: a compressed file cannot be entered in its middle. Beyond COMPRESSED_BYTES the beginnings of
-COMPRESSED_FILES files stand for all, and their ratio gives the size of the rest.
+Guarantee: the same input gives the same excerpt. Records of plain and Parquet files come evenly from everywhere. The
+place where a record begins decides whether it is drawn, so long and short records are equally likely. Cost: reads
+WINDOWS places (REMOTE_WINDOWS at URLs), and unpacks up to COMPRESSED_BYTES of compressed files. Known weakness: a
+compressed file can only be read from its beginning. Beyond COMPRESSED_BYTES the beginnings of COMPRESSED_FILES files
+represent all, and their ratio gives the size of the rest.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ REMOTE_WINDOWS = 8
 COMPRESSED_BYTES = 256 << 20
 COMPRESSED_FILES = 16
 STRETCH_BYTES = 1 << 16
-"""Bytes of the stretches that are taken, evenly, from the content of a compressed file."""
+"""Bytes of each stretch that is taken from the content of a compressed file, at even distances."""
 USUAL_RATIO = 4
-"""Assumed ratio of text to compressed bytes, before any is read."""
+"""Assumed ratio of text to compressed bytes, before reading any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Records of one input in a random order: lines, or Parquet rows of one schema. name: path of its first file.
-    bytes: size of these records, uncompressed (of rows in memory). total: estimated size of all records of the input.
-    stored: size of its files."""
+    """Records of one input in random order: lines, or Parquet rows of one schema. name: path of the input's first file.
+    bytes: size of these records, uncompressed (for rows, in memory). total: estimated size of all records of the input.
+    stored: size of the input's files."""
 
     name: str
     records: list[bytes] | pa.Table
@@ -54,7 +54,7 @@ class Excerpt:
     stored: int
 
     def first(self, share: float) -> Excerpt:
-        """The first records with about this share of the bytes, at least one."""
+        """The first records with about this share of the bytes; at least one record."""
         if isinstance(self.records, list):
             ends = np.cumsum([len(line) for line in self.records])
             count = max(1, int(np.searchsorted(ends, share * self.bytes, side="right")))
@@ -64,7 +64,7 @@ class Excerpt:
         return replace(self, records=rows, bytes=rows.nbytes)
 
     def write(self, folder: Path, name: str) -> Path:
-        """These records as one plain file."""
+        """Writes these records as one plain file."""
         if isinstance(self.records, list):
             path = folder / f"{name}.jsonl"
             path.write_bytes(b"".join(self.records))
@@ -77,7 +77,7 @@ class Excerpt:
 
 
 def draw(corpus_input: Found, wanted: int) -> Excerpt:
-    """About `wanted` bytes of an input's records, or all of them. Records longer than MAX_RECORD_BYTES are left out.
+    """About `wanted` bytes of an input's records, or all of them. Skips records longer than MAX_RECORD_BYTES.
 
     Raises:
         InputError: a file cannot be read.
@@ -95,7 +95,7 @@ def draw(corpus_input: Found, wanted: int) -> Excerpt:
 
 
 def _windows(files: Sequence[Source], wanted: int, total: int) -> list[tuple[int, int]]:
-    """Evenly spaced windows [first, end) over `total` bytes, of `wanted` bytes together, or one over all."""
+    """Evenly spaced windows [first, end) of `total` bytes, together `wanted` bytes; or one window over all."""
     if total <= wanted:
         return [(0, total)]
     count = REMOTE_WINDOWS if any(isinstance(path, RemoteFile) for path in files) else WINDOWS
@@ -104,7 +104,7 @@ def _windows(files: Sequence[Source], wanted: int, total: int) -> list[tuple[int
 
 
 def _plain(files: Sequence[Source], sizes: Sequence[int], wanted: int) -> Iterator[bytes]:
-    """Lines of plain files that begin in the windows of all files laid end to end."""
+    """Lines of plain files that begin in the windows; all files count as laid end to end."""
     ends = list(accumulate(sizes))
     for first, end in _windows(files, wanted, ends[-1]):
         at = bisect_right(ends, first)
@@ -128,7 +128,7 @@ def _lines(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
 
 
 def _line(file: IO[bytes]) -> bytes:
-    """The next line, with a newline; b"" at the end, or where the line is too long."""
+    """The next line, with a newline; b"" at the end, or if the line is too long."""
     line = file.readline(MAX_RECORD_BYTES)
     if line.endswith(b"\n"):
         return line

@@ -1,16 +1,16 @@
-"""What a run read of each input file, so that the next run reads only what was added.
+"""What a run read of each input file, so that the next run reads only additions.
 
-A file's state is its *prefix* and what came of it, a range of the view's positions and of the rejects. The prefix is
+A file's state is its *prefix* and the result of it, a range of the view's positions and of the rejects. The prefix is
 the bytes up to the end of the last whole line (all bytes of a compressed or Parquet file), hashed in chunks of
-`CHUNK_BYTES`. A file whose prefix is unchanged is read from its end on, even under another name. The state of a file at
-a URL also holds its tag: a file with the same tag is not read again. (An object that has grown has another tag, and its
-prefix is hashed. For a compressed or Parquet file at a URL only the tag is kept.)
+`CHUNK_BYTES`. A file with an unchanged prefix is read from the prefix's end on, even under another name. The state of a
+file at a URL also holds its tag: a file with the same tag is not read again. (An object that has grown has another tag,
+and its prefix is hashed. For a compressed or Parquet file at a URL only the tag is kept.)
 
 Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any changed byte is noticed. In a larger
-one the first chunk of a file, its last two, and evenly spaced ones, some `SAMPLES` in all, are hashed: this notices
-truncation, replacement, and every edit that moves the bytes behind it. Sizes only rule out; times do not count.
-Cost: hashing (BLAKE3) at the speed of the disk; 16 bytes a chunk in the store.
-Known weakness: above WHOLE_BYTES an edit that keeps the length and lies between the samples is not noticed.
+corpus some `SAMPLES` chunks are hashed: a file's first, its last two, and evenly spaced ones. This notices truncation,
+replacement, and every edit that moves later bytes. Another size proves a change; the same size proves nothing; times do
+not count. Cost: hashing (BLAKE3) at the speed of the disk; 16 bytes a chunk in the store. Known weakness: above
+WHOLE_BYTES an edit between the samples that keeps the length is not noticed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dagster_divorder.store.ids import ID_BYTES
 from dagster_divorder.store.sources import RemoteFile, Source, identity
 
 Recognition = Literal["whole", "tail and samples", "tags", "rescan"]
-"""How earlier bytes were recognised: by hashes, or by the tags of files at URLs alone; "rescan": none were."""
+"""How earlier bytes were recognised: by hashes, or only by the tags of files at URLs; "rescan": not at all."""
 
 FOLDER = "readings"
 CHUNK_BYTES = 1 << 20
@@ -45,10 +45,10 @@ _COLUMNS = ("size", "lines", "first", "last", "first_reject", "last_reject", "re
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """The prefix of one file: `size` bytes, `lines` lines, and what came of them.
+    """The prefix of one file: `size` bytes, `lines` lines, and their result.
 
-    `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. The accepted records are input
-    positions [first, last), `multiset` in all; the `refused` ones are bytes [first_reject, last_reject) of the rejects.
+    `chunks` holds the 16-byte hash of each chunk, `head` that of the first line. Accepted records are input positions
+    [first, last), with `multiset` over all; the `refused` records are bytes [first_reject, last_reject) of the rejects.
     """
 
     path: str
@@ -68,7 +68,7 @@ class FileState:
 
     @classmethod
     def of_tag(cls, file: RemoteFile) -> FileState:
-        """The state of all of a file at a URL, by its tag; its hashes are zeros."""
+        """The state of a whole file at a URL, by its tag; its hashes are zeros."""
         chunks = bytes(ID_BYTES * -(-file.size // CHUNK_BYTES))
         return cls(file.url, file.size, 0, bytes(ID_BYTES), chunks, tag=file.tag)
 
@@ -171,7 +171,7 @@ class Stretch:
 
 
 class StretchHashes(PrefixHashes):
-    """The hashes of a file's bytes [begin, size), and the number of `lines` in them; it grows."""
+    """The hashes of a file's bytes [begin, size), and their number of `lines`; grows as bytes are read."""
 
     def __init__(self, begin: int) -> None:
         super().__init__()
@@ -192,12 +192,12 @@ class StretchHashes(PrefixHashes):
 
     @property
     def stretch(self) -> Stretch:
-        """These lines, for other processes."""
+        """The lines so far, for other processes."""
         return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
 
 
 def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
-    """Read bytes at an offset; False where the file ends before."""
+    """Reads bytes at an offset; False if the file ends before."""
     file.seek(at)
     while len(into):
         taken: int = file.readinto(into)  # type: ignore[attr-defined]
@@ -208,7 +208,7 @@ def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
 
 
 class KnownFiles:
-    """File states of the last run, by a file's name or, if that has changed, by its first line."""
+    """File states of the last run, by a file's name or, if the name has changed, by its first line."""
 
     def __init__(self, states: Sequence[FileState], corpus_bytes: int) -> None:
         self.way: Recognition = "whole" if corpus_bytes <= WHOLE_BYTES else "tail and samples"
@@ -224,13 +224,13 @@ class KnownFiles:
         return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
 
     def tagged(self, file: Source) -> FileState | None:
-        """The state of a file at a URL that has the same tag and size."""
+        """The state of a file at a URL with the same tag and size."""
         state = self._by_path.get(str(file)) if isinstance(file, RemoteFile) else None
         return state if state and (state.size, state.tag) == identity(file) else None
 
     def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
-        """The state whose prefix this open file begins with, and the hashes of that prefix, to go on from. Of states
-        with an equal first line the longest is tried first. tag: of a file at a URL."""
+        """The state with the prefix that this open file begins with, and the prefix's hashes, to continue from. Among
+        states with an equal first line, tries the longest first. tag: of a file at a URL."""
         for state in self._candidates(file, path):
             numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
             if prefix := PrefixHashes.unchanged(file, state, numbers):
@@ -238,7 +238,7 @@ class KnownFiles:
         return None
 
     def same(self, file: IO[bytes], path: str, prefix: PrefixHashes) -> FileState | None:
-        """The state that covers all of this open file, by its hashes."""
+        """The state that covers this whole open file, by its hashes."""
         chunks = prefix.chunks
         for state in self._candidates(file, path):
             if (state.size, state.chunks) == (prefix.size, chunks):
@@ -258,13 +258,13 @@ class KnownFiles:
 
 
 def head_of(file: IO[bytes]) -> bytes:
-    """Hash of the first line of an open file, or of the first _HEAD_BYTES of it."""
+    """Hash of an open file's first line, or of the line's first _HEAD_BYTES."""
     file.seek(0)
     return blake3(file.read(_HEAD_BYTES).partition(b"\n")[0]).digest(ID_BYTES)
 
 
 def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
-    """Put file states in the store; return their file."""
+    """Puts file states in the store; returns their file."""
     meta: dict[str, Any] = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
     if any(state.tag for state in states):
         meta["tags"] = [state.tag for state in states]
@@ -289,7 +289,7 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
     """File states from the store; none if their chunks have another size.
 
     Raises:
-        DamagedFileError: the file is missing or not what was written.
+        DamagedFileError: the file is missing or altered.
     """
     arrays = unpack(store.read_verified(file))
     meta = orjson.loads(arrays["meta"].tobytes())

@@ -1,9 +1,9 @@
-"""Finds the files of a corpus: from files, folders and globs, here or at URLs, in an order that only names decide.
+"""Finds the files of a corpus: from files, folders and globs, local or at URLs, in an order that only names decide.
 
-Guarantee: nothing that DivOrder wrote is read as input. The run's own store and output never are, by any path. Another
-run's store is not, nor its output unless it is named directly. Links to folders are followed, each folder once. A
-folder that cannot be listed is an error, and files that are left out of a folder are counted.
-Known weakness: a file that a glob does not match is not counted.
+Guarantee: nothing that DivOrder wrote is read as input: neither the run's own store and output, by any path, nor
+another run's store, nor its output unless named directly. Links to folders are followed, each folder once. A folder
+that cannot be listed is an error. Skipped files of a folder are counted. Known weakness: a file that a glob does not
+match is not counted.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _ANY = "**"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of an input, in order. skipped: folders left out since DivOrder wrote them. others: by the end of their
-    names, the number of files in the named folders that are no corpus files."""
+    """The files of an input, in order. skipped: folders left out because DivOrder wrote them. others: the number of
+    files in the named folders that are not corpus files, by the end of their names."""
 
     kind: Kind
     files: list[Source]
@@ -55,17 +55,17 @@ class Found:
 
 
 def find_inputs(settings: Settings) -> list[Found]:
-    """The files of each input that `input.paths` names, none in the store or the output of these settings.
+    """The files of each input that `input.paths` names, without the store and the output of these settings.
 
     Raises:
-        InputError: as `find_files` does; a file belongs to two inputs; no input is set and there is no sample corpus.
+        InputError: see `find_files`; or a file belongs to two inputs; or no input is set and there is no sample corpus.
     """
     paths = settings.input.paths
     sample = len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not is_url(paths[0])
     if sample and not os.path.exists(paths[0]):
         raise InputError(
-            f"no settings name an input, and there is no {paths[0]}, the sample corpus; write settings for your own "
-            "with `divorder init FILES_OR_FOLDER`"
+            f"no settings name an input, and the sample corpus {paths[0]} does not exist; write settings for your "
+            f"own corpus with `divorder init FILES_OR_FOLDER`"
         )
     own = own_folders(settings)
     inputs: list[Found] = []
@@ -77,17 +77,17 @@ def find_inputs(settings: Settings) -> list[Found]:
                 other = label_of.setdefault(real_place(str(path)), shape.label)
                 if other != shape.label:
                     raise InputError(
-                        f"{path} is also of {other.rstrip(': ')}; name it in one [[input]] block"
+                        f"{path} also belongs to {other.rstrip(': ')}; name it in one [[input]] block"
                     )
     return inputs
 
 
 def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
-    """The kind that records of all inputs are stored and written as, and the inputs to be read so: Parquet rows if all
+    """The kind in which records of all inputs are stored and written, and the inputs with it: Parquet rows if all
     inputs have the same columns, else lines, with rows as JSON.
 
     Raises:
-        InputError: a file is no Parquet.
+        InputError: a file is not Parquet.
     """
     kinds = {corpus_input.kind for corpus_input in inputs}
     if kinds == {"parquet"} and len(inputs) > 1:
@@ -104,7 +104,7 @@ def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
 
 
 def own_folders(settings: Settings) -> list[Place]:
-    """The folders that a run with these settings writes."""
+    """Folders that a run with these settings writes."""
     own = [settings.store.path, settings.output.path, *filter(None, [settings.store.cache])]
     return [*own, settings.exports.path] if settings.exports.formats else own
 
@@ -112,10 +112,10 @@ def own_folders(settings: Settings) -> list[Place]:
 def find_files(
     patterns: Iterable[str], own: Sequence[Place | str] = (), shape: Shape = DEFAULT_SHAPE
 ) -> Found:
-    """Files of an input, in the order given; inside a folder or a glob, by name. A file matched twice comes once.
+    """Files of an input, in the given order; inside a folder or a glob, by name. Each file comes once.
 
     Args:
-        own: folders that this run writes; no file in them is input.
+        own: folders that this run writes; their files are not input.
         shape: how the records of the input are read.
 
     Raises:
@@ -141,7 +141,11 @@ def find_files(
                     raise InputError(f"input.paths: {why}")
                 matches.setdefault(real, source)
         if not matches:
-            ours = f"; left out is what DivOrder wrote: {', '.join(sorted(left_out)[:3])}" if left_out else ""
+            ours = (
+                f"; skipped, because DivOrder wrote them: {', '.join(sorted(left_out)[:3])}"
+                if left_out
+                else ""
+            )
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
                 f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours}{_others(others)}"
@@ -152,29 +156,29 @@ def find_files(
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "expected one kind an input: give each an [[input]] block of its own, as `divorder init` does for paths "
-            "that are named one by one"
+            "expected one kind an input: give each its own [[input]] block, as `divorder init` does for paths named "
+            "one by one"
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
 
 
 def _others(others: Mapping[str, str]) -> str:
-    """Other files by the end of their names, as the end of a message."""
+    """The end of a message: other files by the end of their names."""
     counts = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
     return f"; there is {counts}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if counts else ""
 
 
 class _Search:
-    """The search for one pattern. It adds skipped folders to `skipped`, and the ends of the names of other files to
-    `others`, by path."""
+    """The search for one pattern. Adds skipped folders to `skipped`, and the name endings of other files to `others`,
+    by path."""
 
     def __init__(self, base: Folder, own: list[str], skipped: set[str], others: dict[str, str]) -> None:
         self.base, self.own, self.skipped, self.others = base, own, skipped, others
         self.known: dict[str, dict[str, Entry]] = {}
 
     def matches(self, pattern: str) -> Iterator[Source]:
-        """Files that a pattern names, in no order; a file with several names may come under each."""
+        """Files that a pattern names, unordered; a file with several names may come under each."""
         entry = self._entry(pattern)
         if source := source_of(pattern, entry):
             yield source
@@ -189,7 +193,7 @@ class _Search:
                 yield from self._in_glob(root + os.sep.join(parts[:fixed]), tuple(parts[fixed:]))
 
     def _entries(self, folder: str) -> dict[str, Entry]:
-        """Entries of a folder in the order of their names; each folder is listed once."""
+        """Entries of a folder, sorted by name; each folder is listed once."""
         if folder not in self.known:
             try:
                 self.known[folder] = dict(sorted(self.base.entries(folder).items()))
@@ -200,12 +204,12 @@ class _Search:
     def _entry(self, path: str) -> Entry:
         """The entry at a path."""
         entry = self._file_entry(path)
-        # Only a list shows whether an object store has a folder.
+        # Only a listing shows whether an object store has a folder.
         is_object = path.partition("://")[0] in OBJECT_STORES
         return "folder" if entry == "neither" and is_object and self._entries(path) else entry
 
     def _file_entry(self, path: str) -> Entry:
-        """The entry at a path that is no folder of an object store."""
+        """The entry at a path that is not an object store's folder."""
         folder, name = os.path.split(path)
         if folder in self.known:
             return self.known[folder].get(name, "neither")
@@ -215,8 +219,8 @@ class _Search:
             raise _unreadable(error) from error
 
     def _in_folder(self, base: str) -> Iterator[Source]:
-        """The corpus files of a folder; other files are counted."""
-        # Comes first, as it lists the folder: below a URL `_is_store` looks into that list.
+        """The corpus files of a folder; counts other files."""
+        # Comes first because it lists the folder: below a URL, `_is_store` uses this listing.
         is_output = self._is_output(base)
         if self._is_store(base):
             self.skipped.add(real_place(base))
@@ -239,12 +243,12 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif not kind_by_name(source):
                     self.others[path] = _ending(name)
-                # From an output that is named as input, only the records are read.
+                # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield source
 
     def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[Source]:
-        """Files below a folder that the parts of a pattern match, by the rules of `glob`."""
+        """Files below a folder that match the parts of a pattern, by the rules of `glob`."""
         waiting, visited = deque([(base, pattern)]), set()
         while waiting:
             folder, parts = waiting.popleft()
@@ -264,7 +268,7 @@ class _Search:
                     yield source
 
     def _is_ours(self, folder: str) -> bool:
-        """Whether DivOrder wrote a folder; if so, it is skipped."""
+        """Whether DivOrder wrote a folder; such folders are skipped."""
         real = real_place(folder)
         is_ours = self.is_own(real) or self._is_output(folder) or self._is_store(folder)
         if is_ours:
@@ -272,11 +276,11 @@ class _Search:
         return is_ours
 
     def is_own(self, real: str) -> bool:
-        """Whether a path without links lies in a folder that this run writes."""
+        """Whether a path without links is in a folder that this run writes."""
         return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
 
     def _matching(self, folder: str, part: str) -> Iterator[tuple[str, Entry]]:
-        """Path and entry of everything in a folder that one part of a pattern matches."""
+        """Path and entry of everything in a folder that matches one part of a pattern."""
         if not _MAGIC.search(part):
             path = os.path.join(folder, part)
             yield path, self._entry(path)
@@ -296,10 +300,10 @@ class _Search:
         return False
 
     def _is_output(self, folder: str) -> bool:
-        """Whether a folder holds an output or an export, or the rest of one whose run was killed."""
+        """Whether a folder holds an output or an export, or the remains of a killed run's."""
         names = self._entries(folder)
         place = as_place(folder)
-        # The manifest of an export lies beside it; that of an old one lies in it.
+        # An export's manifest lies beside it; an old export's lies in it.
         has_manifest = OLD_EXPORT_MANIFEST in names or is_file(
             self._file_entry(str(file_at(place, EXPORT_MANIFEST)))
         )
@@ -311,12 +315,12 @@ class _Search:
 def _unreadable(error: OSError) -> InputError:
     return InputError(
         f"input.paths: {error.filename} cannot be listed: {error.strerror}; make it readable for this user, or name "
-        "what else is to be read"
+        f"other paths"
     )
 
 
 def _ending(name: str) -> str:
-    """The end of a name that tells the kind of a file: `.csv`, `.jsonl.zip`, `.csv.gz`."""
+    """The end of a name that shows a file's kind: `.csv`, `.jsonl.zip`, `.csv.gz`."""
     *_, before, last = ("", "", *Path(name.lower()).suffixes)
     both = before in (*JSONL_SUFFIXES, *PARQUET_SUFFIXES) or last in CODECS
     return (before + last if both else last) or "without suffix"

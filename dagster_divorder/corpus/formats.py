@@ -1,5 +1,4 @@
-"""What the records of an input hold, where the settings leave it open: the first record tells that is a text or has a
-form."""
+"""The form of an input's records if the settings leave it open: the first record with a text or a form decides."""
 
 from __future__ import annotations
 
@@ -16,13 +15,12 @@ from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Inputs
 
 LOOKED_AT = 100
-"""Records that are looked at until one tells."""
+"""Most records read until one decides."""
 
 
 def recognised(settings: Settings) -> Settings:
-    """The settings with the format of each input that has none, by its first record. Texts stay "auto", and so does an
-    input that has a text field or a template of its own, that lies at a URL, or that cannot be read: reading it says
-    why."""
+    """The settings with the format of each input that has none, by its first records. "auto" stays for texts, and for
+    an input with a text field or a template, at a URL, or unreadable: reading it reports why."""
     formats = [_format(block, settings) for block in settings.input.each]
     if all(block.format == name for block, name in zip(settings.input.each, formats, strict=True)):
         return settings
@@ -37,7 +35,7 @@ def recognised(settings: Settings) -> Settings:
 
 
 def _format(block: Input, settings: Settings) -> str:
-    # Every look at a URL is a request.
+    # Every access to a URL is a request.
     named = (
         block.template is not None or "text_field" in block.model_fields_set or any(map(is_url, block.paths))
     )

@@ -1,11 +1,11 @@
-"""Turns blocks of the input into stored fragments and a view. Only records that are new under this key are parsed.
+"""Turns blocks of the input into stored fragments and a view. Parses only records that are new under this key.
 
-The id of a record is the hash of its raw bytes, that of a document the hash of its text. New ones gather in a pair of
-fragments. Its documents are written first, so no stored record lacks its document; a killed run loses at most the open
-pair. Only the view refers to fragments. For a file's prefix that an earlier run read, rows and rejects come from the
-view and the rejects of that run.
+A record's id is the hash of its raw bytes, a document's id the hash of its text. New records and documents fill a pair
+of fragments. Documents are written first, so no stored record lacks its document; a killed run loses at most the open
+pair. Only the view refers to fragments. If an earlier run read a file's prefix, the prefix's rows and rejects come from
+that run's view and rejects.
 
-The way of a block: corpus.py (files) -> inputs.py (read) -> blocks.py (compared with known records, parsed) ->
+The path of a block: corpus.py (files) -> inputs.py (read) -> blocks.py (compared with known records, parsed) ->
 ingest.py -> pairs.py (fragments); at the end of a file, its state.
 """
 
@@ -48,7 +48,7 @@ from dagster_divorder.store.view import View
 
 _SHOWN_REJECTS = 10
 _WAITING_PAIRS = 1
-"""Most pairs of fragments that wait to be written while reading goes on: it bounds memory."""
+"""Most pairs of fragments that wait for the writer during reading; bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,7 @@ class Before:
 
 
 class Unfinished(NamedTuple):
-    """A last line without newline that is no whole JSON: its file, its number, its first byte's offset, and its first
-    bytes."""
+    """A last line without newline that is incomplete JSON: its file, number, offset and first bytes."""
 
     file: str
     line: int
@@ -75,22 +74,22 @@ class Survey:
     """Figures of one reading of the input."""
 
     version: str
-    """Hash of the key, of the record ids in input order, and of any rejects: equal inputs have equal versions, whatever
+    """Hash of the key, of the record ids in input order, and of any rejects. Equal inputs have equal versions, whatever
     the fragments."""
     records: int
     distinct_records: int
     documents: int
     multiset: Multiset
-    """The accepted records, to compare with those of an output."""
+    """The accepted records, to compare with an output's."""
     rejected: int
     new_records: int
     new_documents: int
     unfinished: tuple[Unfinished, ...]
     """Last lines, left for the next run."""
     stored: dict[str, dict[str, int]]
-    """For "records" and "documents": the number of accepted ones in each fragment that was stored before."""
+    """For "records" and "documents": the number of accepted ones in each previously stored fragment."""
     ids: np.ndarray
-    """The first half of the id of every document, uint64 (documents,); empty for a reading that stores."""
+    """The first half of every document id, uint64 (documents,); empty if the reading stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +101,13 @@ class Ingested:
     rejects: str
     """File of the refused records."""
     states: tuple[FileState, ...]
-    """States of the files that the next run can recognise."""
+    """States of files that the next run can recognise."""
     text_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place in the reading of the input: the accepted records, the number of refused ones, bytes of rejects."""
+    """A point in the reading of the input: numbers of accepted and refused records, and bytes of rejects."""
 
     accepted: Multiset
     refused: int
@@ -118,7 +117,7 @@ class _Place:
 class Ingest:
     """One reading of the input into the store; a context manager that closes its writer and temporary files.
 
-    A `dry` one stores nothing, and has only a `survey`.
+    A `dry` reading stores nothing and has only a `survey`.
     """
 
     def __init__(
@@ -136,12 +135,12 @@ class Ingest:
         self.kind = kind
         self._shape, self._unit = DEFAULT_SHAPE, ""
         self._dry = dry
-        # One thread compresses and writes, in the order of the flushes, while the next blocks are parsed.
+        # One thread compresses and writes, in the order of the flushes, while this one parses the next blocks.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
         self._writing: deque[Future[None]] = deque()
         self._documents = FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
         self._records = FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
-        # The contents of the open pair of fragments, or the picks that they are written from.
+        # The contents of the open pair of fragments, or the picks to write them from.
         self._open: list[Any] = []
         self._jobs = Jobs()
         self._new_text_bytes = 0
@@ -162,7 +161,7 @@ class Ingest:
         self._accepted = Multiset()
         self._begun = self._whole = _Place(Multiset(), 0, 0)
         self._file_states: list[FileState] = []
-        # Of the earlier view, only these rows stay in memory.
+        # Only these rows of the earlier view stay in memory.
         self._kept_rows = self._records.rows_of(before.view) if before else None
         self._kept_rejects = b""
         self.known: Sequence[FileState] = ()
@@ -183,7 +182,7 @@ class Ingest:
     def _load(self) -> None:
         def find_documents(index: Mapping[str, np.ndarray]) -> bool:
             rows = self._documents.ids.find(index["document"])
-            # A record whose document is gone counts as new.
+            # A record without its document counts as new.
             sound = bool((rows >= 0).all())
             if sound:
                 self._document_of.append(compact(rows))
@@ -193,7 +192,7 @@ class Ingest:
         self._records.load(find_documents)
 
     def begin(self, file: InputFile) -> None:
-        """Begin the next file of the input with the records of its known prefix."""
+        """Begins the next file of the input with the records of its known prefix."""
         self._begun = self._place()
         self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
         if file.kept:
@@ -201,7 +200,7 @@ class Ingest:
         self._whole = self._place()
 
     def end(self, read: FileState | None) -> None:
-        """End the file. read: the state of its bytes (`InputFile.end`)."""
+        """Ends the file. read: the state of its bytes (`InputFile.end`)."""
         if self._unfinished and self._unfinished[-1].byte < 0:
             self._unfinished[-1] = self._unfinished[-1]._replace(byte=read.size if read else 0)
         if read:
@@ -236,7 +235,7 @@ class Ingest:
             )
 
     def add(self, block: Records | LongRecord) -> None:
-        """Add the next block of the file that has begun."""
+        """Adds the next block of the open file."""
         if isinstance(block, LongRecord):
             line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
             self._reject(block.path, line, block.number, reason)
@@ -256,14 +255,14 @@ class Ingest:
     def _refuse(self, path: str, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
             if refusal.unfinished:
-                # The end of the file tells where it begins.
+                # The line's place counts from the end of the file.
                 self._unfinished.append(Unfinished(path, refusal.number, -1, refusal.raw[:SHOWN_BYTES]))
                 break
             line = reject_line(path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
             self._reject(path, line, refusal.number, refusal.reason)
 
     def _store(self, new: Parsed) -> np.ndarray:
-        """Add m distinct new records and their new documents to the open pair of fragments; returns the record rows,
+        """Adds m distinct new records and their new documents to the open pair of fragments; returns the record rows,
         int64 (m,)."""
         once = distinct(new.document_ids)
         document_rows = self._documents.ids.find(new.document_ids[once.first])
@@ -317,8 +316,8 @@ class Ingest:
         """Figures of the whole input, once all blocks are added.
 
         Raises:
-            RejectLimitError: too many records were refused; the fragments of this reading are removed again.
-            InputError: no record was accepted.
+            RejectLimitError: too many records were refused; this reading's fragments are removed again. InputError: no
+            record was accepted.
         """
         self._check(max_reject_share)
         self._document_of = [document_row := np.concatenate(self._document_of)]
@@ -357,23 +356,21 @@ class Ingest:
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
                 f"{looks}Correct the input (or {shape.setting}), or raise input.max_reject_share"
             )
-        # An input must hold records, however small its share.
+        # Each input must hold records, however small its share.
         for shape, (first, looks) in self._first_of.items():
             if not self._accepted_of[shape]:
                 self.abandon()
                 with shape.naming():
                     raise InputError(
-                        f"the input holds no records to use: all {self._refused_of[shape]:,} were refused, the first: "
-                        f"{first}\n{looks}Correct the input (or {shape.setting})"
+                        f"the input holds no usable records: all {self._refused_of[shape]:,} were refused, the "
+                        f"first: {first}\n{looks}Correct the input (or {shape.setting})"
                     )
         if not self._accepted.records:
             message = "the input holds no records; expected at least one JSONL line or Parquet row"
             if self._unfinished:
                 file, line, _, begins = self._unfinished[0]
-                looks = looks_like(begins) or "a line that is still being written, or was cut short"
-                message = (
-                    f"{message}. {file}:{line}, which ends without a newline and is no whole JSON, is {looks}"
-                )
+                looks = looks_like(begins) or "a line still being written, or truncated"
+                message = f"{message}. {file}:{line}, which ends without a newline and is incomplete JSON, is {looks}"
             raise InputError(message)
 
     def _reject_lines(self) -> bytes:
@@ -383,10 +380,10 @@ class Ingest:
     def finish(
         self, max_reject_share: float, write: Callable[[Sequence[list[Pair]]], object] | None = None
     ) -> Ingested:
-        """Store the open pair, `write` surveyed ones, and return the view of the whole input.
+        """Stores the open pair, `write`s surveyed pairs, and returns the view of the whole input.
 
         Raises:
-            RejectLimitError, InputError: as `survey` does.
+            RejectLimitError, InputError: see `survey`.
         """
         survey = self.survey(max_reject_share)
         self._flush()
@@ -395,7 +392,7 @@ class Ingest:
         if write:
             write(self._jobs)
         used = np.zeros(self._documents.ids.size, dtype=bool)
-        # All look-ups are done: their memory is free for the view.
+        # No more look-ups: frees their memory for the view.
         self._records.ids, self._documents.ids, self._kept_rows = IdIndex(), IdIndex(), None
         record_row = _concatenated(self._record_rows)
         document_row = _concatenated(self._document_of)[record_row]
@@ -412,7 +409,7 @@ class Ingest:
         )
 
     def abandon(self) -> None:
-        """Remove the fragments that this reading stored; surveyed ones are not written yet."""
+        """Removes the fragments that this reading stored; surveyed fragments are not written yet."""
         self._await_writes(0)
         if self._jobs:
             return
@@ -421,7 +418,7 @@ class Ingest:
 
 
 def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
-    """The arrays as one; clears the list, so that their memory is free."""
+    """The arrays as one; clears the list to free their memory."""
     whole = np.concatenate(arrays)
     arrays.clear()
     return whole

@@ -1,14 +1,14 @@
 """The records of one input file, block by block, in order.
 
 A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
-all its columns. Blank lines are no records. A last line that has no terminator, begins an object and is not valid JSON
-is a line still being written: it is left for the next run. (In a compressed file and at a URL it is refused: nobody
-appends to those in place.)
+all its columns. Blank lines are not records. A last line without terminator that begins an object but is not valid JSON
+is still being written: it is left for the next run. (In a compressed file and at a URL it is refused: nobody appends to
+these in place.)
 
-Guarantee: the same records whatever the sizes of the blocks, in time that is linear in the file. A line that is longer
-than a record may be is never in memory whole. Memory: a few times BLOCK_BYTES and the longest record.
-Known weakness: a Parquet row is decoded before its size is known, and a page of a column, by most writers some 1,024
-rows of any size, is in memory whole.
+Guarantee: the same records whatever the block sizes, in time linear in the file. A line beyond the limit of a record is
+never whole in memory. Memory: a few times BLOCK_BYTES and the longest record. Known weakness: a Parquet row is decoded
+before its size is known, and a whole page of a column is in memory. Most writers put some 1,024 rows of any size into a
+page.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet",)
 BLOCK_BYTES = 8 << 20
 BLOCK_LINES = 8192
-"""Most lines of a block: a fragment is closed behind a block, so its rows are less than twice what they should be."""
+"""Most lines of a block: fragments close after a block, so they have less than twice the intended rows."""
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
-"""Read from each column of a Parquet file at a time."""
+"""Bytes read from each column of a Parquet file at a time."""
 SHOWN_BYTES = 1024
-"""Bytes of a record that is too long that are kept for its reject."""
+"""Bytes of a too long record that its reject keeps."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -58,12 +58,12 @@ class LineBlock:
     lines: list[bytes]
     numbers: Sequence[int]
     unterminated: bool = False
-    """The last line of this block ends the file without a terminator."""
+    """The block's last line ends the file without a terminator."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Consecutive rows of one Parquet file, `first` being the 1-based number of the first."""
+    """Consecutive rows of one Parquet file. first: the 1-based number of the first row."""
 
     path: str
     rows: pa.RecordBatch
@@ -72,15 +72,15 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True)
 class LongRecord:
-    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, the bytes of it that were read,
-    and its first bytes."""
+    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, its bytes read, and its first
+    bytes."""
 
     path: str
     number: int
     size: int
     begins: bytes
     unterminated: bool = False
-    """The line ends the file without a terminator, so that it may grow."""
+    """The line ends the file without a terminator, so it may grow."""
 
 
 Block = LineBlock | RowBlock | LongRecord
@@ -90,7 +90,7 @@ def kind_of(path: Source) -> Kind:
     """Kind of a file, from its name.
 
     Raises:
-        InputError: the name ends in neither.
+        InputError: the name has neither ending.
     """
     if kind := kind_by_name(path):
         return kind
@@ -111,7 +111,7 @@ def kind_by_name(path: Source) -> Kind | None:
 
 
 def is_plain(path: Source) -> bool:
-    """Whether a JSONL file is uncompressed, by its name: such a file may grow in place."""
+    """Whether a JSONL file is uncompressed, by its name; such a file may grow in place."""
     return path.suffix.lower() not in CODECS
 
 
@@ -121,23 +121,24 @@ def read_lines(
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
     until: tuple[int, int] | None = None,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of about `BLOCK_BYTES` and at most `BLOCK_LINES`; a line of more than `limit`
-    bytes comes by itself.
+    """Lines of a JSONL file in blocks of about `block_bytes` and at most `BLOCK_LINES`; a line of more than `limit`
+    bytes is a block of its own.
 
     Args:
-        file: the plain file, open; by default it is opened.
-        prefix: the part of the file that is known; reading starts behind it, and it grows by each whole line.
-        until: (first, last): only lines whose line feed lies in these bytes, the first of which begins at the end of
-            `prefix`. The bytes behind their last line feed then come as an unterminated line.
+        file: the open plain file; by default it is opened.
+        prefix: the known part of the file; reading starts after it, and it grows by each whole line. until: (first,
+        last): yields only lines whose newline falls in [first, last). The first line begins at the end of `prefix`.
+        Bytes after the last newline come as an unterminated line.
 
     Raises:
-        InputError: the file cannot be read, is compressed otherwise than its name says, or its compressed data is
-            damaged or cut short.
+        InputError: the file cannot be read, its compression differs from its name's, or its compressed data is damaged
+            or truncated.
     """
     prefix = prefix or PrefixHashes()
     plain = is_plain(path)
-    # The open line in pieces, joined when it ends.
+    # The open line in pieces, joined at its end.
     pieces: list[bytes] = []
     size = 0
     long: _LongLine | None = None
@@ -150,7 +151,7 @@ def read_lines(
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
         at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
-        while chunk := source.read(min(BLOCK_BYTES, (first if at < first else last) - at)):
+        while chunk := source.read(min(block_bytes, (first if at < first else last) - at)):
             at += len(chunk)
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
@@ -174,7 +175,7 @@ def read_lines(
             size += len(rest)
             if size > limit:
                 long, pieces, size = _LongLine(prefix, pieces), [], 0
-    # Nobody appends to a compressed file in place, so its last line is whole.
+    # Nobody appends to a compressed file in place, so its last line is complete.
     if long:
         yield long.record(path, prefix.lines, unterminated=plain)
     elif rest := b"".join(pieces):
@@ -183,7 +184,7 @@ def read_lines(
 
 
 class _LongLine:
-    """A line beyond the limit: its size, its first bytes, and the prefix of the file with the line so far."""
+    """A line beyond the limit: its size, its first bytes, and the file's prefix with the line so far."""
 
     def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
         self.size = 0
@@ -204,8 +205,8 @@ class _LongLine:
 def _blocks(
     path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
 ) -> Iterator[LineBlock | LongRecord]:
-    """Whole lines as blocks; a line of more than `limit` bytes comes by itself. before: number of lines of the file
-    before them. opens: the first of them is the first of the file."""
+    """Whole lines as blocks; a line of more than `limit` bytes is a block of its own. before: number of earlier lines
+    of the file. opens: the first line is the file's first."""
     long = [at for at, line in enumerate(lines) if len(line) > limit]
     for low, high in pairwise([-1, *long, len(lines)]):
         if low >= 0:
@@ -233,18 +234,18 @@ def _line_block(
 
 @contextlib.contextmanager
 def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
-    """Turns an OSError of a file that is read up to the end of `prefix` into an InputError."""
+    """Turns an OSError into an InputError. prefix: the part of the file read so far."""
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"{path} vanished while it was read; run again") from None
+        raise InputError(f"{path} vanished during reading; run again") from None
     except OSError as error:
         remedy = "copy it again, or leave it out of input.paths"
         if isinstance(error, PermissionError):
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
-            remedy = "a compressed file that is damaged or cut short must be copied or compressed again"
-        # A reader that starts in the middle knows no line numbers.
+            remedy = "copy or compress a damaged or truncated compressed file again"
+        # A reader that starts in the middle does not know line numbers.
         place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
         raise InputError(
             f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
@@ -271,14 +272,16 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
         plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
         looks = f"plain JSONL; rename it to {path.name[: -len(named)]}" if plain else looks_like(begins)
         if looks:
-            raise InputError(f"{path} holds no {CODECS[named].name} data, as its name says: it is {looks}")
+            raise InputError(
+                f"{path} does not hold {CODECS[named].name} data, although its name says so: it is {looks}"
+            )
 
 
 def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
     """Columns of a Parquet file.
 
     Raises:
-        InputError: the file is no Parquet, or its columns differ from `expected`, the first file's.
+        InputError: the file is not Parquet, or its columns differ from `expected`, the first file's.
     """
     with _open_parquet(path, expected) as (_, schema):
         return schema
@@ -303,15 +306,15 @@ def read_rows(
 
 
 def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
-    """(first row, end) of parts of a Parquet file with row groups of some `size` bytes each; an end of None is that of
-    the file. The blocks of the parts are the blocks of the file.
+    """(first row, end) of parts of a Parquet file, made of row groups of some `size` bytes; an end of None is the
+    file's end. The parts have the same blocks as the file.
 
     Raises:
         InputError: the file is no Parquet.
     """
     with _open_parquet(path, None) as (file, schema):
         step, first, row, part_size = _rows_at_once(file), [0], 0, 0
-        # Arrow ends a batch with a row group where dictionaries change.
+        # Arrow ends a batch with a row group if dictionaries change.
         for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
             group = file.metadata.row_group(number)
             aligned = -(-row // step) * step
@@ -351,11 +354,11 @@ def read_batches(
     fields: Sequence[str] | None = None,
     within: tuple[int, int | None] = (0, None),
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or those that hold some `fields`.
-    A file without rows gives an empty batch: its columns may be wrong, too.
+    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or the columns of some `fields`. A
+    file without rows gives an empty batch, because its columns may be wrong too.
 
     Raises:
-        InputError: the file is no Parquet, or its columns differ from `schema`, the first file's.
+        InputError: the file is not Parquet, or its columns differ from `schema`, the first file's.
     """
     import pyarrow as pa
 
@@ -367,9 +370,9 @@ def read_batches(
         try:
             for rows in _batches(file, None if fields is None else wanted.names, *within):
                 if fields is not None:
-                    # Arrow takes a column called `a.b` for the field `b` of a column `a` as well.
+                    # Arrow also takes a column called `a.b` for the field `b` of a column `a`.
                     rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
-                # Casts only columns that differ: Arrow casts lists of nulls, for one, wrongly.
+                # Casts only columns that differ: Arrow miscasts lists of nulls, for example.
                 columns = [
                     column if column.type.equals(field.type) else column.cast(field.type)
                     for column, field in zip(rows.columns, wanted, strict=True)
@@ -380,8 +383,8 @@ def read_batches(
                 read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {within[0] + read:,}, or has a type that Arrow cannot read: {error}; "
-                "copy it again, or rewrite it with other types"
+                f"{path} is damaged after row {within[0] + read:,}, or Arrow cannot read one of its types: {error}; "
+                f"copy it again, or rewrite it with other types"
             ) from error
         if not read:
             empty = [pa.nulls(0, field.type) for field in wanted]
@@ -412,7 +415,7 @@ def _batches(
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Rows that take about BLOCK_BYTES in the row group with the largest rows, at most BLOCK_ROWS."""
+    """Number of rows of about BLOCK_BYTES in the row group with the largest rows, at most BLOCK_ROWS."""
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
@@ -443,10 +446,10 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
     with contextlib.ExitStack() as opened:
         try:
             source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
-            # Through a buffer: a row group may be all of the file.
+            # Through a buffer: a row group may be the whole file.
             file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
             schema = file.schema_arrow
-            # Arrow takes no rows of string views; a Parquet file holds the same for strings.
+            # Arrow cannot take rows of string views; in a Parquet file they are the same as strings.
             schema = pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             looks = _looks(path)
@@ -455,8 +458,8 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
             ) from error
         if expected is not None and not schema.equals(expected):
             raise InputError(
-                f"{path} has other columns than the files before it: {_describe(schema)}; "
-                f"expected {_describe(expected)}; rewrite it with that schema, or give it an [[input]] block of its own"
+                f"{path} has other columns than earlier files: {_describe(schema)}; expected {_describe(expected)}; "
+                f"rewrite it with this schema, or give it its own [[input]] block"
             )
         yield file, schema
 

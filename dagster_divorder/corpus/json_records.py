@@ -1,6 +1,6 @@
-"""JSON as orjson reads it, and two common things that it does not read.
+"""JSON as orjson reads it, plus two common cases that orjson does not read.
 
-`NaN` and `Infinity`, which Python's json writes for such floats, are no JSON: they are read as null, so that no record
+`NaN` and `Infinity`, which Python's json writes for such floats, are not JSON. They are read as null, so that no record
 is lost for a number that nobody uses. orjson turns whole numbers beyond 64 bits into floats; `with_exact_integers`
 keeps their digits.
 """
@@ -21,17 +21,17 @@ def parse(line: bytes) -> Any:
     """The JSON value of a line.
 
     Raises:
-        orjson.JSONDecodeError: it is none.
+        orjson.JSONDecodeError: the line is not JSON.
     """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
         if b"NaN" not in line and b"Infinity" not in line:
             raise
-        # Strings match too, and stay as they are: words in them are no literals.
+        # Strings match too and stay unchanged: words in them are not literals.
         return orjson.loads(_NO_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", line))
 
 
 def with_exact_integers(line: bytes) -> bytes:
-    """The same line with whole numbers of 19 digits and more as strings."""
+    """The line with whole numbers of 19 digits and more as strings."""
     return _LARGE.sub(lambda match: match[0] if match[0][:1] == b'"' else b'"%s"' % match[0], line)

@@ -1,8 +1,8 @@
-"""Parquet files of the user's own whose rows belong to documents, by a key column.
+"""The user's own Parquet files, whose rows belong to documents by a key column.
 
-Letters: n rows of a block. The key column tells the document of each row: the records' own id, under the name of its
-field, `record_id` or `doc_id` (hexadecimal, as `load_results().documents` shows them) or `row`, the number of a record
-in input order. Rows of a file count from 0.
+Letters: n rows of a block. The key column names the document of each row: by the records' own id, under its field's
+name; by `record_id` or `doc_id` (hexadecimal, as in `load_results().documents`); or by `row`, a record's number in
+input order. Rows of a file count from 0.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 KeyedBy = Literal["id", "record_id", "doc_id", "row"]
 KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
-"""Key columns, the preferred ones first. `id` stands for the records' own ids, whatever their field is called."""
+"""Key columns, preferred ones first. `id` means the records' own ids, whatever their field is called."""
 
 
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
     """(the columns of a Parquet file; its number of rows).
 
     Raises:
-        InputError: it is no Parquet file.
+        InputError: the file is not Parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -43,11 +43,11 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
 
 
 def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -> tuple[KeyedBy, str]:
-    """How the rows of a file are keyed, and the column that tells it. id_field: the field of the records' own ids.
-    what: the thing that a row holds, for messages.
+    """How the rows of a file are keyed, and the key column. id_field: the field of the records' own ids. what: the noun
+    for a row's content, for messages.
 
     Raises:
-        InputError: there is no such column, or it is of another type.
+        InputError: the column is missing or has another type.
     """
     import pyarrow as pa
 
@@ -56,23 +56,23 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
     if keyed_by is None or key is None:
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise InputError(
-            f"{path} has the columns {columns}; expected one that says whose {what} a row is: doc_id or record_id, "
-            "as load_results(store).documents shows them, row, the number of a record in input order from 0, or "
+            f"{path} has the columns {columns}; expected a key column for each row's {what}: doc_id or record_id, as "
+            f"in load_results(store).documents; row, the number of a record in input order from 0; or "
             f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
         )
     if schema.names.count(key) > 1:
-        raise InputError(f"{path} has several columns {key!r}; rename all but the one that is meant")
+        raise InputError(f"{path} has several columns {key!r}; rename all but one")
     kind = schema.field(key).type
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     if keyed_by == "id" and not may_hold_ids(text):
         raise InputError(
-            f"{path}: the column {key!r} is of type {kind}; expected strings or whole numbers, or bytes or UUIDs"
+            f"{path}: the column {key!r} has type {kind}; expected strings, whole numbers, bytes or UUIDs"
         )
     if keyed_by == "row" and not pa.types.is_integer(kind):
-        raise InputError(f"{path}: the column 'row' is of type {kind}; expected whole numbers")
+        raise InputError(f"{path}: the column 'row' has type {kind}; expected whole numbers")
     if keyed_by in ("record_id", "doc_id") and not is_text(text):
         raise InputError(
-            f"{path}: the column {key!r} is of type {kind}; expected strings of 32 hexadecimal digits"
+            f"{path}: the column {key!r} has type {kind}; expected strings of 32 hexadecimal digits"
         )
     return keyed_by, key
 
@@ -80,19 +80,19 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
 def key_values(
     path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int, what: str
 ) -> np.ndarray:
-    """Keys of consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own ids
-    the hashes of their text). what: the thing that a row holds, for messages.
+    """Keys of consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own ids,
+    hashes of their text). what: the noun for a row's content, for messages.
 
     Raises:
-        InputError: a key is null, or no id.
+        InputError: a key is null or not an id.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if (at := first_true(column.is_null())) >= 0:
         raise InputError(
-            f"{path}: {key!r} is null in row {first + at}; expected to be told whose {what} that is: fill it in, or "
-            "leave out the row"
+            f"{path}: {key!r} is null in row {first + at}; expected the key of this row's {what}: fill it in, or "
+            f"leave out the row"
         )
     if keyed_by == "row":
         return column.cast(pa.int64()).to_numpy()
@@ -101,8 +101,8 @@ def key_values(
     text = column.cast(pa.large_string())
     if (at := first_true(pc.invert(pc.match_substring_regex(text, "^[0-9a-fA-F]{32}$")))) >= 0:
         raise InputError(
-            f"{path}: {key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal "
-            "digits, as load_results(store).documents shows them"
+            f"{path}: {key!r} is {text[at].as_py()!r} in row {first + at}; expected 32 hexadecimal digits, as in "
+            f"load_results(store).documents"
         )
     return words(bytes.fromhex("".join(text.to_pylist())))
 
@@ -110,14 +110,14 @@ def key_values(
 def read_columns(
     path: Path, columns: Sequence[str], block: int, rows: np.ndarray | None = None
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """(first row, columns) of at most `block` consecutive rows; with `rows`, int64 (n,), rising, only of row groups
-    that hold some of these."""
+    """(first row, columns) of at most `block` consecutive rows. rows: int64 (n,), rising; if given, reads only row
+    groups that hold some of them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     first = 0
     try:
-        # Through a buffer: else a whole row group, often the whole file, is in memory.
+        # Through a buffer; otherwise a whole row group, often the whole file, is in memory.
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             for group in range(file.num_row_groups):
                 end = first + file.metadata.row_group(group).num_rows
@@ -131,5 +131,5 @@ def read_columns(
 
 
 def first_true(flags: pa.BooleanArray) -> int:
-    """Position of the first true flag, -1 where none is true."""
+    """Position of the first true flag, -1 if none is true."""
     return int(flags.index(True).as_py())

@@ -1,8 +1,8 @@
-"""Recognises content without one text a record, and says what to do: chats, pairs, one JSON array, a web page that was
-saved under the name of a corpus. Opens no file.
+"""Recognises content without one text a record, such as chats, pairs, one JSON array, or a web page saved as a corpus,
+and gives the remedy. Opens no file.
 
-Known weakness: it looks at one record or at the first bytes of a file, so its findings only explain errors and
-warnings; they refuse nothing.
+Known weakness: sees only one record or the first bytes of a file. So findings only explain errors and warnings; they
+refuse nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ KINDS: dict[Form, str] = {
     "prompt_completion": "prompt and completion records",
     "alpaca": "instructions or questions with answers",
 }
-"""What records of a form are called."""
+"""Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
 MIN_RECORDS, LABEL_BYTES = 20, 32
-"""Fewest records whose texts are compared, and the mean size below which texts may be labels."""
+"""Fewest records with texts to compare, and the mean size below which texts may be labels."""
 
 
 class Structure(NamedTuple):
-    """Fields of a record that belong together. kind: the name of such records. form: as `input.format` names it, None
-    where it names none."""
+    """Fields of a record that belong together. kind: the name of such records. form: its name in `input.format`, None
+    if it has none."""
 
     kind: str
     fields: tuple[str, ...]
@@ -47,22 +47,22 @@ class Structure(NamedTuple):
         return f"{self.kind} ({', '.join(map(repr, self.fields))})"
 
     def said(self, *, by_jq: bool = True) -> str:
-        """What the records are and what to do, as the end of a message. by_jq: jq can read them."""
+        """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
         if self.form:
             return f"{self.name}: set input.format = {json.dumps(self.form)}, and no input.text_field"
         if len(self.fields) == 1:
             field = json.dumps(self.fields[0])
             jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
-            return f"{self.name}; a list of turns is read under the name 'messages': rename the field{jq}"
+            return f"{self.name}; lists of turns are read from the field 'messages': rename the field{jq}"
         return (
-            f"{self.name}, and which of these are the question and the answer cannot be told: call them 'instruction' "
-            "and 'output' for a chat, or make a text of them by input.template; or, for one field alone, set "
+            f"{self.name}, but it is unclear which fields are question and answer: call them 'instruction' and "
+            f"'output' for a chat, or join them into a text by input.template; or, for one field alone, set "
             f"input.text_field = {json.dumps(self.fields[-1])}"
         )
 
 
 def structure_of(record: Mapping[str, Any]) -> Structure | None:
-    """The fields of a record that belong together, None where its names and values show none."""
+    """The fields of a record that belong together; None if names and values show none."""
     if form := form_of(record):
         return Structure(KINDS[form], fields_of(record, form), form)
     if lists := [name for name, value in record.items() if is_turns(value)]:
@@ -75,7 +75,7 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
 
 
 def characters(value: Any) -> int:
-    """Characters of the strings in a JSON value, at any depth."""
+    """Number of characters in the strings of a JSON value, at any depth."""
     count, waiting = 0, [value]
     while waiting:
         value = waiting.pop()
@@ -87,38 +87,36 @@ def characters(value: Any) -> int:
 
 
 def looks_like(begins: bytes, form: str = "text") -> str:
-    """What the first bytes of a refused record, or of an unreadable file, look like and what to do: the end of a
-    sentence, "" if unknown. form: `Input.form`; only texts may need another."""
+    """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
+    "" if unknown. form: `Input.form`; only texts may need another form."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
-        return "zero bytes, as of a file that was not written to its end; copy it again"
+        return "zero bytes, as in an incompletely written file; copy it again"
     if begins.startswith((b"\xff\xfe", b"\xfe\xff")) or begins[:64].count(0) > len(begins[:64]) // 3:
         return "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8 IN > OUT`"
     if start.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, not the file that it stands for; fetch that with `git lfs pull`"
+        return "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`"
     if start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<") and b"<html" in start):
-        return (
-            "an HTML page, such as that of a sign-in; download the file again with the access that it needs"
-        )
+        return "an HTML page, such as a sign-in page; download the file again with the required access"
     if start.startswith((b"<?xml", b"<error")):
         code = re.search(rb"<Code>([^<]{1,80})</Code>", head[:1024])
         error = f" ({code[1].decode(errors='replace')})" if code else ""
-        return f"XML, such as the error{error} of an object store; download the file again with the access it needs"
+        return f"XML, such as the error{error} of an object store; download the file again with the required access"
     if head.startswith(b"PAR1"):
         return "Parquet; rename the file to .parquet"
     if head.startswith(b"PK\x03\x04"):
         return "a zip archive; unpack it"
     if head.startswith(b"["):
-        return "a JSON array; where it holds the records, write one a line with `jq -c '.[]' IN > OUT.jsonl`"
+        return "a JSON array; if it holds the records, write one a line with `jq -c '.[]' IN > OUT.jsonl`"
     if container := re.match(rf'{{\s*"({"|".join(_CONTAINERS)})"\s*:\s*\[\s*(?:{{|$)'.encode(), head):
         write = f"write one a line with `jq -c '.{container[1].decode()}[]' IN > OUT.jsonl`"
         return f"one object that holds the records in {container[1].decode()!r}; {write}"
     if head.strip() == b"{":
         return "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`"
-    # The head of a table has no control characters: damaged data is no CSV.
+    # A table's head has no control characters: damaged data is not CSV.
     if re.match(rb'["\w][^{}\x00-\x08\x0e-\x1f]*?[,;\t]', head.partition(b"\n")[0]) and _is_text(head):
-        return f"no JSON; where it is CSV, {CSV_REMEDY}"
+        return f"not JSON; if it is CSV, {CSV_REMEDY}"
     try:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
@@ -127,7 +125,7 @@ def looks_like(begins: bytes, form: str = "text") -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether the beginning of a file is UTF-8; its last character may be cut."""
+    """Whether the beginning of a file is UTF-8; its last character may be incomplete."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -141,18 +139,18 @@ def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
     if structure := structure_of(record):
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
-        return f"the error of a server ({str(error)[:80]}); download the file again with the access that it needs"
+        return f"the error of a server ({str(error)[:80]}); download the file again with the required access"
     return f"a record with the fields {', '.join(list(record)[:_FIELDS_SHOWN])}" if record else ""
 
 
 def repeated_texts(records: int, texts: int, size: int) -> str:
-    """A warning if records hold far fewer texts than there are records, or texts as short as labels; else "". size:
-    bytes (or characters) of all distinct texts."""
+    """A warning if distinct texts are far fewer than records, or as short as labels; else "". size: bytes (or
+    characters) of all distinct texts."""
     if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * texts):
         return ""
     short = ", as short as labels or ids" if size < LABEL_BYTES * texts else ""
     return (
-        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average{short}. A text "
-        "that repeats is computed once, and trained on as often as it comes; where another field holds the text, set "
-        "input.text_field."
+        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average{short}. A "
+        f"repeated text is computed once and trained on at each occurrence. If another field holds the text, set "
+        f"input.text_field."
     )

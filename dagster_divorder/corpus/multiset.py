@@ -1,9 +1,10 @@
-"""Which records there are and how often, in any order: their number, their bytes, and the sum of their hashes.
+"""A multiset of records, whatever their order: their number, their bytes, and the sum of their hashes.
 
-The sum of the xxh3-128 of all records, modulo 2^128, can be taken block by block. It covers every record read, not the
-stored ones, and shares nothing with ids: if two records of one id were taken for one, or a stored one were lost, the
-sums of input and output would differ. Equal multisets have equal sums; two different ones do with a chance of 2^-128.
-(The sum is no signature: records can be chosen so that it collides. The ids and the manifest's sha256 are signatures.)
+The sum of the xxh3-128 of all records, modulo 2^128, can be computed block by block. It covers every record read, not
+the stored ones, and is independent of ids: if two records with one id were taken for one, or a stored record were lost,
+the sums of input and output would differ. Equal multisets have equal sums; two different ones collide with probability
+2^-128. (The sum is not a signature: records can be chosen to collide. The ids and the manifest's sha256 are
+signatures.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dagster_divorder.store.ids import Content
 
 @dataclass(frozen=True, slots=True)
 class Multiset:
-    """records: how many; hashes: the sum of their hashes; bytes: of lines with their ends, 0 for rows of Parquet."""
+    """records: number of records; hashes: sum of their hashes; bytes: of lines with their ends, 0 for Parquet rows."""
 
     records: int = 0
     hashes: int = 0

@@ -1,4 +1,4 @@
-"""Pairs of fragments: of records, and of the documents that came with them, which are written first."""
+"""Pairs of fragments, one of records and one of their new documents. Documents are written first."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dagster_divorder.store.ids import IdIndex
 from dagster_divorder.store.view import Fragment, View, offsets
 
 KEPT_ROWS = 1 << 16
-"""Rows of a view that are handled at a time."""
+"""Rows of a view handled at a time."""
 _LOADED_IDS = 1 << 20
-"""Ids of stored fragments that are loaded at a time."""
+"""Ids of stored fragments loaded at a time."""
 
 
 class PairContent(NamedTuple):
-    """Content of a pair of fragments: of records, and texts of new documents."""
+    """Content of a pair of fragments: records, and texts of new documents."""
 
     content: pa.Array
     texts: pa.Array
@@ -48,7 +48,7 @@ def put_pair(
     documents: Mapping[str, np.ndarray],
     records: Mapping[str, np.ndarray],
 ) -> None:
-    """Write a pair of fragments with these indexes, documents first, so that no stored record lacks its document."""
+    """Writes a pair of fragments with these indexes, documents first, so that no stored record lacks its document."""
     if len(documents["id"]):
         Fragments(store, DOCUMENTS).put(pa.concat_arrays([texts for _, texts in contents]), documents)
     Fragments(store, folder).put(pa.concat_arrays([content for content, _ in contents]), records)
@@ -57,20 +57,19 @@ def put_pair(
 def record_index(
     ids: np.ndarray, documents: np.ndarray, sizes: np.ndarray, shape: Shape
 ) -> dict[str, np.ndarray]:
-    """The index of n records of a shape: their ids and those of their documents, uint64 (n, 2), and their sizes, int64
-    (n,)."""
+    """The index of n records of a shape: record ids and document ids, uint64 (n, 2), and sizes, int64 (n,)."""
     index = {"id": ids, "document": documents, "size": sizes}
     return {**index, SHAPE: np.full(len(ids), shape.key, np.uint64)} if shape.key else index
 
 
 def joined(index: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The parts of an index of a fragment as one index."""
+    """Parts of a fragment's index as one index."""
     return {column: np.concatenate([part[column] for part in index]) for column in index[0]}
 
 
 class FragmentWriter:
-    """Fragments of one folder: stored ones, those closed by this reading, and the open one. Ids of closed fragments are
-    in memory once, in `ids`."""
+    """Fragments of one folder: stored ones, ones that this reading closed, and the open one. Ids of closed fragments
+    are in memory once, in `ids`."""
 
     def __init__(self, fragments: Fragments, scratch: Path | None, *, dry: bool) -> None:
         self.fragments = fragments
@@ -83,7 +82,7 @@ class FragmentWriter:
         self.open_rows = self.open_bytes = 0
 
     def load(self, take: Callable[[Mapping[str, np.ndarray]], bool]) -> None:
-        """Load the ids of the stored fragments for which `take(index)` is true, in the order of their rows."""
+        """Loads the ids of stored fragments for which `take(index)` is true, in row order."""
         content = self.fragments.files()
         ids, waiting = [np.empty((0, 2), np.uint64)], 0
         for name, index in self.fragments.indexes():
@@ -98,13 +97,13 @@ class FragmentWriter:
         self.ids.add(np.concatenate(ids))
 
     def count_stored(self, used: np.ndarray) -> dict[str, int]:
-        """Number of used rows of each fragment that was stored before."""
+        """Number of used rows of each previously stored fragment."""
         return {name: int(used[low:high].sum()) for name, (low, high) in self._stored().items()}
 
     def stored_bytes(self, used: np.ndarray) -> int:
-        """Bytes of the used rows of the fragments that were stored before."""
+        """Bytes of the used rows of previously stored fragments."""
         size, stored = 0, self._stored()
-        # Without any, new indexes are not read back.
+        # Without stored fragments, new indexes are not read back.
         for name, index in self.fragments.indexes() if stored else ():
             if name in stored:
                 low, high = stored[name]
@@ -112,13 +111,13 @@ class FragmentWriter:
         return size
 
     def _stored(self) -> dict[str, tuple[int, int]]:
-        """Where the rows of each fragment that was stored before begin and end."""
+        """Where the rows of each previously stored fragment begin and end."""
         stored = len(self._names) - len(self._put)
         ends = np.cumsum(self._rows[:stored], dtype=np.int64).tolist()
         return dict(zip(self._names, pairwise([0, *ends]), strict=False))
 
     def rows_of(self, view: View) -> np.ndarray | None:
-        """Rows of the records at the input positions of a view, int (N,); None if one of its fragments is gone."""
+        """Record rows by input position of a view, int (N,); None if one of its fragments is gone."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
         start_of = dict(zip(self._names, starts.tolist(), strict=False))
         if not all(fragment.name in start_of for fragment in view.records):
@@ -130,7 +129,7 @@ class FragmentWriter:
         return rows
 
     def add(self, index: dict[str, np.ndarray]) -> np.ndarray:
-        """Put rows into the open fragment; return their row numbers."""
+        """Puts rows into the open fragment; returns their row numbers."""
         if not self._dry:
             self._open_index.append(index)
             self.open_rows += len(index["id"])
@@ -138,7 +137,7 @@ class FragmentWriter:
         return self.ids.add(row_ids(index))
 
     def close(self) -> dict[str, np.ndarray]:
-        """Close the open fragment; its index."""
+        """Closes the open fragment; returns its index."""
         index = joined(self._open_index) if self._open_index else {}
         if self.open_rows:
             self._names.append(fragment_name(index))
@@ -153,11 +152,10 @@ class FragmentWriter:
             self.fragments.delete(name)
 
     def used(self, rows: np.ndarray) -> tuple[Fragment, ...]:
-        """The fragments that hold the rows, by first use. Changes `rows` to count through these fragments end to
-        end."""
+        """The fragments that hold the rows, by first use. Renumbers `rows` through these fragments laid end to end."""
         starts = np.concatenate([[0], np.cumsum(self._rows, dtype=np.int64)])
         first = np.full(len(self._names), -1, dtype=np.int64)
-        # The last of several values for one place stays: written in reverse, that is the first use.
+        # The last value written to a place stays; written in reverse, this is the first use.
         for low in reversed(range(0, len(rows), KEPT_ROWS)):
             fragment = np.searchsorted(starts, rows[low : low + KEPT_ROWS], side="right") - 1
             first[fragment[::-1]] = np.arange(low + len(fragment) - 1, low - 1, -1)
@@ -172,7 +170,7 @@ class FragmentWriter:
 
 
 def _shift(rows: np.ndarray, starts: np.ndarray, shift: np.ndarray) -> None:
-    """Add to each row, int (N,), the shift of the fragment that it lies in, by where fragments start."""
+    """Adds to each row, int (N,), the shift of its fragment, found by the fragments' starts."""
     for low in range(0, len(rows), KEPT_ROWS):
         block = rows[low : low + KEPT_ROWS]
         block[:] = block + shift[np.searchsorted(starts, block, side="right") - 1]

@@ -1,9 +1,9 @@
-"""Parquet rows of any Arrow type as bytes, which their ids hash, and as JSON.
+"""Parquet rows of any Arrow type as bytes, the input of their ids' hashes, and as JSON.
 
-Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values; floats are compared bit
-by bit (-0.0 and the payload of a NaN count). Batches, offsets, dictionaries, and bytes under a null do not matter. Law
-of the JSON: with the type of the column it gives the value back, without the payload of a NaN. For the form of every
-type see docs/json_of_parquet.md.
+Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values; floats compare bit by
+bit (-0.0 and the payload of a NaN count). Batches, offsets, dictionaries and bytes under a null do not matter. Law of
+the JSON: with the column's type it restores the value, except the payload of a NaN. docs/json_of_parquet.md has the
+form of every type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dagster_divorder.store.ids import ID_BYTES
 
 
 def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
-    """The bytes of each of n rows, which include the names and types of the columns."""
+    """The bytes of each of n rows; they include the columns' names and types."""
     columns = orjson.dumps(_spelled(pa.struct(list(rows.schema))))
     head = np.frombuffer(blake3(columns).digest(ID_BYTES), np.uint8)
     fixed, varying = [np.broadcast_to(head, (rows.num_rows, ID_BYTES))], []
@@ -41,7 +41,7 @@ def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
 
 
 def _spelled(kind: pa.DataType) -> str | list[Any]:
-    """A type as JSON, without names that Arrow does not compare, such as that of a list's items."""
+    """A type as JSON, without names that Arrow does not compare, such as the name of a list's items."""
     if pa.types.is_struct(kind):
         return [[field.name, field.nullable, _spelled(field.type)] for field in kind]
     inner: tuple[pa.Field, ...]
@@ -58,8 +58,8 @@ def _spelled(kind: pa.DataType) -> str | list[Any]:
 def _encoded(column: pa.Array) -> tuple[list[np.ndarray], list[pa.Array]]:
     """n values as parts of fixed width, uint8 (n, width), and parts of varying length, as binary (n,).
 
-    A value is a byte that is 0 for null, and then its bytes, or its length and its bytes. So values laid end to end can
-    be told apart again, and no two values have equal bytes.
+    A value is a byte, 0 for null, followed by its bytes, or by its length and its bytes. So values laid end to end can
+    be separated again, and no two values have equal bytes.
     """
     import pyarrow.compute as pc
 
@@ -114,7 +114,7 @@ def json_lines(rows: pa.StructArray) -> list[bytes]:
 
 
 def row_as_json(row: pa.RecordBatch) -> bytes:
-    """One row as JSON for people to read, with all columns; a value without a JSON form becomes the reason for that."""
+    """One row as readable JSON, with all columns; a value without a JSON form becomes the reason."""
     members = []
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
@@ -125,15 +125,15 @@ def row_as_json(row: pa.RecordBatch) -> bytes:
     return b"{" + b",".join(members) + b"}"
 
 
-_AS_JSON = "rows are to be written as JSON (output.format = 'jsonl', or inputs of unlike shape)"
-_AS_PARQUET = "use output.format = 'parquet', where all inputs are Parquet of the same columns"
+_AS_JSON = "rows must be written as JSON (output.format = 'jsonl', or inputs of different shapes)"
+_AS_PARQUET = "use output.format = 'parquet', if all inputs are Parquet with the same columns"
 
 
 def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
-    """Check, with no rows, that columns can be read and, if asked, written as JSON.
+    """Checks, without rows, that columns can be read and, if asked, written as JSON.
 
     Raises:
-        InputError: one cannot; the message names it and its type.
+        InputError: a column cannot; the message names it and its type.
     """
     if as_json and (doubled := _doubled(schema.names)):
         raise InputError(
@@ -146,16 +146,16 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
             _encoded(none.take(row_array(np.empty(0, np.int64))))
         except pa.ArrowNotImplementedError as error:
             raise InputError(
-                f"column {field.name!r} has type {field.type}, whose rows cannot be taken ({error}); "
-                "rewrite the files with another type, or without that column"
+                f"column {field.name!r} has type {field.type}, and rows of this type cannot be taken ({error}); "
+                f"rewrite the files with another type, or without this column"
             ) from None
         if as_json:
             try:
                 json_values(none)
             except InputError as error:
                 raise InputError(
-                    f"{_AS_JSON}: column {field.name!r} of type {field.type} has no JSON form: "
-                    f"{error}; leave that column out, or {_AS_PARQUET}"
+                    f"{_AS_JSON}: column {field.name!r} of type {field.type} has no JSON form: {error}; leave this "
+                    f"column out, or {_AS_PARQUET}"
                 ) from None
 
 
@@ -187,7 +187,7 @@ def json_values(column: pa.Array) -> list[Any]:
         return list(column.view(pa.int64()).to_pylist())
     if is_text(kind):
         texts = column.cast(pa.large_binary()).to_pylist()
-        # Only refused rows have bytes that are no UTF-8.
+        # Only refused rows have bytes that are not UTF-8.
         return [None if text is None else text.decode(errors="backslashreplace") for text in texts]
     if _is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
@@ -203,7 +203,7 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
 
 def _json_moments(column: pa.Array, kind: pa.DataType) -> list[Any]:
-    """Dates and timestamps in ISO 8601, those with other than four digits for the year as Arrow's numbers."""
+    """Dates and timestamps in ISO 8601; as Arrow's numbers if the year does not have four digits."""
     import pyarrow.compute as pc
 
     zone = ""
@@ -212,7 +212,7 @@ def _json_moments(column: pa.Array, kind: pa.DataType) -> list[Any]:
         numbers, a_day = column.view(pa.int32()), 1
     else:
         numbers, a_day, zone = column.view(pa.int64()), _A_DAY[kind.unit], "Z" if kind.tz else ""
-        # Without its zone, whose rules may be unknown here: the number counts from 1970 in UTC.
+        # Without its zone, because its rules may be unknown here: the number counts from 1970 in UTC.
         column = numbers.view(pa.timestamp(kind.unit))
     texts = pc.binary_join_element_wise(pc.replace_substring(column.cast(pa.string()), " ", "T"), zone, "")
     days = numbers.fill_null(0).to_numpy() // a_day
@@ -236,7 +236,7 @@ def _doubled(names: list[str]) -> str | None:
 
 
 def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
-    """A column without dictionary and extension type, with a map as a list of entries; and its type."""
+    """A column without dictionary and extension type, with maps as lists of entries; and its type."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(column.storage)

@@ -1,11 +1,11 @@
-"""Parts of the input, read in other processes: surveyed first, and then written as fragments.
+"""Parts of the input, read in other processes: first surveyed, then written as fragments.
 
-A part is a range of lines of a plain file, of row groups of a Parquet file, or a whole compressed file. Its blocks are
-those of a reader of the whole file.
+A part is a range of a plain file's lines or of a Parquet file's row groups, or a whole compressed file. Its blocks are
+the same as in a reading of the whole file.
 
-A *survey* gives ids and sizes of every record and its document, 40 bytes a record: enough to tell which records are new
-and which fragments they fill (corpus/ingest.py). Then each part is read again to *write* the fragments that begin in
-it; a block whose records have changed since the survey is an InputError.
+A *survey* gives ids and sizes of every record and its document, 40 bytes a record: enough to decide which records are
+new and which fragments they fill (corpus/ingest.py). A second reading of each part *writes* the fragments that begin in
+it; a block that changed since the survey is an InputError.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _SCAN_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """Lines of a plain file whose line feeds lie in its bytes [first, last). A line begins at byte `begin`; nothing
-    before it is read. If `last` is `end`, the last line may lack its line feed."""
+    """Lines of a plain file whose newlines fall in its bytes [first, last). A line begins at byte `begin`; nothing
+    before it is read. If `last` is `end`, the last line may lack its newline."""
 
     path: Source
     begin: int
@@ -68,7 +68,7 @@ class LinePart:
     limit: int
 
     def blocks(self, hashes: StretchHashes | None = None) -> Iterator[LineBlock | LongRecord]:
-        """The blocks. hashes: take in the lines; they begin at `line_start`."""
+        """The blocks. hashes: updated with the lines; they begin at `line_start`."""
         hashes = hashes or StretchHashes(self.line_start())
         until = (self.first, self.last)
         for block in read_lines(self.path, prefix=hashes, limit=self.limit, until=until):
@@ -78,8 +78,8 @@ class LinePart:
     def line_start(self) -> int:
         """The byte at which the first line begins; `last` if there is no line."""
         with readable(self.path, StretchHashes(self.first)), open_source(self.path) as file:
-            # A part without a line feed has no line, and searches no bytes before itself: else a line that runs
-            # through many parts would be read again for each of them.
+            # A part without a newline has no line and does not search bytes before itself; otherwise a line through
+            # many parts would be read once for each.
             scanned = range(self.first, self.last, _SCAN_BYTES)
             if self.last < self.end and not any(b"\n" in _read(file, at, self.last) for at in scanned):
                 return self.last
@@ -91,7 +91,7 @@ class LinePart:
 
 
 def _read(file: IO[bytes], first: int, last: int) -> bytes:
-    """Bytes of a file from `first` on, up to `last`, at most _SCAN_BYTES."""
+    """Bytes [first, last) of a file, at most _SCAN_BYTES."""
     file.seek(first)
     return file.read(min(_SCAN_BYTES, last - first))
 
@@ -128,16 +128,16 @@ def file_parts(path: Source, kind: Kind, schema: pa.Schema | None, limit: int) -
 
 
 class Rereading:
-    """Reads blocks of parts again, in their order."""
+    """Reads blocks of parts again, in order."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._blocks = ((part, number, block) for part in parts for number, block in enumerate(part.blocks()))
 
     def block(self, part: Part, number: int) -> LineBlock | RowBlock:
-        """The block of this number of a part, which comes after the block asked for before.
+        """The block with this number of a part. Numbers must rise from call to call.
 
         Raises:
-            InputError: there is none, since the file has changed.
+            InputError: the block is missing, because the file has changed.
         """
         block = next((block for *at, block in self._blocks if at == [part, number]), None)
         if block is None or isinstance(block, LongRecord):
@@ -150,7 +150,7 @@ class Rereading:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The blocks of a part. In a `LinePart` lines are numbered from its first; `stretch` covers its lines."""
+    """The blocks of a part. In a `LinePart`, lines are numbered from its first line, and `stretch` covers its lines."""
 
     blocks: list[Digest | LongRecord]
     stretch: Stretch | None
@@ -177,10 +177,10 @@ def survey_part(part_and_shape: tuple[Part, Shape]) -> Surveyed:
 
 
 class Pick(NamedTuple):
-    """n records of a block that go into one fragment. block: its number in the part; check: `BlockRecords.check`.
+    """n records of a block for one fragment. block: its number in the part; check: `BlockRecords.check`.
 
-    at: positions of the records in the block, int32 (n,). ids, document_ids: uint64 (n, 2). fresh: positions among the
-    n of the records with a new document, int32.
+    at: positions of the records in the block, int32 (n,). ids, document_ids: uint64 (n, 2). fresh: positions of records
+    with a new document, int32.
     """
 
     part: Part
@@ -194,7 +194,8 @@ class Pick(NamedTuple):
 
 
 class SurveyedRecords:
-    """Records of a block that another process read. number: of the block in its part; lines: of the file before it."""
+    """Records of a block that another process read. number: of the block in its part; lines: of the file before the
+    block."""
 
     def __init__(
         self, digest: Digest, part: Part, number: int, lines: int, again: Rereading, shape: Shape
@@ -209,7 +210,7 @@ class SurveyedRecords:
         at = at[sound]
         record_sizes = self._digest.record_sizes[at].astype(np.int64)
         if self._digest.mean_of not in (0, len(at)) and len(at):
-            # The size of some rows is not the sum of the sizes of each.
+            # The size of several rows is not the sum of their sizes.
             block = self._again.block(self._part, self._number)
             record_sizes = BlockRecords(block, self._shape).content(at)[1]
         ids, document_ids = self.ids[at], self._digest.document_ids[at]
@@ -237,7 +238,7 @@ class SurveyedRecords:
 
 
 Pair = list[Pick]
-"""The records of a pair of fragments."""
+"""Picks of the records for a pair of fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +270,12 @@ class WriteFragments:
 
 
 def changed(path: object) -> InputError:
-    """The error of a file that was written to while it was read."""
-    return InputError(f"{path} changed while it was read; run again, once nothing writes to it any more")
+    """The error for a file that changed during reading."""
+    return InputError(f"{path} changed during reading; run again once nothing writes to it")
 
 
 class Jobs(Sequence[list[Pair]]):
-    """Pairs to write, grouped by the part that they begin in; in memory, or in a temporary file if they are large."""
+    """Pairs to write, grouped by the part in which they begin; in memory, or in a temporary file if large."""
 
     def __init__(self) -> None:
         self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
@@ -282,13 +283,13 @@ class Jobs(Sequence[list[Pair]]):
         self._open: list[Pair] = []
 
     def add(self, pair: Pair) -> None:
-        """Add a pair that begins in the part of the pair before it, or in a later one."""
+        """Adds a pair that begins in the previous pair's part or in a later one."""
         if self._open and self._open[0][0].part != pair[0].part:
             self.close()
         self._open.append(pair)
 
     def close(self) -> None:
-        """End the last group."""
+        """Ends the last group."""
         if self._open:
             self._begins.append(self.file.tell())
             pickle.dump(self._open, self.file, protocol=5)

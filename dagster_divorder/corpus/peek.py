@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VALUES_SHOWN = 20
+PEEK_BYTES = 1 << 18
+"""Bytes that are read at once where a few records may be enough."""
 
 
 @dataclass
 class Refusals:
-    """Number of records looked at and of those that the pipeline refuses. first: file, line or row, and reason of the
-    first refused one; looks: what that looks like, as the end of a sentence."""
+    """Number of records examined, and of records that the pipeline refuses. first: file, line or row, and reason of the
+    first refused record; looks: what that record looks like, as the end of a sentence."""
 
     looked_at: int = 0
     refused: int = 0
@@ -51,8 +53,8 @@ class Refusals:
 
 
 def first_refusals(corpus_input: Found, most: int) -> Refusals:
-    """Those of the first `most` records of each file that ingest refuses. A last line that is still being written does
-    not count.
+    """Refusals among the first `most` records of each file, as ingest would refuse them. A last line still being
+    written does not count.
 
     Raises:
         InputError: a file cannot be read, or its columns differ from those of the first.
@@ -87,11 +89,11 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
 
 
 def unseen(inputs: Sequence[Found], wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[str], list[str]]]:
-    """Fields that no record has, or that lack some `wanted` values, by field: the values that no record has, and
-    examples of those that records have (none for a missing field). Empty for an input without records.
+    """Fields that are missing or lack some `wanted` values: field -> (values that no record has, examples of values
+    that records have, none for a missing field). Empty for an input without records.
 
-    Reads until all is seen, most often one record. Looks for values among texts and booleans only: numbers are cut into
-    bins, and the names of these are known once all numbers are.
+    Reads until everything is seen, usually one record. Searches only texts and booleans: numbers are cut into bins, and
+    the bins' names are unknown until all numbers are read.
     """
     missing = {field: set(values) for field, values in wanted.items()}
     examples: dict[str, dict[str, None]] = {field: {} for field in wanted}
@@ -112,7 +114,7 @@ def unseen(inputs: Sequence[Found], wanted: Mapping[str, set[str]]) -> dict[str,
 
 
 def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a corpus in order, with some `fields` (None where a record lacks one) or all. Lines that are no
+    """The records of a corpus in order, with some `fields` (None if a record lacks one) or all. Lines that are no
     JSON object are skipped: ingest says what is wrong with them.
 
     Raises:
@@ -136,13 +138,13 @@ def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Itera
                 for field, name in (names or {name: name for name in once}).items()
             }
             if names and all(column is None for column in columns.values()):
-                # Without columns Arrow has no rows, and one record tells as much as all.
+                # Without columns Arrow has no rows, and one record shows as much as all.
                 yield dict.fromkeys(columns)
                 return
             plain = [[None] * len(rows) if column is None else _plain(column) for column in columns.values()]
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
         return
-    for block in read_lines(path):
+    for block in read_lines(path, block_bytes=PEEK_BYTES):
         for record in _objects(block.lines) if isinstance(block, LineBlock) else ():
             yield (
                 record if names is None else {field: value_at(record, name) for field, name in names.items()}

@@ -1,4 +1,4 @@
-"""Parses records: the text of each, or why it is refused."""
+"""Parses records: the text of each, or the reason of its refusal."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 
 NOT_JSON = "not valid JSON"
-"""Beginning of the reason where a line is no JSON: the last line of a growing file may still be being written."""
+"""Start of the reason if a line is not JSON: the last line of a growing file may be incomplete."""
 _MISSING = object()
 EMPTY_TEXT = "empty text"
 MARKED = (
-    "the text begins with the control character U+001E, which marks conversations in the store; take it away"
+    "the text begins with the control character U+001E, which marks conversations in the store; remove it"
 )
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
 def parse_lines(lines: Sequence[bytes], shape: Shape) -> tuple[list[bytes | None], list[str]]:
-    """Documents of JSONL lines as UTF-8, None where a line is refused; and the reasons of the refusals, in order.
+    """Documents of JSONL lines as UTF-8, None for a refused line; and the reasons of refusals, in order.
 
-    Refused: invalid JSON or UTF-8, lone surrogates, no object, what `_text_of` or `conversation_in` refuses.
+    Refused: invalid JSON or UTF-8, lone surrogates, no object, and whatever `_text_of` or `conversation_in` refuses.
     """
     documents: list[bytes | None] = []
     reasons: list[str] = []
@@ -69,7 +69,7 @@ def parse_lines(lines: Sequence[bytes], shape: Shape) -> tuple[list[bytes | None
 def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
     """
     Raises:
-        InputError: the field is missing, no string, or empty.
+        InputError: the field is missing, not a string, or empty.
     """
     text = value_at(record, text_field, _MISSING)
     if text is _MISSING:
@@ -85,10 +85,10 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
 
 
 def conversation_in(record: Mapping[str, Any], shape: Shape) -> bytes:
-    """The document of a record that is no plain text, UTF-8.
+    """The document of a record that is not plain text, UTF-8.
 
     Raises:
-        InputError: it is none of the shape's form, or the chat template refuses it.
+        InputError: the record does not have the shape's form, or the chat template refuses it.
     """
     if shape.form == "template":
         conversation: Conversation = templated(record, shape.jinja or "")
@@ -103,10 +103,10 @@ def conversation_in(record: Mapping[str, Any], shape: Shape) -> bytes:
 
 
 def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
-    """Documents of Parquet rows as UTF-8, None where a row is refused; and the reasons of the refusals, in order.
+    """Documents of Parquet rows as UTF-8, None for a refused row; and the reasons of refusals, in order.
 
     Raises:
-        InputError: the text column is missing or does not hold strings, so that no row of the file can be read.
+        InputError: the text column is missing or does not hold strings, so no row of the file can be read.
     """
     if shape.form != "text":
         return _conversations_in_rows(rows, shape)
@@ -136,8 +136,8 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], 
 
 
 def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
-    """`parse_rows` of records that are no plain texts. A null inside a row counts as a missing key: in a struct Arrow
-    cannot tell one from the other. A template sees nulls of columns."""
+    """`parse_rows` for records that are not plain texts. A null inside a row counts as a missing key, because Arrow's
+    structs do not distinguish them. A template sees nulls of columns."""
     invalid, is_template = _invalid_rows(rows, ""), shape.form == "template"
     read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
     names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
@@ -162,7 +162,7 @@ def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[byt
 
 
 def _rows_look_like(rows: pa.RecordBatch) -> str:
-    """What rows hold instead of one text each, as the end of a message; "" if unknown."""
+    """The end of a message: what rows hold instead of one text each; "" if unknown."""
     if not rows.num_rows:
         return ""
     structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1))))
@@ -170,14 +170,14 @@ def _rows_look_like(rows: pa.RecordBatch) -> str:
 
 
 def _invalid_rows(rows: pa.RecordBatch, text_field: str) -> dict[int, str]:
-    """Row -> the fault of the first column with a value that its type does not allow, such as bytes that are no UTF-8
-    or a time of 25 hours: a Parquet file may hold any."""
+    """Row -> the fault of its first column with a value that the type does not allow, such as invalid UTF-8 or a time
+    of 25 hours. A Parquet file may hold such values."""
     fault_of: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if _fault(column):
             subject = "text" if name == text_field else f"column {name!r}"
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            # Taken, not sliced: Arrow checks a slice of a nested column with all its values.
+            # Taken, not sliced: for a slice of a nested column, Arrow checks all values.
             faults = ((at, _fault(plain.take(row_array(np.array([at]))))) for at in range(len(plain)))
             fault_of = {at: f"{subject} {fault}" for at, fault in faults if fault} | fault_of
     return fault_of
@@ -197,7 +197,7 @@ def _json_type(value: Any) -> str:
 
 
 def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> bytes:
-    """A line of rejects.jsonl: path, place, reason, and the raw bytes (as base64 where they are not UTF-8)."""
+    """A line of rejects.jsonl: path, place, reason, and the raw bytes (as base64 if not UTF-8)."""
     entry: dict[str, Any] = {"path": path, **place, "reason": reason}
     try:
         entry["raw"] = raw.decode()
@@ -215,8 +215,8 @@ def reject_bytes(reject: bytes) -> bytes:
 
 
 def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
-    """A line of rejects.jsonl that begins with the own `id` of the refused record, if that can be read. field_of: field
-    of the ids by file."""
+    """A line of rejects.jsonl that begins with the refused record's own `id`, if readable. field_of: field of the ids
+    by file."""
     entry = orjson.loads(reject)
     field = field_of.get(entry["path"])
     try:
@@ -227,7 +227,7 @@ def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
 
 
 def reject_long(path: str, unit: str, number: int, size: int, begins: bytes) -> tuple[bytes, str]:
-    """A line of rejects.jsonl for a line or row that is too long, with its first bytes, and the reason."""
+    """A line of rejects.jsonl for a too long line or row, with its first bytes and the reason."""
     reason = f"a {unit} of {size:,} bytes, more than input.max_record_bytes allows"
     if unit == "line" and b"\r" in begins:
         reason = f"{reason}: {CR_ENDS}"

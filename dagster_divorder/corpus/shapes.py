@@ -1,4 +1,4 @@
-"""How the records of an input are read: which fields hold their texts, ids and sources. Each input has one shape.
+"""The shape of an input: how its records are read, and which fields hold texts, ids and sources.
 
 With several inputs (`[[input]]`), the index of a fragment holds the `Shape.key` of each record. Equal bytes of two
 shapes are two records with the same record id.
@@ -25,14 +25,14 @@ from dagster_divorder.store.fragments import SHAPE, index_parts
 from dagster_divorder.store.view import Fragment
 
 SOURCE = "source"
-"""The common name of the sources of several inputs, whatever their fields are called."""
+"""The common name for the sources of several inputs, whatever their fields are called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Fields of an input: see `settings.Input`. form: `Input.form`. jinja: `Input.template`. chat_template: what
-    conversations must be accepted by, None for texts. key: what its records are known by, 0 for a single input. label:
-    the beginning of its messages, where it is one of several. as_lines: rows are stored as JSON lines."""
+    """Fields of an input: see `settings.Input`. form: `Input.form`. jinja: `Input.template`. chat_template: the
+    template that must accept conversations, None for texts. key: identifies its records, 0 for a single input. label:
+    start of its messages if there are several inputs. as_lines: rows are stored as JSON lines."""
 
     text_field: str = "text"
     id_field: str | None = None
@@ -47,7 +47,7 @@ class Shape:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Puts the input's label before the message of an InputError, unless it is there."""
+        """Puts the input's label before the message of an InputError, unless already present."""
         try:
             yield
         except InputError as error:
@@ -65,7 +65,7 @@ class Shape:
         return self.source_field if self.key and name == SOURCE and self.source_field else name
 
     def constant(self, name: str) -> str | None:
-        """The value of a field that is the same for all records, None where there is none."""
+        """The constant value of a field for all records, None if it varies."""
         return self.source if name == SOURCE else None
 
 
@@ -79,7 +79,7 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
         fields = (block.text_field, block.id_field, block.source_field, block.source)
         key, label = 0, ""
         if isinstance(settings.input, Inputs):
-            # Texts keep the key of before there were other forms.
+            # Texts keep the key from before other forms existed.
             form = () if block.form == "text" else (block.form, block.template)
             key = int.from_bytes(blake3(orjson.dumps((*fields, *form))).digest(8))
             more = f" and {len(block.paths) - 1:,} more" if len(block.paths) > 1 else ""
@@ -96,8 +96,8 @@ def by_shape(
     content: pa.ChunkedArray,
     read: Callable[[pa.ChunkedArray, Shape], pa.Table],
 ) -> pa.Table:
-    """Reads records of a fragment in `folder` shape by shape; a row a record. Records of an unknown shape get nulls: no
-    view holds them."""
+    """Reads records of a fragment in `folder` shape by shape, a row a record. Records of an unknown shape get nulls,
+    because no view holds them."""
     if not shapes[0].key:
         return read(content, shapes[0])
     (keys,) = index_parts(store, folder, [fragment], SHAPE)

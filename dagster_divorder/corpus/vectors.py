@@ -1,7 +1,7 @@
-"""Vectors of the user's own: a .npy or Parquet file, checked, and read block by block.
+"""The user's own vectors: a .npy or Parquet file, checked and read block by block.
 
 Letters: n rows of a block, D dims. Rows of a file count from 0.
-A .npy file has a row a record. A Parquet file has a column of lists of floats, and a key column (`corpus.keyed`).
+A .npy file has a row a record. A Parquet file has a column of lists of floats and a key column (`corpus.keyed`).
 Memory: a block of BLOCK_BYTES, whatever the size of the file.
 """
 
@@ -38,8 +38,8 @@ _SAVE = "numpy.save(path, vectors.astype('float32'))"
 class Block:
     """Consecutive rows of a file from row `first` on.
 
-    keys: of their documents, int64 (n,) numbers of records, or uint64 (n, 2) ids (for own ids the hashes of their
-    text). vectors: (n, D) of the file's dtype; they may hold NaN and infinity.
+    keys: of the rows' documents, int64 (n,) numbers of records, or uint64 (n, 2) ids (for own ids, hashes of their
+    text). vectors: (n, D) in the file's dtype; may hold NaN and infinity.
     """
 
     first: int
@@ -49,7 +49,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFile:
-    """A file of `rows` vectors of `dims` numbers; nan_as_zero: as in `open_vectors`."""
+    """A file of `rows` vectors of `dims` numbers. nan_as_zero: see `open_vectors`."""
 
     path: Path
     rows: int
@@ -84,10 +84,10 @@ class NpyVectors(VectorFile):
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Vectors (n, D) of some rows, int64 (n,), in any order."""
-        # Mapped anew each time, so that the pages read leave this process.
+        # Mapped for each call, so that this process does not keep the pages.
         mapped = _map(self.path)
         if (*mapped.shape, mapped.dtype) != (self.rows, self.dims, self.dtype):
-            raise InputError(f"{self.path} changed while it was read; run again")
+            raise InputError(f"{self.path} changed during reading; run again")
         consecutive = len(rows) and (np.diff(rows) == 1).all()
         picked = mapped[rows[0] : rows[-1] + 1] if consecutive else mapped[rows]
         return self._cleaned(np.ascontiguousarray(picked, self.dtype.newbyteorder("=")))
@@ -108,9 +108,9 @@ class ParquetVectors(VectorFile):
             yield Block(first, keys, self._matrix(vectors, first))
 
     def copy(self, rows: np.ndarray, path: Path) -> NpyVectors:
-        """Copy rows, int64 (n,), rising, to a .npy file at `path`, which `take` can read in any order."""
+        """Copies rows, int64 (n,), rising, to a .npy file at `path`, which `take` can read in any order."""
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(rows), self.dims)}
-        # Written, not mapped: a full disk then is an error, and does not end the process.
+        # Written, not mapped: a full disk is then an error and does not kill the process.
         with path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             for first, (column,) in read_columns(self.path, [self.column], self.rows_of_a_block, rows):
@@ -119,7 +119,7 @@ class ParquetVectors(VectorFile):
         return _open_npy(path, nan_as_zero=False)
 
     def _matrix(self, column: pa.Array, first: int) -> np.ndarray:
-        """Lists of floats as (n, D), over the memory of the column."""
+        """Lists of floats as (n, D), a view of the column's memory."""
         import pyarrow.compute as pc
 
         if (at := first_true(column.is_null())) >= 0:
@@ -127,25 +127,25 @@ class ParquetVectors(VectorFile):
         lengths = pc.list_value_length(column)
         if (at := first_true(pc.not_equal(lengths, self.dims))) >= 0:
             raise InputError(
-                f"{self.path}: the vector of row {first + at} has {lengths[at].as_py()} numbers, those before it "
-                f"{self.dims}; expected one length for all: embed all documents with the same model"
+                f"{self.path}: the vector of row {first + at} has {lengths[at].as_py()} numbers, earlier vectors "
+                f"have {self.dims}; expected one length for all: embed all documents with the same model"
             )
         values = column.flatten()
         if values.null_count and (at := first_true(values.is_null())) >= 0:
             raise InputError(
-                f"{self.path}: the vector of row {first + at // self.dims} holds a null; expected {self.dims} numbers: "
-                "embed that document again"
+                f"{self.path}: the vector of row {first + at // self.dims} holds a null; expected {self.dims} "
+                f"numbers: embed this document again"
             )
         return self._cleaned(values.to_numpy().reshape(-1, self.dims))
 
 
 def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None = None) -> VectorFile:
-    """The vectors in a file, whose kind its suffix tells; rows, dims, dtype and size are checked.
+    """The vectors in a file; its suffix tells the kind. Checks rows, dims, dtype and size.
 
     nan_as_zero: rows that hold NaN are read as zeros. id_field: the field of the records' own ids.
 
     Raises:
-        InputError: the file is missing, of another kind, cut short, or of another shape or dtype.
+        InputError: the file is missing, of another kind, truncated, or of another shape or dtype.
     """
     if not path.is_file():
         raise InputError(
@@ -176,8 +176,8 @@ def _map(path: Path) -> np.ndarray:
         return np.lib.format.open_memmap(path, "r")
     except (ValueError, KeyError, EOFError, OSError, SyntaxError, TokenError) as error:
         raise InputError(
-            f"{path} is no whole .npy file of numbers: {error or 'it is empty'}. It may be cut short, or hold Python "
-            f"objects, which are never loaded; copy it again, or save the vectors with {_SAVE}"
+            f"{path} is not a complete .npy file of numbers: {error or 'it is empty'}. It may be truncated, or hold "
+            f"Python objects, which are never loaded; copy it again, or save the vectors with {_SAVE}"
         ) from error
 
 
@@ -239,6 +239,6 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
 
 def _no_vector(path: Path, column: str, row: int) -> InputError:
     return InputError(
-        f"{path}: {column!r} is null in row {row}; expected a vector: embed that document, or leave out the row if the "
-        "corpus no longer holds it"
+        f"{path}: {column!r} is null in row {row}; expected a vector: embed this document, or leave out the row if "
+        f"the corpus no longer holds it"
     )

@@ -1,2 +1,2 @@
-"""Dagster definitions: assets by one factory over the stages, checks, jobs, automation. This room and
-`dagster_divorder.definitions` are the only code that imports dagster."""
+"""Dagster definitions: assets made from the stages by one factory, checks, jobs and automation. Only this folder and
+`dagster_divorder.definitions` import dagster."""

@@ -1,4 +1,4 @@
-"""One factory over the stages. A Dagster asset runs its stage, logs progress, and shows the result."""
+"""Makes a Dagster asset for each stage. The asset runs its stage, logs progress, and shows the result."""
 
 import functools
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from dagster_divorder.units import duration
 
 
 def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
-    """An asset for every stage of these settings that has one."""
+    """The assets of all stages that have one under these settings."""
     resources = {
         pipeline.named(SETTINGS_RESOURCE): settings_resource(pipeline),
         pipeline.named(RESULTS_IO): results_io(pipeline),
@@ -63,11 +63,11 @@ def _asset(
         resource_defs=resources,
         required_resource_keys={resource_key},
         io_manager_key=pipeline.named(RESULTS_IO),
-        # Steps run one after another: evidence waits for the output.
+        # Steps run one after another; evidence comes after the output.
         op_tags={"dagster/priority": "0" if name in pipeline.needed else "-1"},
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        # Dagster knows the result of an asset with checks by the bare name alone.
+        # Dagster accepts the result of an asset with checks only under the annotation's bare name.
         return _materialize(context, getattr(context.resources, resource_key), stage, pipeline)
 
     return asset
@@ -76,14 +76,14 @@ def _asset(
 def _materialize(
     context: dg.AssetExecutionContext, settings: Settings, stage: Stage, pipeline: Pipeline
 ) -> dg.MaterializeResult[Any]:
-    """Run the stage; say whether its result has changed, where it lies, and what a person sees of it."""
+    """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
     graph = pipeline.graph
     refuse_conflicts_in_run(context, pipeline)
     refuse_partial_run(context, pipeline, settings, stage.name)
     resend_interrupts()
     store = store_of(settings.store)
     before = _version(store, stage.name)
-    # The sensor knows its own runs by the store, whoever started them.
+    # The sensor finds the runs on its store by this tag, whoever started them.
     _tag(context.instance, context.run.run_id, store_tag(pipeline), store_names(store)[0])
     parts = graph.step(settings, stage.name)
     with turn(context.run.run_id, store.real_place, stage.name, context.log.info):
@@ -98,7 +98,7 @@ def _materialize(
     metadata, tags = asset_metadata(Run(settings, store, graph), receipt, changed), None
     if settings != pipeline.settings:
         metadata["for_this_run_alone"] = for_this_run_alone(settings, pipeline.settings)
-        # Dagster itself tags with the code version of the definition, under the settings that all runs share.
+        # Dagster's own tag has the code version of the definition, which does not know this run's settings.
         tags = {CODE_VERSION_TAG: pipeline.code_version(stage.name, settings)}
     return dg.MaterializeResult(
         metadata=metadata,
@@ -110,7 +110,7 @@ def _materialize(
 
 @functools.lru_cache(maxsize=16)
 def _tag(instance: dg.DagsterInstance, run: str, tag: str, store: str) -> None:
-    """Tag a run with its store. Once a run: that costs as much as a stage with nothing to do."""
+    """Tag a run with its store. Cached, because tagging costs as much as a stage with nothing to do."""
     instance.add_run_tags(run, {tag: store})
 
 

@@ -1,9 +1,9 @@
-"""Runs that start by themselves: sensors on input files and on assets upstream, and a daily schedule, which is off by
+"""Starts runs automatically: a sensor on input files, a sensor on upstream assets, and a daily schedule, off by
 default.
 
-Together the two sensors start one run for one change. Neither starts one while a run on the store is under way. The
-sensor on files waits for assets upstream that are being made; the other one passes over updates from before the last
-run began to read. An update while a run is under way is answered after that run.
+Together the two sensors start one run for one change. Neither starts a run while another run on the store is under
+way; a change in the meantime starts one afterwards. The sensor on files waits until the upstream assets are made. The
+sensor on assets ignores updates that the last run has read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 
 WHY = "divorder/why"
-"""Tag of a run that the sensor started: the change of the input."""
+"""Tag of a run that a sensor started: the change that caused it."""
 
 DAILY = "0 3 * * *"
 
 SILENT_SECONDS = 60.0
-"""A run is dead if its log has been silent for this long and it does not hold the store."""
+"""A run is dead if its log has been silent for this long and no process holds the store."""
 
 HELD_SECONDS = 5.0
-"""A tick waits up to this long for a change to settle, instead of leaving it to the next tick. The daemon may evaluate
-no other sensor meanwhile."""
+"""A tick waits up to this long for a change to settle; a longer wait is left to the next tick. A waiting tick may block
+the daemon's other sensors."""
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 4, 30
-"""Seconds between two looks at the input. The daemon turns every five seconds, and a sensor of five is passed over
-where a turn comes a moment early. The sensor also marks dead runs, so it must not wait for long."""
+"""Seconds between two checks of the input. The daemon looks at its sensors every five seconds; if it looks a moment
+early, a sensor with an interval of five misses that turn. The sensor also marks dead runs, so it must not wait long."""
 
 _ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
 _UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in _ENDED]
 
 
 def condition(pipeline: Pipeline, asset: str) -> dg.AutomationCondition | None:
-    """When an asset is made without a person: those that the output needs, once an asset upstream is updated."""
+    """The condition under which Dagster makes an asset automatically: an upstream asset was updated, and the output
+    needs the asset. None for all other assets."""
     if not pipeline.automation or not pipeline.upstream or asset not in pipeline.needed:
         return None
     followed = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.will_be_requested())
@@ -57,7 +58,7 @@ def condition(pipeline: Pipeline, asset: str) -> dg.AutomationCondition | None:
 
 
 class _Unread(dg.AutomationCondition[dg.AssetKey]):
-    """Whether the last update upstream was not read by a run, and no run on the store is under way."""
+    """True if no run has read the last upstream update and no run on the store is under way."""
 
     def __init__(self, pipeline: Pipeline, asset: str) -> None:
         self.pipeline = pipeline
@@ -65,7 +66,7 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
 
     @property
     def name(self) -> str:
-        return "not read by a run, and none is under way"
+        return "no run has read the update, and none is under way"
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         instance = context.asset_graph_view.instance
@@ -94,21 +95,20 @@ class _Unread(dg.AutomationCondition[dg.AssetKey]):
 
 
 def follow_upstream(pipeline: Pipeline) -> dg.AutomationConditionSensorDefinition:
-    """The sensor that starts a run when an asset upstream is updated."""
+    """The sensor that starts a run when an upstream asset is updated."""
     assets = [asset for asset in pipeline.specs if asset in pipeline.needed]
     return dg.AutomationConditionSensorDefinition(
         pipeline.named("follow_upstream"),
         target=dg.AssetSelection.assets(*map(pipeline.key, assets)),
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=LONGEST_INTERVAL,
-        # For conditions of our own.
+        # Required for custom conditions.
         use_user_code_server=True,
         run_tags={
-            WHY: "an asset upstream was updated",
+            WHY: "an upstream asset was updated",
             store_tag(pipeline): store_of(pipeline.settings.store).real_place,
         },
-        description="Makes the output anew when an asset is updated that these assets come after. Only what is new is "
-        "computed.",
+        description="Updates the output when an upstream asset is updated. Only what is new is computed.",
     )
 
 
@@ -126,16 +126,16 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
             min(max(SHORTEST_INTERVAL, settings.advanced.settle_seconds / 3), LONGEST_INTERVAL)
         ),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Starts {curate} when an input file is new, has grown or has changed, once it has been still for "
+        description=f"Starts {curate} when an input file is new or has changed, and has then not changed for "
         f"{settings.advanced.settle_seconds:g} s (advanced.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason | dg.SensorResult:
         runs = _our_runs(context, pipeline)
         repository = context.repository_def
-        # Between steps in other processes, or on other machines, a log may be silent for long.
+        # If steps run in other processes or on other machines, the log of a live run may be silent for long.
         one_process = repository is None or repository.get_job(curate).executor_def is dg.in_process_executor
         if one_process and (dead := fail_dead_runs(context.instance, pipeline, runs)):
-            return dg.SkipReason(f"run {', '.join(dead)} was found dead, and is tried again")
+            return dg.SkipReason(f"run {', '.join(dead)} was found dead and is retried")
 
         def in_progress() -> str | None:
             return run_in_progress(_our_runs(context, pipeline)) or _being_made(context.instance, upstream)
@@ -147,7 +147,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
             verdict = check_input(graph, settings, verdict.cursor, time.time(), in_progress)
         if verdict.start and _in_use(store):
             return dg.SkipReason(
-                "the store is in use, as by `divorder run`; the input is looked at again then"
+                "the store is in use, for example by `divorder run`; the next tick checks the input again"
             )
         if verdict.cursor != cursor:
             context.update_cursor(verdict.cursor.to_json())
@@ -161,8 +161,8 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
 
 
 def _asks(pipeline: Pipeline, skip: dg.SkipReason) -> dg.SensorResult:
-    """A change has begun to wait for a choice about the exports. Their check fails, since the page of an asset shows
-    that, and reasons of sensors only after a click."""
+    """The answer of a tick when a change begins to wait for a choice about the exports: it also fails their check,
+    because the page of an asset shows a failed check, but the reason of a sensor only after a click."""
     finding = dg.AssetCheckEvaluation(
         asset_key=pipeline.key("exports"),
         check_name=KEEP_THE_ORDER,
@@ -175,10 +175,10 @@ def _asks(pipeline: Pipeline, skip: dg.SkipReason) -> dg.SensorResult:
 
 
 def _our_runs(context: dg.SensorEvaluationContext, pipeline: Pipeline) -> list[dg.DagsterRun]:
-    """Runs under way that are tagged with this store and belong to the sensor's code location, or to none.
+    """Runs under way on this store that belong to the sensor's code location, or to no location.
 
-    A run has the tag once its first asset has begun; a run of the sensor has it from the beginning. Runs of a command
-    line belong to no location.
+    A run that a sensor starts has the store's tag from the beginning, any other run once its first asset begins. Runs
+    from a command line belong to no location.
     """
     here = context.code_location_origin
     return [
@@ -190,13 +190,13 @@ def _our_runs(context: dg.SensorEvaluationContext, pipeline: Pipeline) -> list[d
 
 
 def _runs_on(instance: dg.DagsterInstance, pipeline: Pipeline) -> Sequence[dg.DagsterRun]:
-    """Runs under way that are tagged with the store of a corpus."""
+    """Runs under way that have the tag of a corpus's store."""
     tags = {store_tag(pipeline): store_names(store_of(pipeline.settings.store))}
     return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY, tags=tags))
 
 
 def _being_made(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey]) -> str | None:
-    """A message about the first of these assets that a run is going to update; None if there is none."""
+    """A message about the first of these assets that a run is about to make; None if there is none."""
     for asset in assets:
         planned = instance.get_latest_planned_materialization_info(asset)
         run = planned and instance.get_run_by_id(planned.run_id)
@@ -208,7 +208,7 @@ def _being_made(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey]) -> 
 
 
 def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
-    """A message about the first of our runs that is queued or running; None if there is none."""
+    """A message about the first run; None if there is none."""
     for run in runs:
         return f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
     return None
@@ -217,10 +217,11 @@ def run_in_progress(runs: Sequence[dg.DagsterRun]) -> str | None:
 def fail_dead_runs(
     instance: dg.DagsterInstance, pipeline: Pipeline, runs: Sequence[dg.DagsterRun]
 ) -> list[str]:
-    """Mark our dead runs as failed, so that they are retried (`run_retries`) and block nothing; returns their ids.
+    """Mark our dead runs as failed; returns their ids. Dagster then retries them (`run_retries`), and they block
+    nothing.
 
-    Dagster does so itself where only the process of the run was killed. Where its own processes died too, as when the
-    machine goes down, the run would stay STARTED for ever, and its input would wait for the next change.
+    If only the process of a run is killed, Dagster does this itself. If Dagster dies too, for example with the machine,
+    the run would stay STARTED for ever, and its input would wait for the next change.
     """
     dead = [
         run
@@ -231,13 +232,13 @@ def fail_dead_runs(
     ]
     for run in dead:
         instance.report_run_failed(
-            run, "Its process is gone: Dagster or the machine was stopped while it ran."
+            run, "The process of this run is gone: Dagster or the machine stopped while it ran."
         )
     return [run.run_id[:8] for run in dead]
 
 
 def _runs_our_assets_alone(pipeline: Pipeline, run: dg.DagsterRun) -> bool:
-    """Whether a run has assets of ours alone. Other assets may be silent for hours and hold no store."""
+    """Whether a run makes only our assets. Others may be silent for hours, and do not hold the store."""
     if run.asset_selection is None:
         return run.job_name in map(pipeline.named, JOBS)
     return run.asset_selection <= set(map(pipeline.key, pipeline.graph))
@@ -251,7 +252,7 @@ def _is_alive(instance: dg.DagsterInstance, settings: Settings, run_id: str) -> 
 
 
 def _in_use(store: Store) -> bool:
-    """Whether a process works on a store."""
+    """Whether a process holds the lease of a store."""
     try:
         with store.lease(wait=False):
             return False
@@ -267,6 +268,6 @@ def daily(pipeline: Pipeline) -> dg.ScheduleDefinition:
         job_name=curate,
         cron_schedule=DAILY,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Runs {curate} every night at three o'clock (UTC), whether the input has changed or not: for "
+        description=f"Runs {curate} every night at three o'clock (UTC), whether or not the input has changed: for "
         "input that never stops changing, or that the sensor should not read.",
     )

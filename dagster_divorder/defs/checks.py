@@ -1,7 +1,7 @@
 """Asset checks: a stage's claims about its result, checked in the step that makes it.
 
-A blocking check that fails ends the run, so that nothing is made from a broken result. The others warn. Separate steps
-would add their events to every run, and take the lease and read the store once for each.
+A blocking check that fails ends the run, so that nothing is made from a broken result. Other checks only warn. Checks
+in separate steps would add events to every run, and each would take the lease and read the store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dagster_divorder.settings import Settings
 
 
 def check_specs(pipeline: Pipeline, stage: Stage) -> list[dg.AssetCheckSpec]:
-    """An asset check for every check of a stage under these settings."""
+    """The asset checks of a stage under these settings."""
     return [
         dg.AssetCheckSpec(
             check.name,
@@ -30,7 +30,7 @@ def check_specs(pipeline: Pipeline, stage: Stage) -> list[dg.AssetCheckSpec]:
 
 
 def check_results(pipeline: Pipeline, stage: Stage, settings: Settings) -> list[dg.AssetCheckResult]:
-    """Findings of a stage's checks on its last result."""
+    """The results of a stage's checks of its last result."""
     blocking = {check.name: check.blocking for check in stage.checks}
     return [
         dg.AssetCheckResult(

@@ -1,7 +1,7 @@
-"""`DivOrderComponent`: a corpus in a folder of a Dagster project, by YAML or Python.
+"""`DivOrderComponent`: a corpus in a folder of a Dagster project, in YAML or Python.
 
-Every command of `dg` imports this module, so what makes definitions is imported when they are made. Annotations are
-evaluated, since Dagster makes the schema of the YAML from them.
+Every `dg` command imports this module, so the code that builds definitions is imported only when it is needed.
+Annotations are evaluated, because Dagster derives the schema of the YAML from them.
 """
 
 import os
@@ -49,7 +49,7 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
         try:
             _write_settings(request.params, folder / CONFIG, request.project_root or Path.cwd())
         except DivOrderError as error:
-            # `dg` refuses a folder that is there, so that another try would fail.
+            # `dg` refuses an existing folder, so the next try would fail.
             with suppress(OSError):
                 folder.rmdir()
             raise click.ClickException(str(error)) from None
@@ -87,16 +87,16 @@ def _resolve_translation(
 class DivOrderComponent(dg.Component, dg.Resolvable):
     """Orders a corpus of training data so that every window of training carries the corpus's own mix.
 
-    Its assets lead from the records to their curated order, its exports for trainers, and evidence. A run computes only
-    what is new. `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings
-    for a corpus; without paths, they say what to fill in.
+    Its assets make a curated order of the records, exports for trainers, and evidence. A run computes only what is new.
+    `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings for a corpus;
+    without `--paths`, the settings say what to fill in.
     """
 
     settings: Annotated[
         dict[str, Any] | None,
         dg.Resolver.default(
-            description="The settings, as the tables of divorder.toml. Paths are relative to the folder of this file. "
-            "Either this or config is needed.",
+            description="The settings, in the same tables as divorder.toml. Paths are relative to this file's folder. "
+            "Give either settings or config.",
             examples=[
                 {
                     "input": {"paths": ["{{ context.project_root }}/data/news/*.jsonl"]},
@@ -109,15 +109,15 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     config: Annotated[
         str | None,
         dg.Resolver.default(
-            description="The settings file, relative to the folder of this file.",
+            description="The settings file, relative to this file's folder.",
             examples=[CONFIG, "{{ context.project_root }}/news.toml"],
         ),
     ] = None
     key_prefix: Annotated[
         str | list[str] | None,
         dg.Resolver.default(
-            description="First parts of every asset key, with / between. Joined by underscores they begin the names of "
-            "jobs, sensors, schedules and groups, too. Each corpus of a project needs its own.",
+            description="First parts of every asset key, separated by /. Joined by underscores, they also begin the "
+            "names of jobs, sensors, schedules and groups. Each corpus of a project needs its own.",
             examples=["news", "training/news"],
         ),
     ] = None
@@ -131,14 +131,15 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     upstream: Annotated[
         dict[str, list[dg.ResolvedAssetKey]],
         dg.Resolver.default(
-            description="Assets of the project that write what an asset reads. Their updates start a run.",
+            description="By asset of ours, the assets of the project that write its input. Their updates start a run.",
             examples=[{"raw_docs": ["crawl/pages"]}],
         ),
     ] = field(default_factory=dict)
     automation: Annotated[
         bool,
         dg.Resolver.default(
-            description="Whether runs start by themselves: a sensor for new input, and a daily schedule, which is off.",
+            description="Whether runs start automatically: by a sensor on new input, and by a daily schedule "
+            "(initially off).",
             examples=[False],
         ),
     ] = True
@@ -155,7 +156,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     ] = None
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """What the project shows of an asset, from what the pipeline says of it. Subclasses may override it."""
+        """The spec that the project shows, from the pipeline's spec of an asset. Subclasses may override it."""
         return self.translation(spec) if self.translation else spec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -180,7 +181,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
                 translation=self.get_asset_spec,
             )
         except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
-            # Dagster shows this error as it is, and any other below the tree of all components.
+            # Dagster shows this kind of error directly; any other would stand below the tree of all components.
             raise ComponentTreeException(f"{file or 'DivOrderComponent'}: {error}") from None
 
     @property
@@ -195,7 +196,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
 
         if (self.settings is None) == (self.config is None):
             which = "neither" if self.config is None else "both"
-            raise SettingsError(f"expected settings or config; the component has {which}")
+            raise SettingsError(f"expected either settings or config; the component has {which}")
         return load_settings(self._config(file) or self.settings, within=file)
 
     def _config(self, file: Path | None) -> Path | None:
@@ -203,7 +204,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         return None if self.config is None else folder / os.path.expanduser(self.config)
 
     def _refuse_same_prefix(self, context: dg.ComponentLoadContext) -> None:
-        """Check that no component before this one has its prefix."""
+        """Check that no earlier component has the same prefix."""
         for loc, other in _earlier(context):
             if "_".join(other._prefix) == "_".join(self._prefix):
                 number = loc.instance_key if isinstance(loc, ComponentPath) else None
@@ -216,13 +217,13 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
 
 
 def _earlier(context: dg.ComponentLoadContext) -> Iterator[tuple[ComponentLoc, DivOrderComponent]]:
-    """Components of the project that come before the one that is built."""
+    """The project's components before the one being built."""
     tree, own = context.component_tree, context.component_decl
     # `dg.build_defs_for_component` knows no other components.
     for decl in tree.find_root_decl().iterate_all_component_decls() if isinstance(own, ComponentDecl) else ():
         if decl.loc == own.loc:
             return
-        # The annotation of a loader may not say what it loads.
+        # The annotation of a loader may not name the class that it loads.
         if isinstance(decl, ComponentLoaderDecl) or issubclass(decl.component_type, DivOrderComponent):
             component = tree.load_component(decl.loc)
             if isinstance(component, DivOrderComponent):

@@ -1,4 +1,4 @@
-"""What an asset downstream is handed, by the annotation of its argument: `Results`, an open `Export`, a path."""
+"""Passes results to downstream assets as `Results`, an open `Export` or a path, by the annotation of their argument."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EXPORTS = "exports"
 
 
 def results_io(pipeline: Pipeline) -> dg.IOManagerDefinition:
-    """The IO manager of a pipeline's assets. Assets downstream read by it; ours store their results themselves."""
+    """The IO manager of a pipeline's assets. It only serves downstream assets; ours store their results themselves."""
     return dg.IOManagerDefinition(
         lambda context: ResultsIOManager(pipeline),
         config_schema={},
-        description="Hands results to assets downstream, by the annotation of their argument: "
+        description="Passes results to downstream assets. The annotation of the argument decides the type: "
         "dagster_divorder.results.Results, dagster_divorder.readers.export.Export or pathlib.Path.",
     )
 
@@ -44,8 +44,8 @@ class ResultsIOManager(dg.IOManager):
         raise AssertionError(f"{context.asset_key} returns no value")
 
     def load_input(self, context: dg.InputContext) -> Results | Export | Path:
-        """The result of an asset in the type that the argument is annotated with; without an annotation, an `Export` of
-        exports and `Results` of all other assets.
+        """The result of an asset in the type of the argument's annotation. Without an annotation, `exports` gives an
+        `Export`, and every other asset gives `Results`.
 
         Raises:
             InputError: as `_asked_for`.
@@ -69,10 +69,11 @@ class ResultsIOManager(dg.IOManager):
 
 
 def refuse_requests(graph: BaseAssetGraph[Any], pipeline: Pipeline) -> None:
-    """Check what assets downstream are annotated with, before anything is made for them.
+    """Check the annotations of downstream assets before a run makes anything for them.
 
     Raises:
-        dg.DagsterInvalidDefinitionError: one asks for what it cannot be handed; the message names both assets.
+        dg.DagsterInvalidDefinitionError: an asset cannot be passed as its annotation asks; the message names both
+            assets.
     """
     own = {spec.key for spec in pipeline.specs.values()}
     for downstream in {node.assets_def for node in graph.asset_nodes if node.parent_keys & own}:
@@ -87,18 +88,18 @@ def refuse_requests(graph: BaseAssetGraph[Any], pipeline: Pipeline) -> None:
 
 
 def _name(pipeline: Pipeline, key: dg.AssetKey) -> str:
-    """The asset of a key. `map_asset_specs` may have put a prefix before ours."""
+    """The asset of a key. `map_asset_specs` may have added a prefix."""
     return next((asset for asset, spec in pipeline.specs.items() if spec.key == key), key.path[-1])
 
 
 def _asked_for(
     pipeline: Pipeline, key: dg.AssetKey, annotation: dg.DagsterType, metadata: Mapping[str, Any]
 ) -> tuple[Any, Path]:
-    """The type in which one of our assets is handed over, and the folder of an `Export` or a path.
+    """The type in which one of our assets is passed on, and the folder of the `Export` or path.
 
     Raises:
-        InputError: another type; several formats are exported and the metadata of the AssetIn name none; a format that
-            is not exported, or that `Export` does not read; a folder at a URL.
+        InputError: the annotation is of another type; several formats are exported and the metadata of the AssetIn name
+            none; the format is not exported, or `Export` does not read it; or the folder is at a URL.
     """
     asset, shown = _name(pipeline, key), key.to_user_string()
     others: dict[str, list[type]] = {OUTPUT: [Path], EXPORTS: [Export, Path]}
@@ -109,32 +110,32 @@ def _asked_for(
     if kind not in possible:
         types = ", ".join(f"{type.__module__.partition('._')[0]}.{type.__name__}" for type in possible)
         raise InputError(
-            f"{shown} cannot be handed over as {annotation.display_name}; annotate the argument with one of {types}"
+            f"{shown} cannot be passed as {annotation.display_name}; annotate the argument with one of {types}"
         )
     place: Place = pipeline.settings.output.path
     if asset == EXPORTS and kind is not Results:
         place = _exported(pipeline, shown, kind, metadata.get("format"))
     if kind is not Results and is_url(str(place)):
         raise InputError(
-            f"{shown} lies at {place}, and {kind.__name__} is of this machine; name the asset in deps, and copy it to "
-            "where it is read"
+            f"{shown} lies at {place}, but {kind.__name__} needs local files; name the asset in deps, and copy its "
+            "files to this machine"
         )
     return kind, Path(place)
 
 
 def _exported(pipeline: Pipeline, shown: str, kind: type, named: str | None) -> Place:
-    """The folder of a format, by default of the only one, or of the only one that `Export` reads."""
+    """The folder of the named format; by default of the only format that is exported, or that `Export` reads."""
     exports = pipeline.settings.exports
     choices = [name for name in exports.formats if kind is Path or name in SOURCES] or list(exports.formats)
     chosen = choices[0] if named is None and len(choices) == 1 else named
     if chosen not in exports.formats:
         raise InputError(
-            f"{shown} has the formats {', '.join(exports.formats)}, and the AssetIn names {named or 'none of them'}; "
+            f"{shown} has the formats {', '.join(exports.formats)}, but the AssetIn names {named or 'none of them'}; "
             f'name one: AssetIn(metadata={{"format": "{choices[0]}"}})'
         )
     if kind is Export and chosen not in SOURCES:
         raise InputError(
-            f"{shown} in the format {chosen} is read by its own trainer; Export reads {', '.join(SOURCES)}: export one "
-            "of them too (exports.formats), or annotate the argument with pathlib.Path"
+            f"{shown} has the format {chosen}, which only its own trainer reads; Export reads {', '.join(SOURCES)}: "
+            "export one of them too (exports.formats), or annotate the argument with pathlib.Path"
         )
     return exports.path / chosen

@@ -1,4 +1,4 @@
-"""Dagster definitions of a corpus, for any Dagster project."""
+"""Builds the Dagster definitions of a corpus, for any Dagster project."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def build_definitions(
     owners: Sequence[str] | None = None,
     translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None,
 ) -> dg.Definitions:
-    """The assets, jobs, sensors and schedules of a corpus, to be merged with any others.
+    """The assets, jobs, sensors and schedules of a corpus; a project may merge them with others.
 
-    Settings are bound to the assets. Two corpora in one code location need two prefixes.
+    The assets keep their settings. Two corpora in one code location need two prefixes.
 
     Args:
-        settings: settings, or their file; None: as `load_settings` finds them. Relative paths lie in the file's folder,
-            without a file in the working directory.
-        file: the file that given settings are from, to show it.
-        key_prefix: first parts of every asset key, such as "news" or "text/news"; joined by underscores they begin the
-            names of jobs, sensors, schedules, resources and groups too.
+        settings: settings, or their file; None: as `load_settings` finds them. Relative paths start at the file's
+            folder, or at the working directory without a file.
+        file: the file that given settings come from; only shown.
+        key_prefix: first parts of every asset key, such as "news" or "text/news". Joined by underscores, they also
+            begin the names of jobs, sensors, schedules, resources and groups.
         group_name: one group for all assets; by default a group for each part of the pipeline.
-        upstream: by asset that reads files (raw_docs, external_embeddings, scores), the assets that write them: a list
-            of keys, such as "docs" or "raw/docs", or of what `deps` takes. An update of one starts a run.
-        executor: default: Dagster's own, or the one that the project sets.
-        automation: whether there are the sensors that start a run on new input, and the schedule.
+        upstream: asset that reads files (raw_docs, external_embeddings, scores) -> the assets that write these files,
+            as a list of keys such as "docs" or "raw/docs", or of anything that `deps` takes. Their updates start a run.
+        executor: by default the project's or Dagster's own.
+        automation: whether to define the sensors that start runs on new input, and the schedule.
         tags, owners: of every asset.
-        translation: from the spec of an asset to the one to show: another key, group, description, metadata, tags,
-            owners, kinds or automation condition.
+        translation: maps the spec of an asset to the spec to show; it may change key, group, description, metadata,
+            tags, owners, kinds and automation condition.
 
     Raises:
-        dg.DagsterInvalidDefinitionError: settings cannot be used, or there is no input and no asset upstream writes
+        dg.DagsterInvalidDefinitionError: settings cannot be used; or there is no input, and no upstream asset writes
             it.
     """
     try:
@@ -69,7 +69,7 @@ def build_definitions(
         upstream = upstream or {}
         if not isinstance(upstream, Mapping):
             raise SettingsError(
-                f"upstream is {upstream!r}; expected, by asset, those that write its files, such as "
+                f"upstream is {upstream!r}; expected the assets that write the files of each asset, such as "
                 '{"raw_docs": ["docs"]}'
             )
         if "raw_docs" not in upstream:
@@ -93,8 +93,8 @@ def build_definitions(
 
 
 def _check_input(settings: Settings) -> None:
-    """Check that there is input. A look at a URL is a request, so a run looks there. A folder that an earlier run has
-    read may be empty for a while: the sensor waits for files.
+    """Check that there is input. URLs are left to the run, because each check is a request. A folder that an earlier
+    run has read may be empty for a while: the sensor waits for files.
 
     Raises:
         InputError: there is none.
@@ -110,9 +110,9 @@ def _check_input(settings: Settings) -> None:
 
 
 def _deps(written_by: Any) -> list[dg.AssetDep]:
-    """Assets upstream as deps: from one, or from a list."""
+    """The deps of an upstream asset, or of a list of them."""
     deps = []
-    # Dagster's keys, specs and deps are tuples too.
+    # Dagster's keys, specs and deps are tuples, not lists of assets.
     for asset in written_by if type(written_by) in (list, tuple) else [written_by]:
         if isinstance(asset, str):
             deps.append(dg.AssetDep(dg.AssetKey.from_user_string(asset)))
@@ -126,7 +126,7 @@ def _deps(written_by: Any) -> list[dg.AssetDep]:
 def definitions(pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None) -> dg.Definitions:
     """Dagster's definitions of a pipeline."""
     starts_itself = pipeline.automation and OUTPUT in pipeline.graph
-    # Resources of an asset's own, and conditions of our own, are in beta; in our use they are stable.
+    # Dagster marks resources of an asset and custom conditions as beta; as used here they are stable.
     with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):
         sensors: list[Any] = [watch_input(pipeline)] if starts_itself else []
         if starts_itself and pipeline.upstream:

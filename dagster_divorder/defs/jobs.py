@@ -1,4 +1,4 @@
-"""Jobs that people run by name, with all assets that they need and no configuration to fill in."""
+"""Jobs that people run by name. Each has all assets that it needs and no configuration to fill in."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SETTINGS = "divorder/settings"
 """Tag of a job and its runs: the settings file. The launchpad shows it."""
 
 BEGUN = "divorder/begun"
-"""Tag of a materialisation that a command line reports: when its run began, in seconds since the epoch."""
+"""Tag of a materialisation that the command line reports: start of its run, in seconds since 1970."""
 
 STORE = "divorder/store"
-"""Tag of a run: the store that a corpus without a prefix writes to, by `store_names`."""
+"""Tag of a run: the store of a corpus without a prefix, as `store_names` names it."""
 
 EVIDENCE = "evidence"
-"""In a job: all evidence that no other job is for."""
+"""Stands in a job for all evidence that no other job makes."""
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
-    CURATE: ((OUTPUT,), "The curated output and all that it needs; only what is new is computed."),
+    CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
     "explore": (
         (EVIDENCE,),
-        "Evidence to choose settings by: how many clusters, which vectors, which strategy, a map of the topics, how "
-        "many different things there are, and near copies.",
+        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, the "
+        "diversity of the corpus, and near copies.",
     ),
     "prove": (
         ("training_evidence",),
@@ -40,14 +40,14 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "report": (
         (EVIDENCE, "ordering_report", "ordering_animation"),
-        "The report to send to someone, and the films, of the curated output.",
+        "A report on the curated output to send to others, and its films.",
     ),
 }
 """Job -> its assets, and its description."""
 
 
 def jobs(pipeline: Pipeline) -> list[Any]:
-    """The jobs of these stages; each shows the settings in force on its page."""
+    """The jobs of a pipeline; the page of each shows the settings in force."""
     graph, settings = pipeline.graph, pipeline.settings
     assets, asset_jobs = pipeline.specs, []
     file = settings_file(pipeline.file)
@@ -71,12 +71,12 @@ def jobs(pipeline: Pipeline) -> list[Any]:
 
 
 def store_tag(pipeline: Pipeline) -> str:
-    """Tag of a run: the store that this corpus writes to, by `store_names`. A run may hold several corpora."""
+    """Name of the tag that holds this corpus's store in a run. A run may have several corpora."""
     return ".".join([STORE, *pipeline.key_prefix])
 
 
 def store_names(store: Store) -> list[str]:
-    """Values of the tag for runs on a store: its id and its place; before it has an id, its place."""
+    """Possible values of the tag of a store: its id and its place; only its place before it has an id."""
     place = store.real_place
     try:
         return [store.id, place] if store.id else [place]

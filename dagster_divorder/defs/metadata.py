@@ -1,4 +1,4 @@
-"""How results, figures and settings look on Dagster's pages."""
+"""Formats results and figures for Dagster's pages."""
 
 import base64
 import re
@@ -14,28 +14,28 @@ from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
 
 PICTURE_BYTES = 300_000
-"""A picture inside a page is reduced to this size: Dagster keeps it with every run's events."""
+"""Largest picture inside a page; larger ones are reduced, because Dagster stores them in every run's events."""
 
 PICTURE_WIDTH = 1080
-"""Pixels that fit Dagster's page on a common screen; it cuts off the rest."""
+"""Pixels that fit Dagster's page on a common screen; Dagster cuts off the rest."""
 
 
 TABLE_CHARACTERS = 44
-"""A wider table is shown in a dialog of its own. On a page 1,400 pixels wide it would lie half outside its column, and
-take the ends of all other values with it: the widest value sets the width of the column."""
+"""A wider table opens in a dialog. Inside a page of 1,400 pixels it would be cut off, and the other values with it,
+because the widest value sets the width of the column."""
 
 INLINE_CHARACTERS = 1000
-"""Dagster shows shorter Markdown inside the page, and longer behind a link."""
+"""Dagster shows shorter Markdown inside the page and longer Markdown behind a link."""
 
 
 def asset_metadata(run: Run, receipt: Receipt, changed: bool | None) -> dict[str, Any]:
-    """What a stage shows of its result, then all other figures, and where the result lies. changed: whether the result
-    is another one than before, None where nothing knows the one before."""
+    """What a stage shows of its result, all other figures, and where the result lies. changed: whether the result
+    differs from the one before; None if that is unknown."""
     figures = receipt.figures
     metadata = result_metadata(run.graph[receipt.stage].show(run, receipt), figures)
     if figures["new_documents"] and figures["seconds"]:
         metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
-    # Named files, or the folder of files of fragments.
+    # A stage has either named files or a folder with a file a fragment.
     files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
     stored = [{"what": name, "path": run.store.where(file)} for name, file in files.items()]
     return {**metadata, **({} if changed is None else {"changed": changed}), "stored_files": table(stored)}
@@ -64,15 +64,14 @@ def _value(shown: Table | Picture | Text | Link | float) -> Any:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether a figure is a table, which the stage itself shows or hides."""
+    """Whether a figure is a table. The stage itself decides whether to show its tables."""
     if isinstance(value, list):
         return not all(isinstance(entry, str) for entry in value)
     return isinstance(value, dict) and any(isinstance(entry, (dict, list)) for entry in value.values())
 
 
 def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
-    """Rows as a Dagster table, numbers rounded for people, and as Markdown if they are wider than TABLE_CHARACTERS;
-    "none" without rows."""
+    """Rows as a Dagster table with rounded numbers; as Markdown if wider than TABLE_CHARACTERS; "none" without rows."""
     if not rows:
         return dg.MetadataValue.text("none")
     records = [{name: readable(value) for name, value in row.items()} for row in rows]
@@ -85,21 +84,21 @@ def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
 
 
 def _escaped(text: str) -> str:
-    """Text as a cell of a Markdown table that shows it as it is. A cell of digits, signs and commas is one already."""
+    """Text escaped for a cell of a Markdown table. Numbers need no escapes."""
     if re.fullmatch(r"-?[\d,]+(\.\d+)?", text):
         return text
-    # A cell may hold words of the corpus, an image among them, which a browser would load.
+    # A cell may quote the corpus; a browser would load an image in it.
     return re.sub(r"([!-+:-@\[-`{}~])", r"\\\1", " ".join(text.split()))
 
 
 def picture(file: Path, what: str) -> dg.MarkdownMetadataValue:
-    """A PNG file inside the page, reduced where it is too large. what: its text."""
+    """A PNG file inside the page, reduced if it is too large. what: its alternative text."""
     data = base64.b64encode(_within_bounds(file.read_bytes())).decode()
     return dg.MetadataValue.md(f"![{what}](data:image/png;base64,{data})")
 
 
 def _within_bounds(png: bytes) -> bytes:
-    """A PNG of at most PICTURE_BYTES and PICTURE_WIDTH: smaller, and with fewer colours, where necessary."""
+    """A PNG of at most PICTURE_BYTES and PICTURE_WIDTH; if necessary, scaled down and with fewer colours."""
     import io
 
     from PIL import Image
@@ -112,7 +111,7 @@ def _within_bounds(png: bytes) -> bytes:
         size = (max(1, round(original.width * share)), max(1, round(original.height * share)))
         file = io.BytesIO()
         smaller = original.convert("RGB").resize(size, Image.Resampling.HAMMING)
-        # Ten times as fast as the median cut, and no larger; the search for a smaller file takes as long as the rest.
+        # Ten times as fast as the median cut, with files no larger. `optimize` would double the time.
         smaller.quantize(128, Image.Quantize.FASTOCTREE).save(file, "PNG")
         if len(file.getvalue()) <= PICTURE_BYTES:
             return file.getvalue()

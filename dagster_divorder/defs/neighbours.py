@@ -1,7 +1,7 @@
-"""What corpora and other assets of one Dagster project must not share with a corpus.
+"""Refuses conflicts between a corpus and the other corpora and assets of its Dagster project.
 
-Dagster knows the whole project when it resolves a job, as it does when definitions load: our jobs' selection looks at
-all assets then. `dagster asset materialize` resolves no jobs, so steps look, too.
+Dagster resolves jobs when definitions load, and knows the whole project then: the selection of our jobs checks it.
+`dagster asset materialize` resolves no jobs, so each step checks it too.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 CORPUS, SETTINGS = "divorder/corpus", "divorder/settings"
 
 WRITES = ("dagster/uri", "uri", "path")
-"""Metadata by which an asset says where it writes."""
+"""Metadata in which an asset states where it writes."""
 
 
 def corpus_metadata(pipeline: Pipeline) -> dict[str, str]:
-    """Metadata of each asset of a corpus: the beginning of its names, its settings, and the folders that runs write."""
+    """Metadata of each asset of a corpus: the prefix of its names, its settings file, and the folders that runs
+    write."""
     places = {f"divorder/{key}": str(place) for key, place in written_places(pipeline.settings).items()}
     return {CORPUS: "_".join(pipeline.key_prefix), SETTINGS: settings_file(pipeline.file), **places}
 
 
 class CorpusSelection(dg.AssetSelection):
-    """Assets of a corpus. Resolving it checks the project."""
+    """Selects assets of a corpus; checks the project when Dagster resolves it."""
 
     def __init__(self, pipeline: Pipeline, assets: Sequence[str]) -> None:
         self.pipeline, self.selected = pipeline, dg.AssetSelection.assets(*map(pipeline.key, assets))
@@ -57,17 +58,17 @@ def refuse_conflicts_in_run(context: dg.AssetExecutionContext, pipeline: Pipelin
     """`refuse_conflicts` in a step."""
     try:
         graph = context.repository_def.asset_graph
-    except CheckError:  # `dg.materialize` knows the assets of the run alone.
+    except CheckError:  # `dg.materialize` knows only the assets of the run.
         graph = context.job_def.asset_layer.asset_graph
     refuse_conflicts(graph, pipeline)
 
 
 def refuse_conflicts(graph: BaseAssetGraph, pipeline: Pipeline) -> None:
-    """Check that no other corpus of a project writes where this one does, that assets upstream write what it reads, and
-    that assets downstream ask for what there is.
+    """Check that corpora write to separate folders, that upstream assets write what this corpus reads, and that
+    downstream assets ask for results that exist.
 
     Raises:
-        dg.DagsterInvalidDefinitionError: they do not; the message names both.
+        dg.DagsterInvalidDefinitionError: two of them conflict; the message names both.
     """
     refuse_requests(graph, pipeline)
     own = corpus_metadata(pipeline)
@@ -110,16 +111,16 @@ def _refuse_elsewhere(
         place = _file_place(str(_plain(metadata.get(key, ""))))
         if place and not any(is_in(place, folder) or is_in(folder, place) for folder in folders):
             raise dg.DagsterInvalidDefinitionError(
-                f"asset {upstream.to_user_string()} writes {place} by its metadata {key!r}, and "
-                f"{pipeline.key(asset).to_user_string()} comes after it and reads {', '.join(paths)} ({setting} in "
+                f"asset {upstream.to_user_string()} writes {place} according to its metadata {key!r}, but "
+                f"{pipeline.key(asset).to_user_string()} reads {', '.join(paths)} ({setting} in "
                 f"{settings_file(pipeline.file)}); expected a place that {setting} names: change one of them, or take "
                 "the asset out of upstream"
             )
 
 
 def _file_place(text: str) -> str:
-    """The real place of a text that names a folder or object to write; empty for others, such as tables, pages and
-    relative paths."""
+    """The real place that an absolute path, file: URL or object store URL names; "" for any other text, such as the
+    name of a table, a web page or a relative path."""
     if text.startswith("file:"):
         text = unquote(urlsplit(text).path)
     known = text.partition("://")[0] in (*OBJECT_STORES, "hf") if is_url(text) else os.path.isabs(text)
@@ -127,5 +128,5 @@ def _file_place(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of metadata as it was given."""
+    """The plain value of an entry of metadata."""
     return value.value if isinstance(value, dg.MetadataValue) else value

@@ -1,4 +1,4 @@
-"""A pipeline as one Dagster project knows it: stages under settings, with the names that they have there."""
+"""A pipeline in a Dagster project: stages under settings, with their names in the project."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dagster_divorder.settings import Settings
 class Pipeline:
     """Stages under settings, and how a Dagster project shows them.
 
-    file: the settings file, None without one. key_prefix: first parts of every asset key; its parts, joined by
-    underscores, begin every other name. group_name: the group of all assets; None: a group a part of the pipeline.
-    upstream: by asset, the assets of others that write files that it reads. tags, owners: of every asset. automation:
-    whether runs start by themselves. translation: from the spec of an asset to the one that the project shows. specs:
-    by asset, after translation. needed: the stages that the output needs.
+    file: the settings file, None without one. key_prefix: first parts of every asset key; joined by underscores, they
+    begin every other name. group_name: the group of all assets; None: a group for each part of the pipeline. upstream:
+    asset -> the assets of others that write its files. tags, owners: of every asset. automation: whether runs start
+    automatically. translation: maps the spec of an asset to the spec that the project shows. specs: asset -> spec,
+    after translation. needed: the stages that the output needs.
 
     Raises:
-        SettingsError: a part of the prefix is no name, upstream names an asset that reads no files of others, or
-            translation changes what decides when an asset is made, or gives two assets one key.
+        SettingsError: a part of the prefix is not a name; upstream names an asset that reads no files of others; or
+            translation changes what the settings decide, or gives two assets one key.
     """
 
     graph: Graph
@@ -50,16 +50,16 @@ class Pipeline:
             if asset not in self.files_read:
                 reading = ", ".join(f"{name} ({setting})" for name, (setting, _) in self.files_read.items())
                 raise SettingsError(
-                    f"upstream names {asset!r}, which reads no files of others under these settings; expected one of "
-                    f"the assets that do: {reading}"
+                    f"upstream names {asset!r}, which reads no files of others under these settings; the assets that "
+                    f"do are {reading}"
                 )
         specs = {asset: self._translated(self._spec(asset)) for asset in reads}
         assets: dict[dg.AssetKey, str] = {}
         for asset, spec in specs.items():
             if assets.setdefault(spec.key, asset) != asset:
                 raise SettingsError(
-                    f"translation gives {assets[spec.key]} and {asset} the key {spec.key.to_user_string()!r}; expected "
-                    "a key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
+                    f"translation gives both {assets[spec.key]} and {asset} the key {spec.key.to_user_string()!r}; "
+                    "expected a different key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
                 )
         for asset, before in reads.items():
             deps: list[Any] = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
@@ -68,7 +68,7 @@ class Pipeline:
 
     @property
     def files_read(self) -> dict[str, tuple[str, Sequence[str]]]:
-        """By asset that reads files which others may write: the setting that names them, and their paths."""
+        """Asset that reads files which others may write -> the setting that names the files, and their paths."""
         embedding, curriculum = self.settings.embedding.path, self.settings.curriculum.path
         reads: dict[str, tuple[str, Sequence[str]]] = {
             "raw_docs": ("input.paths", self.settings.input.paths),
@@ -87,7 +87,7 @@ class Pipeline:
         if group == "evidence" and asset in self.needed:
             group = "embedding"
         elif group in ("embedding", "ordering") and asset not in self.needed:
-            # Its edges would cross those of what the output is made from.
+            # In the group of the output's assets its edges would cross theirs.
             group = "evidence"
         return dg.AssetSpec(
             [*self.key_prefix, asset],
@@ -103,9 +103,9 @@ class Pipeline:
         translated = self.translation(spec) if self.translation else spec
         for name in ("deps", "code_version", "partitions_def", "skippable"):
             if getattr(translated, name) != getattr(spec, name):
-                remedy = "name assets of yours in upstream" if name == "deps" else "leave it out"
+                remedy = "name your assets in upstream" if name == "deps" else "leave it out"
                 raise SettingsError(
-                    f"translation sets {name} of {spec.key.path[-1]}, which the settings decide; {remedy}"
+                    f"translation changes {name} of {spec.key.path[-1]}, which the settings decide; {remedy}"
                 )
         return translated
 
@@ -114,7 +114,7 @@ class Pipeline:
         return self.specs[asset].key if asset in self.specs else dg.AssetKey([*self.key_prefix, asset])
 
     def named(self, name: str) -> str:
-        """The name of a job, sensor, schedule, group or resource: with the prefix."""
+        """The name of a job, sensor, schedule, group or resource, with the prefix."""
         return "_".join([*self.key_prefix, name])
 
     def code_version(self, asset: str, settings: Settings | None = None) -> str:

@@ -1,8 +1,8 @@
-"""Runs of a command line, reported to Dagster: materialisations and results of checks, as if its assets had run there.
+"""Reports a command-line run to Dagster: materialisations and check results, as if Dagster had run the assets.
 
-An instance gets the events that a run of Dagster gives it, with code versions and versions of the inputs, so that
-Dagster knows what is fresh. A webserver takes data versions, but neither of these two: its assets are fresh by their
-times, and look fresh after a change of settings until Dagster itself has run them.
+An instance gets the same events as from a run of Dagster, with code versions and input versions, so Dagster knows which
+assets are fresh. A webserver takes data versions, but no code versions and no input versions: it judges freshness by
+time, so after a change of settings its assets look fresh until Dagster itself runs them.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from dagster_divorder.store.state import Receipt
 
 HOME = "DAGSTER_HOME"
 TOKEN = "DAGSTER_CLOUD_API_TOKEN"
-"""The token of a user of Dagster+, sent there and nowhere else."""
+"""Environment variable with a user's token for Dagster+; sent only there."""
 
 TIMEOUT = 30.0
-"""Seconds in which a webserver answers."""
+"""Seconds to wait for a webserver's answer."""
 
 EXPECTED = "expected Dagster's webserver, such as http://localhost:3000, not one that is read-only"
 
 
 @dataclass
 class Report:
-    """What Dagster knows now. to: folder or URL. assets: their keys, "/" between parts. checks: number of results.
-    failed: the checks among them that failed. error: why the report is not whole, None where it is."""
+    """What was reported. to: folder or URL. assets: keys, "/" between parts. checks: number of check results. failed:
+    the failed checks. error: why the report is incomplete; None if it is complete."""
 
     to: str
     assets: list[str] = field(default_factory=list)
@@ -76,15 +76,15 @@ def report_run(
     key_prefix: Sequence[str],
     url: str | None,
 ) -> Report:
-    """Report the assets of stages that have just run, with results of their checks, to the webserver at `url`, else to
-    the instance of DAGSTER_HOME. Never raises: the store is whole without a report. begun: when the run began, in
-    seconds since the epoch."""
+    """Report the assets of stages that have just run, with their check results, to the webserver at `url`, by default
+    to the instance of DAGSTER_HOME. Never raises: the store is complete without a report. begun: start of the run, in
+    seconds since 1970."""
     report = Report(without_secrets(url) if url else os.environ[HOME])
     try:
         pipeline = Pipeline(graph, settings, key_prefix=tuple(key_prefix))
         with _Webserver(url) if url else _home_instance(begun) as receiver:
             _report(pipeline, set(stages), receiver, report)
-    except Exception as error:  # Dagster, its storage and the network raise errors of any kind.
+    except Exception as error:  # Dagster, its storage and the network may raise any error.
         said = str(error).strip().partition("\n")[0] or type(error).__name__
         report.error = without_secrets(said)
     return report
@@ -106,7 +106,7 @@ def _report(pipeline: Pipeline, stages: set[str], receiver: Receiver, report: Re
 
 
 class Receiver(Protocol):
-    """Where events of assets go."""
+    """Receives events of assets."""
 
     def materialised(
         self, pipeline: Pipeline, run: Run, receipt: Receipt, reads: Sequence[dg.AssetKey]
@@ -120,14 +120,14 @@ def _home_instance(begun: float) -> Iterator[_Instance]:
     home = Path(os.environ[HOME]).expanduser()
     if not home.is_absolute() or not home.is_dir():
         raise FileNotFoundError(f"{HOME} is {os.environ[HOME]!r}; expected the absolute path of a folder")
-    # Relative folders in dagster.yaml are relative to where Dagster is started, which is the home.
+    # Relative folders in dagster.yaml start at the working directory of Dagster, which is the home.
     with contextlib.chdir(home), dg.DagsterInstance.get() as instance:
         yield _Instance(instance, begun)
 
 
 @dataclass
 class _Instance:
-    """Events for an instance, with the tags of Dagster's own."""
+    """Reports events to an instance, with the tags that Dagster sets itself."""
 
     instance: dg.DagsterInstance
     begun: float
@@ -144,7 +144,7 @@ class _Instance:
             DATA_VERSION_IS_USER_PROVIDED_TAG: "true",
             BEGUN: f"{self.begun:.3f}",
         }
-        # Only definitions know assets of others that come before; the last run of Dagster has recorded them.
+        # Only the definitions name upstream assets of others; Dagster's last run has recorded them.
         others = known - set(map(pipeline.key, pipeline.graph))
         for read in [*reads, *others]:
             record = self.instance.get_latest_data_version_record(read)
@@ -169,7 +169,7 @@ class _Instance:
 
 
 def _version_and_inputs(record: dg.EventLogRecord | None) -> tuple[str | None, set[dg.AssetKey]]:
-    """The data version of a materialisation, and the assets that Dagster knew before it."""
+    """The data version of a materialisation, and the assets that it read."""
     if record is None:
         return None, set()
     version = extract_data_version_from_entry(record.event_log_entry)
@@ -179,7 +179,7 @@ def _version_and_inputs(record: dg.EventLogRecord | None) -> tuple[str | None, s
 
 @dataclass
 class _Webserver:
-    """Events for a webserver, through its API for external assets. It takes plain values."""
+    """Reports events to a webserver through its API for external assets, which takes plain values."""
 
     url: str
 
@@ -228,11 +228,11 @@ class _Webserver:
                 f"no answer ({getattr(error, 'reason', error) or type(error).__name__}); {EXPECTED}"
             ) from None
         if answer.strip() != b"{}":
-            raise ConnectionError(f"it answered as Dagster does not; {EXPECTED}")
+            raise ConnectionError(f"its answer is not one of Dagster's; {EXPECTED}")
 
 
 def _explained(body: bytes) -> str:
-    """The error in a webserver's answer, in brackets; "" if it is no answer of Dagster's."""
+    """The error in a webserver's answer, in brackets; "" if the answer is not Dagster's."""
     try:
         return f" ({orjson.loads(body)['error']})"
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -240,7 +240,7 @@ def _explained(body: bytes) -> str:
 
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as JSON has it: narrow tables are lists, wide ones text, and pictures are left out."""
+    """Metadata as JSON values. Narrow tables become lists, wide tables text; pictures are left out."""
     values: dict[str, Any] = {}
     for name, value in metadata.items():
         if isinstance(value, dg.TableMetadataValue):

@@ -1,4 +1,4 @@
-"""The settings of a pipeline on Dagster's pages, and what one run may set otherwise."""
+"""Shows the settings of a pipeline on Dagster's pages; two of them can be changed for one run."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from dagster_divorder.settings.sections import RULES
 SETTINGS_RESOURCE = "divorder"
 """Key of the resource that gives assets their settings, before the prefix."""
 
-REFIT = "The fits to learn again from the present corpus, such as [clusters]."
+REFIT = "Fits to learn again from the present corpus, such as [clusters]."
 
 WEIGHTS = (
-    "Other shares for values of the table mixing.weights, such as {books: 0.4}. The run has to make everything from "
-    "repeats to the output and the exports, as the job curate does."
+    "Other shares for values in mixing.weights, such as {books: 0.4}. The run must include every asset from repeats to "
+    "the output and the exports, as the job curate does."
 )
 
 SETTINGS_NOTE = (
-    "To change settings, edit this file (or the environment, DIVORDER_...) and reload definitions. The launchpad takes "
-    f"two for its run alone. refit: {REFIT} weights: {WEIGHTS} The next run goes back to the file."
+    "To change settings, edit this file (or environment variables DIVORDER_...) and reload definitions. The launchpad "
+    f"takes two settings for a single run. refit: {REFIT} weights: {WEIGHTS} The next run uses the file again."
 )
 
 FIT = dg.Enum("Fit", [dg.EnumValue(name) for name in RULES])
 
 
 def settings_resource(pipeline: Pipeline) -> dg.ResourceDefinition:
-    """The settings for assets, with what a run's configuration sets otherwise. The launchpad shows the description."""
+    """The settings for assets, with the changes that a run's configuration makes. The launchpad shows the
+    description."""
 
     def settings_of_run(context: dg.InitResourceContext) -> Settings:
         given = context.resource_config
@@ -54,11 +55,10 @@ def settings_resource(pipeline: Pipeline) -> dg.ResourceDefinition:
 def refuse_partial_run(
     context: dg.AssetExecutionContext, pipeline: Pipeline, settings: Settings, asset: str
 ) -> None:
-    """Check, before a run makes an asset, that what the run sets for itself alone reaches all that it concerns.
+    """Check, before a run makes an asset, that the settings of this run alone reach every asset that they concern.
 
     Raises:
-        SettingsError: a part of that would stay as other settings made it, or the run does not make a fit that it is
-            asked to make again.
+        SettingsError: an asset would keep a result of other settings, or the run leaves out a fit that refit names.
     """
     graph, usual = pipeline.graph, pipeline.settings
     if settings == usual:
@@ -66,7 +66,7 @@ def refuse_partial_run(
     steps = context.run.step_keys_to_execute or [node.name for node in context.job_def.nodes]
     reads = graph.asset_upstream(settings)
     left_out = {name for name in reads if pipeline.key(name).to_python_identifier() not in steps}
-    # A retry makes what comes after the asset that failed; an earlier run has made the rest.
+    # A retry makes only the assets from the failed one onwards; an earlier run has made the rest.
     is_retry = context.run.parent_run_id is not None
     concerned, made = set[str](), {asset} if is_retry else set(reads)
     for name, before in reads.items():
@@ -77,9 +77,9 @@ def refuse_partial_run(
             made.add(name)
     if stay := [name for name in reads if name in concerned & made & left_out]:
         raise SettingsError(
-            f"weights is set for this run alone, and the run leaves out {', '.join(stay)}, which would stay as the "
-            "weights of the settings made it; select everything from repeats to the output and the exports, as the job "
-            "curate does"
+            f"weights is set for this run alone, but the run leaves out {', '.join(stay)}, which would keep the "
+            "weights of the settings; select every asset from repeats to the output and the exports, as the job curate "
+            "does"
         )
     asked = [fit for fit, rule in settings.refit.items() if rule != usual.refit[fit]]
     for fit in () if is_retry else asked:
@@ -90,9 +90,9 @@ def refuse_partial_run(
         ]
         if left_out.issuperset(makers):
             raise SettingsError(
-                f"refit names {fit!r}, which {' or '.join(makers)} learns, and this run leaves it out; select it too"
+                f"refit names {fit!r}, which {' or '.join(makers)} learns, but this run leaves it out; select it too"
                 if makers
-                else f"refit names {fit!r}, which these settings do not learn; leave it out"
+                else f"refit names {fit!r}, which these settings do not use; remove it from refit"
             )
 
 
@@ -102,7 +102,7 @@ def settings_file(file: Path | None) -> str:
 
 
 def for_this_run_alone(settings: Settings, usual: Settings) -> str:
-    """What a run sets otherwise, such as `mixing.weights.books 0.3 -> 0.5`."""
+    """The settings that a run changes, such as `mixing.weights.books 0.3 -> 0.5`."""
     dumps = [each.model_dump(mode="json") for each in (usual, settings)]
     return ", ".join(change.removeprefix("settings.") for change in differences("settings", *dumps))
 

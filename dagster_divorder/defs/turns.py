@@ -1,7 +1,7 @@
-"""Steps of one run in several processes take turns at a store.
+"""Makes the steps of one run, which may be in several processes, take turns at a store.
 
-The store's own lease would make them wait too, but as it does for another run: a step would fail where `store.wait` is
-false. Known weakness: steps on several machines know of each other by the lease alone.
+The store's lease alone is not enough: with `store.wait = false` a step would fail instead of waiting for another step
+of its own run. Known weakness: steps on several machines have only the lease.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import xxhash
 
 @contextlib.contextmanager
 def turn(run: str, store: str, step: str, on_wait: Callable[[str], Any]) -> Iterator[None]:
-    """Wait until no other step of a run works on a store. on_wait: is told which step is waited for. The kernel
-    ends the turn of a process that dies."""
+    """Wait until no other step of a run works on a store. on_wait: gets a message with the other step. The turn of a
+    process ends when it dies."""
     file = Path(tempfile.gettempdir(), f"divorder-{run}-{xxhash.xxh3_64_hexdigest(store.encode())}")
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -33,7 +33,7 @@ def turn(run: str, store: str, step: str, on_wait: Callable[[str], Any]) -> Iter
                     f"{step} waits for {other} of this run to end: one step at a time works on store {store}"
                 )
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The step before has removed the file that it held.
+            # The step before removes its file, so the lock may be on a removed file.
             if os.fstat(descriptor).st_nlink:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, step.encode(), 0)

@@ -1,4 +1,4 @@
-"""An iterator that is one item ahead, in a thread: for work that leaves the interpreter's lock free."""
+"""An iterator that computes one item ahead, in a thread: for work that releases the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Generator[Item, None, None]) -> Generator[Item, None, None]:
-    """The same items in the same order; the next one is computed while the last one is used.
+    """The same items in the same order; the next item is computed while the caller uses the last one.
 
-    `items` runs in another thread, one step at a time, and is closed at the end, also at an early one. Its errors are
+    `items` runs in another thread, one step at a time, and is closed at the end, even an early one. Its errors are
     raised here.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="divorder-ahead") as thread:

@@ -1,7 +1,7 @@
-"""What an engine is: one function over many items, on this machine or on many.
+"""The interface of engines: one function over many items, on this machine or on several.
 
-Guarantee: results come in the order of the items and equal those of a plain loop, for any engine and number of workers,
-if the function depends on its item alone. So the engine is in no stage's key.
+Guarantee: results come in the order of the items and equal a plain loop's, for any engine and number of workers, if the
+function depends only on its item. So the engine is in no stage's key.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ class Needs(TypedDict, total=False):
 
 
 class Engine(Protocol):
-    """Calls functions that workers can import on items; functions, items and results are pickled."""
+    """Calls functions on items. Workers must be able to import the functions; functions, items and results are
+    pickled."""
 
     @property
     def workers(self) -> int:
-        """The most calls of one thread that run at once."""
+        """The most calls that run at once, each with one thread."""
 
     @property
     def gpus(self) -> int:
@@ -47,17 +48,15 @@ class Engine(Protocol):
         retries: int = 2,
         advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
-        """`function(item)` for every item, in order; a few more results than workers wait to be taken.
+        """`function(item)` for every item, in order; buffers a few more results than workers.
 
         Args:
-            workers: at most so many calls at once, for small work; with one, and no GPUs, all calls run in this
-                process.
-            threads: for the libraries of a call. 0: the function itself uses `count_workers(0)` threads, which are all
-                of this machine, in one call at a time, or one a call on other machines.
-            gpus: GPUs of one machine that a call has to itself.
-            memory: bytes that a call needs, for an engine that places calls by it.
-            environment: variables of the worker processes; by default `MEMORY_VARIABLES`, which keep them small.
-            retries: how often a call is repeated after its worker or machine died; errors are not retried.
+            workers: most calls at once, for small work; with one, and no GPUs, all calls run in this process.
+            threads: for the libraries of a call. 0: the function itself uses `count_workers(0)` threads: on this
+                machine all, in one call at a time; on other machines one a call.
+            gpus: GPUs of one machine, for the exclusive use of a call. memory: bytes that a call needs, for an engine
+            that places calls by it. environment: variables of the worker processes; by default `MEMORY_VARIABLES`,
+            which keep them small. retries: repeats of a call after its worker or machine died; errors are not retried.
             advance: called in this process with the numbers that a call reports through the keyword `advance` of its
                 function: during the call or, from other machines, with its result.
 
@@ -66,4 +65,4 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Free the engine's resources."""
+        """Frees the engine's resources."""

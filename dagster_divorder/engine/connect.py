@@ -1,4 +1,4 @@
-"""The engine that settings name."""
+"""Opens the engine that the settings name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dagster_divorder.settings.sections import Engine as EngineSettings
 
 
 def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
-    """The engine at `engine.address`, ready for calls; the caller closes it. unseen: picklable; says what the machine
-    on which it runs lacks, "" for nothing.
+    """The engine at `engine.address`, ready for calls; the caller closes it. unseen: picklable; names what its machine
+    lacks, "" for nothing.
 
     Raises:
         SettingsError: the engine is missing or cannot be used.

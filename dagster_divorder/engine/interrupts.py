@@ -1,7 +1,7 @@
-"""An interrupt that Python swallows is sent again.
+"""Sends interrupts again that Python swallows.
 
-Python raises a signal's exception in whatever code runs at that moment. If this is a callback of the garbage collector
-(of a weak reference, or a `__del__`), Python prints the exception and goes on: a cancelled run goes on to its end.
+Python raises a signal's exception in the code that runs at that moment. In a callback of the garbage collector (of a
+weak reference, or a `__del__`), Python prints the exception and continues: a cancelled run would run to its end.
 """
 
 import functools
@@ -11,12 +11,12 @@ import sys
 import threading
 
 DELAY_SECONDS = 0.1
-"""By then the hook has returned: an exception within it is swallowed as well."""
+"""Seconds until the hook has returned: an exception inside the hook is swallowed too."""
 
 
 @functools.cache
 def resend_interrupts() -> None:
-    """From now on, send a swallowed interrupt to this process again, in place of printing it."""
+    """From now on, sends a swallowed interrupt to this process again instead of printing it."""
     before = sys.unraisablehook
 
     def hook(swallowed: "sys.UnraisableHookArgs") -> None:
@@ -30,5 +30,5 @@ def resend_interrupts() -> None:
 
 
 def _is_interrupt(kind: type[BaseException]) -> bool:
-    """Whether it is KeyboardInterrupt, or what a program raises in its place: Dagster's is no `Exception` either."""
+    """Whether an exception is KeyboardInterrupt or a program's replacement: Dagster's is not an `Exception` either."""
     return not issubclass(kind, Exception | SystemExit | GeneratorExit)

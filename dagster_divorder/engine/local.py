@@ -1,10 +1,9 @@
 """One function over many fragments, in worker processes of this machine.
 
-Guarantee: as `engine.base`. Errors in a worker are raised here, and the death of a worker is an error; workers end with
-the process that started them, even if that is killed.
-Cost: a worker takes a tenth of a second to start and memory of its own; arguments and results pass through pipes, at
-some GB/s.
-Known weakness: no worker is replaced; a failed run goes on where it stopped when it is started again.
+Guarantee: see `engine.base`. A worker's errors are raised here, and its death is an error; workers end with the process
+that started them, even if it is killed. Cost: a worker takes a tenth of a second to start, and its own memory;
+arguments and results pass through pipes, at some GB/s. Known weakness: dead workers are not replaced; when started
+again, a failed run resumes where it stopped.
 
 A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; a `multiprocessing`
 child runs the caller's script again and outlives a killed parent, as loky's do (docs/decisions/libraries.md).
@@ -26,10 +25,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from dagster_divorder.engine.base import Item, Result
 from dagster_divorder.engine.memory import give_back_memory
+from dagster_divorder.engine.trace import span
 from dagster_divorder.errors import WorkerError
 
 THREAD_VARIABLES = (
@@ -38,11 +38,11 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
     "RAYON_NUM_THREADS",
-    "LOKY_MAX_CPU_COUNT",  # of joblib, and so of `count_workers`
+    "LOKY_MAX_CPU_COUNT",  # read by joblib, and so by `count_workers`
 )
 WORKER_NUMBER = "DAGSTER_DIVORDER_WORKER"
 MEMORY_VARIABLES = {
-    # Freed large blocks go back to the system: a worker that tokenises takes 350 MB instead of 550.
+    # Freed large blocks return to the system: a worker that tokenises takes 350 MB instead of 550.
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
@@ -50,15 +50,15 @@ MEMORY_VARIABLES = {
 PROGRESS = "progress"
 
 KEEP_MEMORY = {
-    # The most that glibc takes.
+    # glibc's maximum.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
-"""For workers that copy much: they reuse freed memory, since new pages, which the system clears, cost more."""
+"""For workers that copy much: they reuse freed memory, because the system clears new pages, which costs more."""
 
 
 def count_workers(setting: int) -> int:
-    """Number of workers for `engine.workers`: 0 is one per core that this process may use, by its affinity and its
+    """Number of workers for `engine.workers`. 0: one for each core that this process may use, by its affinity and its
     container's quota."""
     from joblib import cpu_count
 
@@ -95,8 +95,8 @@ class LocalEngine:
         retries: int = 2,
         advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
-        """As `Engine.each`. Calls that need `gpus` choose theirs by `worker_number`. `memory` and `retries` have no
-        effect: there is one machine, and no worker is replaced."""
+        """See `Engine.each`. Calls that need `gpus` choose GPUs by `worker_number`. `memory` and `retries` have no
+        effect: there is one machine, and dead workers are not replaced."""
         if gpus:
             most = self.gpus // gpus
         elif threads:
@@ -104,8 +104,14 @@ class LocalEngine:
         else:
             most = 1
         workers = min(most if workers is None else workers, most, len(items))
+        called = getattr(function, "func", function)  # of a partial
+        name = getattr(called, "__name__", type(called).__name__)
         if workers <= 1:
-            yield from map(partial(function, advance=advance) if advance else function, items)
+            call = partial(function, advance=advance) if advance else function
+            for item in items:
+                with span(name, "call"):
+                    result = call(item)
+                yield result
             return
         give_back_memory()
         variables = worker_variables(threads, environment)
@@ -115,10 +121,11 @@ class LocalEngine:
             idle.put(worker)
 
         def compute(item: Item) -> Result:
-            # There are as many threads as workers, so one is always idle.
+            # Threads and workers are equal in number, so a worker is always idle here.
             worker = idle.get()
             try:
-                result: Result = worker(function, item, advance)
+                with span(name, "call"):
+                    result: Result = worker(function, item, advance)
             finally:
                 idle.put(worker)
             return result
@@ -137,14 +144,15 @@ class LocalEngine:
                 worker.process.kill()
             callers.shutdown(cancel_futures=True)
             for worker in processes:
-                worker.process.communicate()  # waits for its end and closes the pipes
+                worker.process.communicate()  # waits for the worker's end and closes the pipes
 
     def close(self) -> None:
         """Nothing to free: workers end with their call."""
 
 
 def worker_variables(threads: int, environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables of a worker whose libraries, and `count_workers(0)`, use so many threads (at least one)."""
+    """Environment variables of a worker that limit its libraries and `count_workers(0)` to this many threads, at least
+    one."""
     more = MEMORY_VARIABLES if environment is None else environment
     return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **more}
 
@@ -160,10 +168,17 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables},
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()  # waits for the worker's end and closes the pipes
+
     def __call__(
         self, function: Callable[..., Any], item: Any, advance: Callable[[int], object] | None = None
     ) -> Any:
-        """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError where the process died, and errors of the
+        """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError if the process died, and errors of the
         function."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
@@ -174,12 +189,12 @@ class Worker:
                     advance(answer[1])
             failed, result = answer
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            self.process.kill()  # no effect on one that is dead
+            self.process.kill()  # no effect on a dead worker
             status = self.process.wait()
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise WorkerError(
-                f"worker process {self.process.pid} {how} (often memory ran out); run again: the fragments that are "
-                "done are kept; lower engine.workers for less memory"
+                f"worker process {self.process.pid} {how} (often memory ran out); run again: finished fragments are "
+                f"kept; lower engine.workers for less memory"
             ) from None
         if failed:
             raise result
@@ -187,15 +202,14 @@ class Worker:
 
 
 def main() -> None:
-    """Main loop of a worker process: read pickled (function, item, whether to report progress), write pickled
-    (PROGRESS, number) and at last (failed, result or error), until standard input is closed by the end of the parent
-    process."""
+    """Main loop of a worker process: reads pickled (function, item, whether to report progress), writes pickled
+    (PROGRESS, number) and finally (failed, result or error), until standard input closes with the parent process."""
     # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_when_input_closes, daemon=True).start()
     source = sys.stdin.buffer
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of libraries goes to standard error, not among the results
+    os.dup2(2, 1)  # libraries' output goes to standard error, not among the results
 
     def send(kind: bool | str, what: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent is gone
@@ -213,7 +227,7 @@ def main() -> None:
 
 
 def _exit_when_input_closes() -> None:
-    """End the process, also during a computation, when standard input closes; reads nothing from it."""
+    """Ends the process when standard input closes, even during a computation; reads nothing from it."""
     hangup = select.poll()
     hangup.register(0, 0)
     hangup.poll()
@@ -221,7 +235,7 @@ def _exit_when_input_closes() -> None:
 
 
 def picklable(error: Exception, where: str) -> Exception:
-    """The error with its traceback as a note; a RuntimeError with the traceback where it cannot be pickled."""
+    """The error with its traceback as a note; a RuntimeError with the traceback if the error cannot be pickled."""
     trace = traceback.format_exc()
     try:
         error = pickle.loads(pickle.dumps(error))

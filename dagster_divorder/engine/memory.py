@@ -1,7 +1,7 @@
-"""Memory: the limits of this process, errors of memory, the peak of a call, and returning freed memory.
+"""Memory: this process's limits, memory errors, the peak of a call, and returning freed memory.
 
-Known weakness: the peak of a call is known on Linux alone. Memory that was freed before the call, but could not be
-returned to the system, is not counted when the call reuses it.
+Known weakness: the peak of a call is known only on Linux. Memory freed before the call but not returned to the system
+is not counted when the call reuses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 ADDRESSES = 3_000_000_000
 """Bytes of addresses that libraries reserve by the end of the smallest first run, on 2 cores (400 MB of them are
-memory). With fewer, by chance, one library raises, another aborts the process, or a third waits for ever."""
+memory). With fewer, libraries raise, abort the process or wait for ever, by chance."""
 
 
 def address_limit() -> int | None:
@@ -34,18 +34,18 @@ def address_limit() -> int | None:
 
 
 def need_addresses() -> None:
-    """Raise MemoryLimitError where this process may use fewer than ADDRESSES, before a library meets the limit."""
+    """Raises MemoryLimitError if this process may use fewer than ADDRESSES, before a library meets the limit."""
     limit = address_limit()
     if limit is not None and limit < ADDRESSES:
         raise MemoryLimitError(
-            f"this process may use {byte_size(limit)} of addresses (ulimit -v {limit >> 10}), and the libraries that "
-            f"it loads reserve {byte_size(ADDRESSES)}, though they use a fraction of it; raise the limit (ulimit -v "
+            f"this process may use {byte_size(limit)} of addresses (ulimit -v {limit >> 10}), but its libraries "
+            f"reserve {byte_size(ADDRESSES)} and use a fraction of it; raise the limit (ulimit -v "
             f"{2 * ADDRESSES >> 10}), or limit memory instead of addresses (a container's quota)"
         )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Python, torch or the system's loader says that memory or addresses ran out."""
+    """Whether an error of Python, torch or the system's loader means that memory or addresses ran out."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     words = (
@@ -57,8 +57,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def main_memory() -> int:
-    """Bytes of main memory that this process may use: the machine's (4 GB where unknown), or a container's lower
-    quota."""
+    """Bytes of main memory that this process may use: the machine's (4 GB if unknown), or a container's lower quota."""
     try:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -69,10 +68,10 @@ def main_memory() -> int:
 def memory_quotas(
     groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[int]:
-    """Bytes that the control groups of this process allow, of either version; nothing where there are none (macOS).
+    """Bytes that this process's control groups allow, of either version; empty without control groups (macOS).
 
-    The limits of a group's parents hold too. Inside a container the paths may be those of the machine; then the topmost
-    visible group is the container's.
+    The limits of a group's parents apply too. Inside a container the paths may be the machine's; the topmost visible
+    group is then the container's.
     """
     with contextlib.suppress(OSError):
         for line in groups.read_text().splitlines():
@@ -90,22 +89,21 @@ def memory_quotas(
 
 
 BUDGET = main_memory() // 12
-"""Bytes that a step may hold at once beside its blocks. All sizes that follow the machine's memory are shares of it; a
-size that decides the bytes of a result is a fixed number, where it is used (docs/decisions/house.md)."""
+"""Bytes that a step may hold at once beside its blocks. All sizes that follow the machine's memory are shares of it. A
+size that decides a result's bytes is a constant where it is used (docs/decisions/house.md)."""
 MAPPED_BYTES = BUDGET
-"""Of stored ids that an export maps at once."""
+"""Bytes of stored ids that an export maps at once."""
 CACHED_BYTES = BUDGET * 3 // 4
-"""Of lines that are written in place, into the system's cache. From a tenth of main memory on Linux begins to write to
-the disk by itself, pages that are yet to be filled among them: 4.3 GB of 24 took 15 s, and 25 s where an older output
-lay there."""
+"""Bytes of lines written in place, into the system's cache. From a tenth of main memory on, Linux writes to the disk by
+itself, even pages that are not filled yet: 4.3 GB of 24 took 15 s, and 25 s over an older output."""
 MEASURED_BYTES = BUDGET // 8
-"""Of an order up to which two orders are measured at a time."""
+"""Largest bytes of an order for measuring two orders at a time."""
 MODEL_BYTES = BUDGET * 3
-"""Of all batches of a model that run side by side on a CPU."""
+"""Bytes of all batches of a model that run in parallel on a CPU."""
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system; it may be several hundred MB."""
+    """Returns freed memory to the system; it may be several hundred MB."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
@@ -114,7 +112,7 @@ def give_back_memory() -> None:
 
 
 def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None]:
-    """The function's result, and the most bytes by which resident memory rose; None where unknown."""
+    """The function's result, and the largest rise of resident memory in bytes; None if unknown."""
     give_back_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
@@ -126,7 +124,7 @@ def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None
 
 
 def resident(field: str = "VmRSS") -> int:
-    """Resident memory of this process, or VmHWM, its peak, in bytes; 0 where unknown."""
+    """Resident memory of this process, or VmHWM, its peak, in bytes; 0 if unknown."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -1,8 +1,8 @@
-"""Progress of a command or a stage: on a terminal one line that is rewritten, elsewhere a line every ten seconds.
+"""Progress of a command or a stage: one rewritten line on a terminal, elsewhere a line every ten seconds.
 
-Loops in progress are a stack of counters. The innermost is reported with its share, rate and time left, or with the
-seconds passed where nothing is counted. A thread of its own reports while libraries compute; it lives as long as a
-counter is open.
+Loops in progress are a stack of counters. The innermost is reported with its share, rate and time left; without a
+count, with the seconds passed. A separate thread reports while libraries compute; it lives as long as a counter is
+open.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dagster_divorder.units import duration
 Item = TypeVar("Item")
 
 LINE_SECONDS = 10.0
-"""Seconds between two lines where nothing can be rewritten. A loop that takes half as long is reported once or more."""
+"""Seconds between two lines if no line can be rewritten. A loop that takes half as long is reported at least once."""
 DRAW_SECONDS = 0.2
 """Seconds between two drawings of a bar."""
 ALONE = 0.05
-"""From this share of the total on the first items alone give a rate, although loading takes part of their time."""
+"""From this share of the total on, the first items alone give a rate, although loading takes part of their time."""
 SHORTEST, LONGEST = 8, 30
 """Characters of a bar."""
 CLEAR = "\r\x1b[K"
@@ -41,13 +41,13 @@ class Advance(Protocol):
 
 class Progress(Protocol):
     """Opens a counter for one loop: `with progress("tokenising", 1000, "documents") as advance: advance(10)`. Without a
-    total and a unit it reports the seconds passed."""
+    total and a unit, the counter reports the seconds passed."""
 
     @contextlib.contextmanager
     def __call__(self, what: str, total: int | None = None, unit: str = "", /) -> Iterator[Advance]: ...
 
     def note(self, message: str, /) -> object:
-        """Report a message once."""
+        """Reports a message once."""
         ...
 
 
@@ -73,8 +73,8 @@ def counted(
 
 @dataclass(eq=False, slots=True)
 class Counter:
-    """One loop. opened: seconds of a clock. first: items done at the first advance, and when; last: when the last
-    advance was. reported: whether a line or a bar has shown it."""
+    """One loop. opened: clock in seconds. first: items done at the first advance, and its time; last: time of the last
+    advance. reported: whether a line or a bar has shown it."""
 
     what: str
     total: int | None
@@ -93,11 +93,11 @@ class Counter:
 
     @property
     def share(self) -> float | None:
-        """Part of the total that is done, None without a total."""
+        """Finished share of the total, None without a total."""
         return self.done / self.total if self.total else None
 
     def count(self) -> str:
-        """Such as `40,000 of 64,384 documents (62%)`; "" where nothing is counted."""
+        """The count, such as `40,000 of 64,384 documents (62%)`; "" if nothing is counted."""
         if not self.unit:
             return ""
         if self.share is None:
@@ -105,7 +105,7 @@ class Counter:
         return f"{self.done:,} of {self.total:,} {self.unit} ({self.share:.0%})"
 
     def pace(self, now: float) -> tuple[str, str]:
-        """The rate, such as `9,120 documents/s`, "" where unknown; the time left, such as `3 s left`, else the time
+        """The rate, such as `9,120 documents/s`, "" if unknown; the time left, such as `3 s left`, else the time
         passed, such as `12 s so far`."""
         so_far = f"{duration(now - self.opened)} so far"
         if self.first is None:
@@ -118,7 +118,7 @@ class Counter:
         if self.total is None or not rate:
             return speed, so_far
         seconds_left = (self.total - self.done) / rate - (now - self.last)
-        # Below 0 the rate no longer holds.
+        # Below 0 the rate is outdated.
         return speed, f"{duration(seconds_left)} left" if seconds_left >= 0 else so_far
 
 
@@ -130,7 +130,7 @@ def describe(counters: list[Counter], now: float) -> str:
 
 
 def draw(counters: list[Counter], now: float, columns: int) -> str:
-    """A progress line for a terminal: as much as fits into its columns; the time left has precedence."""
+    """A progress line for a terminal, as much as fits into its columns; the time left comes first."""
     inner = counters[-1]
     speed, time_left = inner.pace(now)
     count = inner.count() if inner.share is None else f"{inner.share:.0%}"
@@ -147,12 +147,12 @@ def draw(counters: list[Counter], now: float, columns: int) -> str:
 
 
 def _names(counters: list[Counter]) -> str:
-    """The names of the innermost counter and of the one around it."""
+    """The names of the innermost counter and the counter around it."""
     return printable(": ".join(counter.what for counter in counters[-2:]))
 
 
 class Log:
-    """Lines through any function that takes a string, at least `seconds` apart."""
+    """Lines to any function that takes a string, at least `seconds` apart."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Log:
             speaker = None
             with self._lock:
                 if counter in self._open:
-                    # With the counters inside it: a generator that failed may be closed much later.
+                    # Removes counters inside it too: a failed generator may be closed much later.
                     del self._open[self._open.index(counter) :]
                     speaker = None if self._open else self._end()
             if speaker:
@@ -206,7 +206,7 @@ class Log:
             self.tell()
 
     def tell(self) -> None:
-        """Report progress, if it is time to."""
+        """Reports progress, if it is time to."""
         with self._lock:
             now = self._clock()
             is_due = now - self._reported_at >= self._seconds or any(
@@ -231,7 +231,7 @@ class Log:
 
 
 class Bar(Log):
-    """On standard error: a line that is rewritten where that is a terminal, else lines."""
+    """Progress on standard error: a rewritten line on a terminal, else lines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(self._print, clock=clock)
@@ -246,7 +246,7 @@ class Bar(Log):
         except BrokenPipeError:
             raise  # the reader of a pipe has closed it
         except (OSError, ValueError):
-            pass  # a log's full disk, or a closed stream, must not fail the work
+            pass  # a full disk of a log, or a closed stream, must not fail the work
 
     def _begin(self, now: float) -> None:
         if _rewrites(sys.stderr):
@@ -268,13 +268,13 @@ class Bar(Log):
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80
         except (OSError, ValueError):
             columns = 80
-        # Other output begins at the left; the last column stays free, so that the line never breaks.
+        # Other output begins at the left; the last column stays free so that the line never breaks.
         self._stream.write(f"{CLEAR}{draw(self._open, now, columns - 1)}\r")
         self._stream.flush()
         self._drawn = True
 
     def clear(self) -> None:
-        """Remove the bar."""
+        """Removes the bar."""
         with self._lock:
             if self._drawn:
                 self._drawn = False
@@ -292,7 +292,7 @@ def _rewrites(stream: Any) -> bool:
 
 
 class _Above:
-    """The stream of a terminal with a bar: text takes the bar's place, and the bar is drawn again below."""
+    """The stream of a terminal with a bar: text replaces the bar, and the bar is drawn again below."""
 
     def __init__(self, bar: Bar, stream: Any) -> None:
         self._bar, self._stream = bar, stream

@@ -1,13 +1,12 @@
-"""Calls as tasks of a Ray cluster, on all its cores; calls whose worker or machine died are repeated.
+"""Calls as tasks of a Ray cluster, on all its cores; repeats calls whose worker or machine died.
 
-Guarantee: as `engine.base`. A killed worker or node costs its own calls alone; errors of a call are raised here and
-name the node; nothing stays in Ray, since functions enter its object store once and items and receipts are a few words.
-A cluster that cannot do the work is refused before the first call: none at the address, another version of Ray, of
-Python or of this package, a store that its workers do not see.
-Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2 to 5 s to join a running one and probe its nodes; then about 1 ms
-a call, beside the start of workers (benchmarks/scale, docs/decisions/engine.md).
-Known weakness: a run ends with the head of the cluster, and goes on when it is started again. A dead node is noticed
-after some 15 s. Nodes that join later are not probed; what they lack is the error of a call.
+Guarantee: see `engine.base`. A killed worker or node costs only its own calls; errors of a call are raised here and
+name the node; Ray's memory does not fill, because functions enter its object store once and items and receipts are a
+few words. A cluster that cannot do the work is refused before the first call: none at the address, another version of
+Ray, Python or this package, a store that its workers do not see. Cost: 6 to 9 s and some 450 MB for a Ray of its own, 2
+to 5 s to join a running one and probe its nodes; then about 1 ms a call, plus the start of workers (benchmarks/scale,
+docs/decisions/engine.md). Known weakness: a run ends with the cluster's head, and resumes when started again. A dead
+node is noticed after some 15 s. Nodes that join later are not probed; their faults become errors of calls.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ from dagster_divorder.errors import SettingsError, WorkerError
 from dagster_divorder.extras import load_extra
 
 IN_FLIGHT = 4
-"""Calls submitted for each core: enough that no worker waits for the next, few enough that few results wait."""
+"""Calls submitted for each core: enough that no worker waits, few enough that few results wait."""
 ANSWER_SECONDS = 10.0
-"""Seconds within which a Ray has to answer at an address."""
+"""Seconds within which a Ray must answer at an address."""
 PROBE_SECONDS = 120.0
-"""Seconds within which a node has to start a worker."""
+"""Seconds within which a node must start a worker."""
 CORE_SECONDS = 60.0
-"""Seconds within which a cluster has to have a core. It may be new, or its only worker may be being replaced."""
+"""Seconds within which a cluster must have a core. A new cluster may have none, or one that is replacing its only
+worker."""
 LOOK_SECONDS = 0.5
 
 _INSTALL = (
-    f"install this dagster-divorder ({__version__}) in the image of the nodes, or send it along: ray job submit "
+    f"install this dagster-divorder ({__version__}) in the nodes' image, or send it along: ray job submit "
     f'--runtime-env-json \'{{"pip": ["dagster-divorder[ray]=={__version__}"]}}\' -- divorder run'
 )
 
@@ -48,10 +48,10 @@ _INSTALL = (
 class RayEngine:
     """A Ray cluster.
 
-    address: where to join it; None is that of RAY_ADDRESS, else of this machine, else a new one of this process. A Ray
-        that this process has joined before is used, and not left.
-    asked: at most so many calls at once, 0 for one a core.
-    unseen: called on every node; says what its workers lack, "" for nothing.
+    address: where to join it; None: RAY_ADDRESS, else this machine's cluster, else a new one of this process. A Ray
+        that this process has already joined is used, and not left.
+    asked: most calls at once, 0 for one a core. unseen: called on every node; names what its workers lack, "" for
+    nothing.
 
     Raises:
         SettingsError: Ray does not answer or has another version, or its nodes lack something.
@@ -77,13 +77,13 @@ class RayEngine:
         try:
             self._ray.init(address, log_to_driver=False, logging_level="error")
         except (RuntimeError, ConnectionError, SystemExit) as error:
-            # Ray ends the process where its head does not answer, and stays half joined.
+            # If its head does not answer, Ray ends the process and stays half joined.
             self._ray.shutdown()
             message, place = " ".join(str(error).split()), address or "this machine"
             if "ersion mismatch" in message:
                 raise SettingsError(
-                    f"the Ray cluster at {place} is of another version: {message}; install the cluster's versions of "
-                    "ray and Python here, or these there"
+                    f"the Ray cluster at {place} has another version: {message}; install the cluster's versions of "
+                    f"ray and Python here, or this machine's versions there"
                 ) from error
             raise SettingsError(
                 f"the Ray cluster at {place} cannot be joined: {message}; expected this machine to be a node of it: "
@@ -91,7 +91,7 @@ class RayEngine:
             ) from error
 
     def close(self) -> None:
-        """Leave the cluster, if this engine has joined it; its workers end."""
+        """Leaves the cluster if this engine has joined it; its workers end."""
         if self._joined:
             self._ray.shutdown()
 
@@ -116,7 +116,7 @@ class RayEngine:
         retries: int = 2,
         advance: Callable[[int], object] | None = None,
     ) -> Iterator[Result]:
-        """As `Engine.each`. A call has `threads` cores of a node, at most all of them.
+        """See `Engine.each`. A call has `threads` cores of a node, at most all of them.
 
         Raises:
             SettingsError: no node has the GPUs or the memory of one call.
@@ -155,7 +155,7 @@ class RayEngine:
         try:
             failed, result, progress = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            # Errors of the function are results, so this is another one.
+            # Errors of the function are results, so this error has another cause.
             raise WorkerError(
                 f"a worker of the Ray cluster cannot run dagster-divorder {__version__}: {error.cause!r}; {_INSTALL}"
             ) from error
@@ -163,8 +163,8 @@ class RayEngine:
             message = " ".join(str(error).split())
             raise WorkerError(
                 f"a task of the Ray cluster was lost {retries + 1} times, the last time by {type(error).__name__}: "
-                f"{message[:500]}; run again: the fragments that are done are kept; nodes with more memory, or a lower "
-                "engine.workers, help where memory ran out"
+                f"{message[:500]}; run again: finished fragments are kept; if memory ran out, use nodes with more "
+                f"memory or a lower engine.workers"
             ) from error
         if advance and progress:
             advance(progress)
@@ -187,25 +187,25 @@ class RayEngine:
             time.sleep(LOOK_SECONDS)
 
     def _need_room(self, cores: int, gpus: int, memory: int) -> None:
-        """Raise SettingsError where no node has the resources of one call: Ray would wait for one for ever."""
+        """Raises SettingsError if no node has the resources of one call: Ray would wait for one for ever."""
         needs = {"CPU": cores, "GPU": gpus, "memory": memory}
         for has in self._nodes().values():
             if all(has.get(resource, 0) >= amount for resource, amount in needs.items()):
                 return
         listed = ", ".join(f"{resource} {amount:,}" for resource, amount in needs.items() if amount)
         raise SettingsError(
-            f"no node of the Ray cluster has what one task needs ({listed}); start one that has"
+            f"no node of the Ray cluster has the resources of one task ({listed}); start a node that has them"
         )
 
     def _probe(self, unseen: Callable[[], str]) -> None:
-        """Raise SettingsError where a node lacks something."""
+        """Raises SettingsError if a node lacks something."""
         ray, strategies = self._ray, load_extra("ray.util.scheduling_strategies")
         probe = ray.remote(_make_probe())
         answers = {
             probe.options(
                 num_cpus=0,
                 max_retries=0,
-                # As for calls, so that they get the same workers.
+                # The same options as for calls, so that calls get the same workers.
                 runtime_env={"env_vars": worker_variables(1, None)},
                 scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node, soft=False),
             ).remote(code_hash(), pickle.dumps(unseen)): node
@@ -214,14 +214,14 @@ class RayEngine:
         done, late = ray.wait(list(answers), num_returns=len(answers), timeout=PROBE_SECONDS)
         for answer in late:
             raise SettingsError(
-                f"node {answers[answer][:8]} of the Ray cluster started no worker within {PROBE_SECONDS:.0f} s; look "
-                "at its logs (/tmp/ray/session_latest/logs there), or take it out of the cluster"
+                f"node {answers[answer][:8]} of the Ray cluster started no worker within {PROBE_SECONDS:.0f} s; "
+                f"check its logs (/tmp/ray/session_latest/logs there), or remove it from the cluster"
             )
         for answer in done:
             try:
                 where, missing, lack = ray.get(answer)
             except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
-                continue  # the node has gone, and gets no calls
+                continue  # the node is gone and gets no calls
             except ray.exceptions.RayError as error:
                 raise SettingsError(
                     f"node {answers[answer][:8]} of the Ray cluster cannot start a worker: "
@@ -242,11 +242,11 @@ def _attempt(function: Callable[..., Any], item: Any, tells: bool) -> tuple[bool
 
 
 def _make_probe() -> Callable[[str, bytes], tuple[str, str, str]]:
-    """A function that Ray pickles by value, since it is a closure: its node may lack this package."""
+    """A function that Ray pickles by value because it is a closure: its node may lack this package."""
     ours = __version__
 
     def probe(code: str, unseen: bytes) -> tuple[str, str, str]:
-        """The name of this node, its fault of the package, and what else it lacks; "" for nothing."""
+        """The name of this node, its fault with the package, and what else it lacks; "" for none."""
         import pickle
         import platform
 
@@ -277,8 +277,8 @@ def code_hash() -> str:
 
 
 def _need_ray_at(address: str) -> None:
-    """Raise SettingsError where no Ray answers at an address within ANSWER_SECONDS: `ray.init` would wait for two
-    minutes and then end the process."""
+    """Raises SettingsError if no Ray answers at an address within ANSWER_SECONDS: `ray.init` would wait for two minutes
+    and then end the process."""
     if address in ("auto", "local") or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
     grpc = load_extra("grpc")

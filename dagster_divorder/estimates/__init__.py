@@ -1,4 +1,4 @@
-"""Time, memory and disk of a first run, for Python: `dagster_divorder.estimate`."""
+"""Estimates time, memory and disk of a first run, for Python: `dagster_divorder.estimate`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def estimate(
     stages: Sequence[str] = (),
     size: int | None = None,
 ) -> Estimate:
-    """Time a stage, memory and disk of a first run, measured on a small part of the input.
+    """Estimate the time of each stage, memory and disk of a first run, from runs on a small part of the input.
 
     Args:
-        paths: files, folders, globs or URLs; default: of the settings.
-        config: settings file, as for `load_settings`; without one the settings that `divorder init` would write.
-        stages: to run; default: all stages of an output.
-        size: bytes of a corpus of such files, to estimate in place of the given ones.
+        paths: files, folders, globs or URLs; by default those of the settings.
+        config: settings file, as for `load_settings`; without one, the settings that `divorder init` would write.
+        stages: to run; by default all stages of an output.
+        size: bytes of a corpus of such files, to estimate instead of the given files.
 
     Raises:
         InputError: the input cannot be read, or has no usable record.

@@ -1,9 +1,9 @@
-"""Measured runs of the real stages on small parts of the input, for an estimate.
+"""Measures runs of the real stages on small parts of the input, for an estimate.
 
-One fresh process runs on a growing input, with a store in the temporary folder. Only the first run trains the base
-model, most of the cost of a small run, and loads what a process loads once, so the later runs tell how a stage grows.
-Stages that read texts through a neural network, or train one, run separately on FEW_BYTES; for the others vectors are
-shallow.
+One fresh process runs the stages on a growing input, with a store in the temporary folder. The first run trains the
+base model, most of the cost of a small run, and loads what a process loads once; later runs do neither and show how a
+stage's time grows. Stages that train a neural network or read texts through one run separately, on FEW_BYTES; the other
+stages use shallow vectors.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from dagster_divorder.units import byte_size
 
 PLAIN_BYTES = (2 << 20, 4 << 20, 20 << 20)
 SHARES = (0.4, 0.7, 1.0)
-"""Most shares of the excerpts that the runs use."""
+"""Largest shares of the excerpts that the runs use."""
 WHOLE_BYTES = 3 << 20
-"""An input that is no larger has one run, on all of it."""
+"""A smaller input gets one run, on all of it."""
 FEW_BYTES = (20_000, 80_000, 240_000)
 FEW_TOKENS = 100_000
-"""Tokens that a small decoder is trained on, at most."""
+"""Most tokens that a small decoder is trained on."""
 FEW_SHARE = 0.5
-"""The share of a few documents that is held out, so that every source has some."""
+"""The held-out share of a few documents, so that every source has some."""
 NETWORKS = "pytorch"
-"""A kind of the stages that train a neural network, or read texts through one."""
+"""The kind of stages that train a neural network or read texts through one."""
 COMPILED_SECONDS = 1.5
-"""Loading a stage's libraries takes less; compiling its kernels, which happens once on a machine, takes more."""
+"""Loading a stage's libraries takes less; compiling its kernels, done once on a machine, takes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One stage in one run: wall and processor seconds, bytes of memory before it and their rise at the peak (0:
-    unknown), and whether it computed something."""
+    """One stage in one run: wall and processor seconds, bytes of memory before it, their rise at the peak (0: unknown),
+    and whether it computed something."""
 
     seconds: float
     processor: float
@@ -61,8 +61,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One run: its stages, the size of its corpus, its accepted and refused records, and the bytes that it left by part
-    of the store, in the output, and by format of the exports. error: what ended it, "" where nothing did."""
+    """One run: its stages, the size of its corpus, its accepted and refused records, and the bytes that it left in each
+    part of the store, in the output, and in each format of the exports. error: what ended it, else ""."""
 
     stages: Mapping[str, Measured]
     size: Size
@@ -77,8 +77,8 @@ class Sampled:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Runs on growing parts of the input. start: seconds until a process has its first imports. plain, settings: runs
-    of the stages without a neural network, and their settings. few, few_settings: of the other stages. sampled: bytes
-    of the excerpts."""
+    and settings of stages without a neural network. few, few_settings: of the other stages. sampled: bytes of the
+    excerpts."""
 
     start: float
     plain: Sequence[Sampled]
@@ -89,7 +89,7 @@ class Calibration:
 
 
 def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[str]) -> Calibration:
-    """Run stages on parts of each input's excerpt, and leave nothing behind.
+    """Run stages on parts of each input's excerpt in temporary folders.
 
     Raises:
         DivOrderError: as a run.
@@ -112,7 +112,7 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
         folder = Path(temporary)
         start, runs = _in_a_process(plain, order, excerpts, shares, folder / "plain")
         if len(runs) > 1 and _compiled(runs):
-            # The machine keeps compiled kernels, so a second first run has none to compile.
+            # The machine keeps compiled kernels, so a first run that is repeated compiles none.
             start, runs[:1] = _in_a_process(plain, order, excerpts, shares[:1], folder / "again")
         few_settings = _few(settings)
         needed = GRAPH.needed(few_settings, *others)
@@ -124,7 +124,7 @@ def calibrate(settings: Settings, excerpts: Sequence[Excerpt], stages: Sequence[
 
 
 def _shallow(settings: Settings) -> Settings:
-    """The same settings without vectors from a model or from a file with a row per record of the whole input."""
+    """The same settings without training, and with shallow vectors only: a file of vectors covers the whole input."""
     return settings.model_copy(
         update={
             "embedding": settings.embedding.model_copy(update={"kind": "shallow"}),
@@ -150,7 +150,8 @@ def _few(settings: Settings) -> Settings:
 
 
 def _on_sample(settings: Settings, excerpts: Sequence[Excerpt], share: float, folder: Path) -> Settings:
-    """The same settings on a share of each excerpt, which is written into a folder. A run writes only there."""
+    """Write a share of each excerpt into a folder; returns the same settings on these files. A run writes only
+    there."""
     folder.mkdir(exist_ok=True)
     parts = [excerpt.first(share) for excerpt in excerpts]
     paths = [str(part.write(folder, f"in-{at}")) for at, part in enumerate(parts)]
@@ -199,20 +200,20 @@ def _in_a_process(
     *,
     lenient: bool = False,
 ) -> tuple[float, list[Sampled]]:
-    """(seconds until a fresh process is ready, its runs on growing shares of the excerpts). lenient: an error is
-    returned as part of its run, the last one, since a few documents may be too few for a stage."""
-    begin, runs = time.perf_counter(), list[Sampled]()
-    worker, on_sample = Worker({}), settings
+    """(seconds until a fresh process is ready, its runs on growing shares of the excerpts). lenient: an error ends the
+    runs and is returned with the last, since a stage may need more documents."""
+    begin, runs, on_sample = time.perf_counter(), list[Sampled](), settings
     try:
-        # To call any function of this module, the process imports what a run imports.
-        worker(_shallow, settings)
-        start = time.perf_counter() - begin
-        for share in shares:
-            on_sample = _on_sample(settings, excerpts, share, folder)
-            runs.append(worker(partial(_measured, stages, lenient), on_sample))
-            if runs[-1].error:
-                break
-        return start, runs
+        with Worker({}) as worker:
+            # To call any function of this module, the process imports what a run imports.
+            worker(_shallow, settings)
+            start = time.perf_counter() - begin
+            for share in shares:
+                on_sample = _on_sample(settings, excerpts, share, folder)
+                runs.append(worker(partial(_measured, stages, lenient), on_sample))
+                if runs[-1].error:
+                    break
+            return start, runs
     except DivOrderError as error:
         message = str(error)
         for path, excerpt in zip(on_sample.input.paths, excerpts, strict=True):
@@ -221,9 +222,6 @@ def _in_a_process(
         raise type(error)(
             f"{message} (in a run on {size} of the input, below {folder.parent.parent})"
         ) from None
-    finally:
-        worker.process.kill()
-        worker.process.communicate()
 
 
 def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampled:
@@ -250,7 +248,7 @@ def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampl
         )
     store = store_of(settings.store)
     with store.lease(wait=False):
-        # Results of the run before, on less input, do not count.
+        # The bytes of the store must not include results of the run before, on less input.
         prune(GRAPH, settings, store.open())
     read, tokens = receipts["raw_docs"].figures, receipts.get("token_counts")
     size = Size(
@@ -271,7 +269,7 @@ def _measured(stages: Sequence[str], lenient: bool, settings: Settings) -> Sampl
 
 
 def _processor_seconds() -> float:
-    """Seconds of this process, and of processes that it started and that have ended."""
+    """Processor seconds of this process and of its ended children."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -1,13 +1,12 @@
 """Estimates of a first run: time per stage, memory and disk, here and on larger machines.
 
 The real stages run on a small part of the input (estimates/calibration.py). Processor seconds of a stage have a fixed
-part and a part that grows with its amount of work (`Stage.amount`); a stage that was measured at one size only, such as
-a pinned fit, takes time in proportion to its amount. The ratio of wall time to processor seconds is taken as measured,
-which includes other work on the machine. Workers share a stage from some size on (`Stage.shared_from`). Memory is that
-of the stage that takes most; it grows up to BLOCKS_BYTES of text, and then by DOCUMENT_BYTES a document
-(docs/decisions/scale.md).
-Known weakness: stages that take milliseconds on the small part are measured badly; a part has fewer copies among its
-documents than the whole; the time that object stores and networks add is not measured.
+part and a part that grows with its amount of work (`Stage.amount`). A stage measured at one size only, such as a pinned
+fit, takes time in proportion to its amount. The ratio of wall time to processor seconds is the measured one, which
+includes other work on the machine. From some size on, workers share a stage (`Stage.shared_from`). Memory is the peak
+of the largest stage; it grows up to BLOCKS_BYTES of text, then by DOCUMENT_BYTES a document (docs/decisions/scale.md).
+Known weakness: stages that take milliseconds on the small part are measured badly; the part has fewer copies among its
+documents than the whole; the time of object stores and networks is not measured.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from dagster_divorder.units import byte_size
 
 BLOCKS_BYTES = 64 << 20
 DOCUMENT_BYTES = 120
-"""Memory of the driver: measured 48 MB for a gigabyte of 411,000 documents, from 0.25 to 2 GB."""
+"""Memory of the driver a document, measured from 0.25 to 2 GB: 48 MB for a gigabyte of 411,000 documents."""
 WORKER_MEMORY = 400 << 20
 SMALL_TIMES = 10
-"""From an input that is measured whole, once, estimates go up to so many times its size: its fixed part is unknown."""
+"""Largest estimate from an input measured whole, as a multiple of its size: one measurement gives no fixed part."""
 DAY = 24 * 3600.0
 WORKERS_COST = 1.2
-"""Processor seconds of shared work, compared with one process."""
+"""Processor seconds of work shared by workers, as a multiple of those of one process."""
 LEAST_SHARE = 0.25
-"""The least share of the time on the largest part that grows with the input: noise must not make a stage free."""
+"""Least share of a stage's time on the largest part that grows with the input, so that noise makes no stage free."""
 MACHINES = ((1, 8), (1, 32), (1, 96), (4, 32), (16, 32))
-"""(machines, cores of each) for estimates of a run that does not fit here."""
+"""(machines, cores of each) to estimate for a run that does not fit this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """One stage: seconds on this machine (None: it could not be measured; `why`), processor seconds, those of them that
-    workers can share, the number of workers here, bytes of memory at the peak, bytes that it leaves in the store."""
+    """One stage: seconds on this machine (None if not measured; `why`), processor seconds, processor seconds that
+    workers can share, number of workers here, bytes of memory at the peak, bytes that it leaves in the store."""
 
     stage: str
     seconds: float | None
@@ -63,8 +62,8 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`machines` of `cores` each: seconds of a run there, and bytes of memory on the first one, which drives the
-    others, and on each other one."""
+    """`machines` of `cores` each: seconds of a run, bytes of memory on the first machine, the driver, and on each other
+    machine."""
 
     machines: int
     cores: int
@@ -77,11 +76,11 @@ class Machine:
 class Estimate:
     """What a first run takes. All sizes are in bytes, all times in seconds.
 
-    file_bytes: of the input's files as stored. text_bytes, tokens: of its texts. sampled_bytes: of the records that
-    were measured, in calibration_seconds. measured_whole: whether these were all records. seconds: of a run on this
-    machine, start_seconds of them before its first stage. memory: at the peak. store, output, exports (by format): on
-    disk. cores, memory_here, disk_here: of this machine (disk: None at a URL). machines: larger machines, if it does
-    not fit here. notes: further remarks, in words.
+    file_bytes: the input's files as stored. text_bytes, tokens: its texts. sampled_bytes: the measured records, in
+    calibration_seconds. measured_whole: whether all records were measured. seconds: a run on this machine, with
+    start_seconds before its first stage. memory: at the peak. store, output, exports (by format): on disk. cores,
+    memory_here, disk_here: of this machine (disk: None at a URL). machines: larger machines, if the run does not fit
+    here. notes: further remarks.
     """
 
     file_bytes: int
@@ -106,7 +105,7 @@ class Estimate:
 
     @property
     def disk(self) -> int:
-        """Bytes of store, output and exports together."""
+        """Bytes of the store, the output and the exports."""
         return self.store + self.output + sum(self.exports.values())
 
     @property
@@ -119,11 +118,11 @@ class Estimate:
 def make_estimate(
     settings: Settings, *stages: str, size: int | None = None, progress: Progress | None = None
 ) -> Estimate:
-    """Estimate a first run of some stages, by default of all that an output needs. Takes some 20 s on two cores, more
-    where stages run neural networks; store and output stay as they are.
+    """Estimate a first run of some stages, by default of all that an output needs. Takes some 20 s on two cores, longer
+    with neural networks. Store and output stay unchanged.
 
     Args:
-        size: bytes of files like these, for an input of that size in place of this one.
+        size: bytes of an input of such files, to estimate instead of this input.
 
     Raises:
         InputError: the input cannot be read, or has no usable record.
@@ -142,8 +141,8 @@ def make_estimate(
     if size is not None:
         if total < WHOLE_BYTES and size > SMALL_TIMES * stored:
             raise InputError(
-                f"{byte_size(sampled)} of records are too few to tell what {byte_size(size)} of files take; name "
-                f"files of {byte_size(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
+                f"{byte_size(sampled)} of records are too few to estimate {byte_size(size)} of files; give files with "
+                f"{byte_size(WHOLE_BYTES)} of text or more, or a size of at most {SMALL_TIMES} times these"
             )
         total *= size / stored
     (progress or Silent()).note(
@@ -203,7 +202,7 @@ def _stage(
     computed = [run for run in runs if run.stages[name].computed] or runs[:1]
     sizes = [run.size for run in computed]
     if isinstance(stage, PerDocument) or name == "raw_docs":
-        # Each run computed only what the run before had not.
+        # Each run computed only what the run before it had not.
         before = [Size(0, 0, 0), *sizes]
         sizes = [
             Size(*(b - a for a, b in zip(*pair, strict=True))) for pair in zip(before, sizes, strict=False)
@@ -214,7 +213,7 @@ def _stage(
     later = amounts[1:] or amounts
     fixed, rate = _line(later, processors[-len(later) :], LEAST_SHARE)
     if len(measured) > 1:
-        # The first run also loads what a process loads once.
+        # The first run also loads what every process loads once.
         fixed += max(0.0, processors[0] - fixed - rate * amounts[0])
     amount = stage.amount(settings, corpus)
     processor = fixed + rate * amount
@@ -239,13 +238,13 @@ def _stage(
 
 
 def _blocks(size: Size) -> Size:
-    """The part of a corpus that is in memory at a time."""
+    """The largest part of a corpus that is in memory at one time."""
     return size.times(min(1.0, BLOCKS_BYTES / max(size.bytes, 1)))
 
 
 def _line(amounts: Sequence[float], values: Sequence[float], least: float = 0.0) -> tuple[float, float]:
-    """(fixed part, rate), neither below zero, of the line through the first and the last value; a single amount gives a
-    rate alone. least: the share of the last value that grows with the amount, at least."""
+    """(fixed part, rate), neither negative, of the line through the first and the last value; a single amount gives
+    only a rate. least: least share of the last value that grows with the amount."""
     (x, y), (low, value) = (amounts[-1], values[-1]), (amounts[0], values[0])
     if x <= low:
         return (0.0, y / x) if x else (y, 0.0)
@@ -259,7 +258,7 @@ def _at(line: tuple[float, float], amount: float) -> float:
 
 
 def _bytes_of(run: Sampled, stage: str) -> int:
-    """Bytes of a stage in the store; parts of no stage count for raw_docs."""
+    """Bytes of a stage in the store; raw_docs includes the parts of the store that belong to no stage."""
     return sum(
         size
         for part, size in run.store.items()
@@ -269,7 +268,7 @@ def _bytes_of(run: Sampled, stage: str) -> int:
 
 
 def _free(settings: Settings) -> int | None:
-    """Free bytes where the store will be; None where that is no folder of this machine."""
+    """Free bytes where the store will be; None if the store is not on this machine's disk."""
     place = settings.store.path
     if isinstance(place, Url):
         return None
@@ -282,18 +281,18 @@ def _notes(settings: Settings, calibration: Calibration) -> Iterator[str]:
     refused, limit = last.refused / max(1, last.refused + last.records), settings.input.max_reject_share
     if refused > limit:
         yield (
-            f"{refused:.1%} of the records that were looked at are refused, and input.max_reject_share allows "
-            f"{limit:.1%}: a run would stop and say which"
+            f"{refused:.1%} of the sampled records are refused, and input.max_reject_share allows {limit:.1%}: a run "
+            "would stop and list them"
         )
     if calibration.few:
         yield (
-            "stages of neural networks were measured on a few documents, on the device that these settings name here; "
-            "on another device they take another time"
+            "stages with neural networks were measured on a few documents, on the device of these settings; other "
+            "devices take other times"
         )
     for error in dict.fromkeys(run.error for run in calibration.few if run.error):
-        yield f"on a few documents a stage could not run, and is not in the time: {error}"
+        yield f"a stage could not run on a few documents and is missing from the time: {error}"
     if settings.engine.address != "local":
-        yield "the times are those of this machine, not of the Ray cluster"
+        yield "the times are for this machine, not for the Ray cluster"
 
 
 def _machines(estimate: Estimate, memory: int) -> tuple[Machine, ...]:

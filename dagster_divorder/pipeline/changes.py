@@ -1,4 +1,4 @@
-"""Why a stage has no result under its key: the settings that have changed since it last ran, by their names."""
+"""Explains why a stage has no result under its key: names the settings that have changed since it last ran."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 60
 
 DECIDES_NOTHING = {"store", "refit"}
-"""Sections that change no result: the place of the store, and when fits are made again."""
+"""Sections that decide no result: the place of the store, and when fits are made again."""
 
 
 def given_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that a receipt keeps: those that may change a result and are not at their defaults."""
+    """The settings that a receipt keeps: all that may decide a result and differ from their defaults."""
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=DECIDES_NOTHING)
 
 
 def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has changed") -> str:
-    """Why a stage has to compute its result: it never did, its settings or its code changed, or `otherwise`."""
+    """Why a stage has to compute its result: it has never run, its settings or its code changed, or `otherwise`."""
     last = load_receipt(run.store, stage.name)
     if last is None:
         return "first run on this store"
@@ -38,11 +38,11 @@ def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has cha
 
 
 def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[str]:
-    """The settings that decide a stage's result and differ from those of its last result, such as `clusters.k 30 ->
-    15`; empty where only several of them together make the difference."""
+    """Changes of settings since a stage's last result that alone would change the result, such as `clusters.k 30 ->
+    15`. Empty if no change does so alone."""
     try:
         before = Settings(**last.settings)
-    except ValidationError:  # written by a version with other settings
+    except ValidationError:  # another version of the package wrote them
         return []
     dumps = [each.model_dump(mode="json", exclude=DECIDES_NOTHING) for each in (before, settings)]
     changed: list[str] = []
@@ -57,19 +57,19 @@ def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[st
 
 
 def _decides(stage: Stage, settings: Settings, before: Settings, section: str, field: str | None) -> bool:
-    """Whether a stage would have another result, or none, if this setting alone were as before."""
+    """Whether a stage would have another result, or none, if only this setting had its earlier value."""
     value = getattr(before, section)
     if field is not None:
         value = getattr(settings, section).model_copy(update={field: getattr(value, field)})
     other = settings.model_copy(update={section: value})
     try:
         return stage.fingerprint(other) != stage.fingerprint(settings)
-    except InputError:  # options of a shape, say, and another shape
+    except InputError:  # the earlier value does not fit the present ones, as options of another shape
         return True
 
 
 def differences(key: str, old: Any, new: Any) -> Iterator[str]:
-    """Where two values of a setting differ, each as `key old -> new`, the entries of tables one by one."""
+    """Differences between two values of a setting, each as `key old -> new`; tables are compared entry by entry."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):

@@ -1,7 +1,8 @@
-"""Testing what stages claim of their results (`Stage.checks`). A finding says what to do. Nothing is stored; only
-damaged files are removed, so that their stages make them again.
+"""Runs the checks that stages declare (`Stage.checks`). A finding says what to do. Nothing is stored; only damaged
+files are removed, so that their stages make them again.
 
-Cost: `every_record_in_output` reads the output, which takes about as long as writing it; the others take a sort.
+Cost: `every_record_in_output` reads the output, in about the time of writing it; the others take about as long as a
+sort.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dagster_divorder.store.connect import store_of
 
 
 def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]]:
-    """Every check of these settings with its stage, in the order of the stages."""
+    """All checks under these settings with their stages, in the order of the stages."""
     for stage in graph.values():
         for check in stage.checks:
             if check.when(settings):
@@ -27,11 +28,11 @@ def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]
 
 
 def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> dict[str, Finding]:
-    """Run every check, or those of a stage, on the last run's results, alone on the store meanwhile.
+    """Run all checks, or only those of a stage, on the last run's results. Holds the store's lease meanwhile.
 
     Raises:
         MissingStageError: there is no result under these settings.
-        StoreError: the store cannot be read, or is in use where `store.wait` is false.
+        StoreError: the store cannot be read, or is in use and `store.wait` is false.
     """
     checks = [
         (claimer, check) for claimer, check in all_checks(graph, settings) if stage in (None, claimer.name)
@@ -48,11 +49,11 @@ def _finding(run: Run, stage: Stage, check: Check) -> Finding:
     try:
         return check.check(run)
     except DamagedFileError as error:
-        # The stage itself would not notice the damage, since no stage reads its own result.
+        # No stage reads its own result, so the stage would not notice the damage.
         maker = discard(run.store, error.name, run.graph) or stage.name
         run.forget()
         return Finding(
             passed=False,
             text=str(error),
-            remedy=f"materialise {maker} again: a damaged file is made anew by the stage that made it",
+            remedy=f"materialise {maker} again, the stage that made the damaged file",
         )

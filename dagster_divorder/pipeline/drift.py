@@ -1,4 +1,4 @@
-"""Rules that tell whether a fit still describes the corpus: None where it does, else why not, in words."""
+"""Rules of drift: each gives None if a fit still describes the corpus, else the reason in words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dagster_divorder.store.fits import read_fit
 from dagster_divorder.store.state import Receipt
 
 MIN_SHARE_LEFT = 0.1
-"""A corpus with a smaller share of a fit's documents is another corpus."""
+"""A corpus that holds a smaller share of a fit's documents counts as another corpus."""
 
 GROWTH = 2.0
 
 CHANGED = 0.2
-"""Share of the documents that may come or go before a comparison or a calibration is made again."""
+"""Share of documents that may be added or removed before a comparison or a calibration is made again."""
 
 
 def documents_left(run: Run, receipt: Receipt) -> float:
@@ -25,13 +25,13 @@ def documents_left(run: Run, receipt: Receipt) -> float:
 
 
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
-    """Says if the corpus has hardly any of the fit's documents."""
+    """Drift if the corpus holds less than MIN_SHARE_LEFT of the fit's documents."""
     share = left_share(fitted.sketch, run.corpus.ids())
-    return f"{share:.0%} of the documents that it was made on are left" if share < MIN_SHARE_LEFT else None
+    return f"{share:.0%} of the fit's documents are left" if share < MIN_SHARE_LEFT else None
 
 
 def has_doubled(run: Run, fitted: Fitted) -> str | None:
-    """Says if the corpus has GROWTH times the fit's documents, or hardly any of them."""
+    """Drift if the corpus has GROWTH times as many documents as the fit, or is another corpus."""
     now, then = run.corpus.documents, fitted.documents
     if now >= GROWTH * then:
         return f"the corpus has grown from {then:,} to {now:,} documents since"
@@ -39,6 +39,6 @@ def has_doubled(run: Run, fitted: Fitted) -> str | None:
 
 
 def has_changed(run: Run, fitted: Fitted) -> str | None:
-    """Says if more than CHANGED of the documents have come or gone."""
+    """Drift if more than the share CHANGED of the documents was added or removed."""
     changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
     return f"{changed:.0%} of the documents have changed since" if changed > CHANGED else None

@@ -1,4 +1,4 @@
-"""The stages as a graph: which exist under given settings, what a stage needs, and what a Dagster asset stands for."""
+"""The graph of the stages: which stages exist under given settings, what each needs, and which belong to an asset."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ OUTPUT = "curated_output"
 
 
 def check_key_prefix(parts: Iterable[str]) -> None:
-    """Raise an error for a key prefix that assets cannot have in Dagster.
+    """Check that Dagster's assets can have a key prefix.
 
     Raises:
-        SettingsError: a part of it is no name.
+        SettingsError: a part of the prefix is not a name.
     """
     for number, part in enumerate(parts):
         if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
             raise SettingsError(
-                f"key_prefix has the part {part!r}; expected letters, digits and underscores, and no digit first, "
-                "since it begins the names of jobs and sensors too"
+                f"key_prefix has the part {part!r}; expected letters, digits and underscores, not starting with a "
+                "digit, because it also begins the names of jobs and sensors"
             )
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run. Where settings make a stage read a later one, or it shows a
-    later one as evidence, it comes right after that one.
+    """Stages by name, in an order in which they can run. If settings make a stage read a later stage, or it shows a
+    later stage as evidence, it runs right after that stage.
 
-    A stage without an asset exists where another stage reads it, or lists it in `then` and these settings have it.
+    A stage without an asset runs if another stage reads it, or lists it in `then` and the settings have it.
     """
 
     def __init__(self, stages: Iterable[Stage]) -> None:
@@ -51,13 +51,14 @@ class Graph(Mapping[str, Stage]):
         return tuple(name for name, stage in self._stages.items() if stage.evidence)
 
     def upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """By stage that these settings have, the stages that it reads directly, in an order in which they can run."""
+        """Stage -> the stages that it reads directly, for all stages that these settings have, in the order of a
+        run."""
         assets = [stage.name for stage in self._stages.values() if stage.asset and stage.when(settings)]
         return {name: tuple(self[name].reads_under(settings)) for name in self._closure(settings, assets)}
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
-        """Stages and all before them, in the order in which they run; by default all that an output needs, and the fits
-        that `settings.refit` asks for now. In a graph without an output the default is all stages."""
+        """Stages with all stages before them, in the order of a run. The default is all stages that an output needs and
+        the fits that `settings.refit` asks for now; in a graph without an output, all stages."""
         if stages or OUTPUT not in self:
             return self._closure(settings, stages or self.upstream(settings))
         needed = self._closure(settings, [OUTPUT])
@@ -68,7 +69,7 @@ class Graph(Mapping[str, Stage]):
         return needed
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
-        """A stage with its parts: the stages without an asset before and after it that belong to no earlier asset."""
+        """A stage with its parts: stages without an asset, before or after it, that belong to no earlier asset."""
         earlier = self._closure(settings, self._assets_before(settings, stage))
         return tuple(name for name in self._parts(settings, stage) if name == stage or name not in earlier)
 
@@ -76,15 +77,15 @@ class Graph(Mapping[str, Stage]):
         return [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
 
     def _parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
-        """A stage with the stages between it and other assets."""
+        """A stage with all stages between it and the assets before it."""
         assets = self._assets_before(settings, stage)
         return tuple(name for name in self._closure(settings, [stage], without=assets) if name not in assets)
 
     def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """By asset, the assets that it or its parts read or come after.
+        """Asset -> the assets that it or its parts read or come after.
 
-        An asset is left out where another one of them shows its changes: is made from it and changes with it. A fit
-        that an asset itself reads is never left out, since only a part of the fit may matter to the others.
+        An asset A is left out if another one of them is made from A and changes whenever A changes. A fit that an asset
+        reads itself is never left out, since only a part of the fit may matter to the other assets.
         """
         upstream = self.upstream(settings)
         direct = {
@@ -100,7 +101,7 @@ class Graph(Mapping[str, Stage]):
         shown_by: dict[str, set[str]] = {}
         for name, reads in direct.items():
             stage = self[name]
-            # A fit stays when what it was made from changes, and files may come out the same.
+            # A pinned fit stays when its upstream changes, and named files may come out the same.
             changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
             shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
         return {

@@ -1,7 +1,7 @@
-"""Merging the small fragments that small appends leave, and dropping deleted rows.
+"""Merges the small fragments that small appends leave, and drops deleted rows.
 
-Rows of fragments and of their results are copied; nothing is computed. The state on disk is sound after every step, so
-this can be killed and run again.
+Rows of fragments and of their results are copied; nothing is computed. The store is consistent after every step, so a
+merge can be killed and run again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dagster_divorder.store.state import Receipt, Result, keep_result, load_rece
 from dagster_divorder.store.view import View
 
 MERGE_FROM = 16
-"""Small fragments are merged once there are so many. A smaller number means fewer files and more rewriting."""
+"""Number of small fragments that starts a merge. A lower number means fewer files and more rewriting."""
 
 
 def merge_small(store: Store, graph: Graph) -> int:
-    """Merge the fragments of the current view when many of them are small; the number of fragments that went."""
+    """Merge the fragments of the current view if many of them are small; returns the number of fragments removed."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None:
         return 0
@@ -33,8 +33,8 @@ def merge_small(store: Store, graph: Graph) -> int:
 
 
 def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_unused: bool) -> list[str]:
-    """Compact the fragments of the current view, point the view at the result, then remove what was replaced; the names
-    of the fragments that went."""
+    """Compact the fragments of the current view, save a view of the result, then remove the replaced fragments and
+    their results. Returns the names of the removed fragments."""
     record_results, document_results = (
         _result_folders(store, graph, unit) for unit in ("records", "documents")
     )
@@ -55,7 +55,8 @@ def rewrite(store: Store, graph: Graph, receipt: Receipt, view: View, *, drop_un
     keep_result(store, "raw_docs", Result(key=receipt.version, version=receipt.version, files=files))
     save_receipt(store, replace(receipt, files=files))
     store.delete(old)
-    # Record fragments go before the documents that they need, so that a removal may break off anywhere.
+    # Record fragments go before the documents that they need, so that an interrupted removal leaves no broken
+    # reference.
     for folder, dropped in ((records_folder(receipt.key), records.dropped), (DOCUMENTS, documents.dropped)):
         Fragments(store, folder).delete(*dropped)
     gone = {*records.dropped, *documents.dropped}

@@ -1,7 +1,7 @@
-"""Results of fragments, computed and stored where an engine puts the work: here, in a worker, on another machine.
+"""Computes and stores results of fragments where the engine runs them: in this process, a worker or another machine.
 
-Only a few words come back. The name of a result carries the hash of its bytes, so a fragment that is computed twice,
-because a worker died before it reported the first result, is stored once.
+Only the names of the results come back. A name has the hash of the result's bytes, so a fragment is stored once even if
+it is computed twice, for example because a worker died before it reported.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
 
 WORKER_BYTES = 128 << 20
-"""One worker for this much stored (compressed) text. A worker starts in a second and is at full speed after another,
+"""Stored (compressed) text for each worker. A worker starts in a second and reaches full speed after another second,
 when gigatoken has learnt the corpus's words; then it tokenises some 40 MB of stored text a second."""
 
 Result: TypeAlias = "Mapping[str, np.ndarray] | pa.Table"
-"""The result of one fragment: arrays with a row for each of its rows, or a table."""
+"""The result of one fragment: arrays with a row for each row of the fragment, or a table."""
 
 Computed: TypeAlias = "Result | tuple[Result, Any]"
-"""A result, alone or with a value for the stage that tells how it was computed."""
+"""A result, alone or with a value that tells the stage how it was computed."""
 
 
 class StoredFragment(NamedTuple):
-    """A fragment whose result is stored: its number of rows, and the stage's value `about` how it was computed."""
+    """A fragment whose result is stored. rows: their number. about: what `compute` tells the stage besides the
+    result."""
 
     rows: int
     about: Any
@@ -44,8 +45,7 @@ class StoredFragment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComputeAndStore:
-    """Computes the result of a fragment of a stage and stores it under the stage's key; picklable where `compute`
-    is."""
+    """Computes the result of a fragment and stores it under the stage's key. Picklable if `compute` is."""
 
     store: Store
     stage: str
@@ -53,10 +53,10 @@ class ComputeAndStore:
     compute: Callable[..., Computed]
 
     def __call__(self, fragment: Fragment, **tells: Advance) -> StoredFragment:
-        """tells: `advance`, where `compute` takes it.
+        """tells: `advance` if `compute` takes it.
 
         Raises:
-            DiskFullError: its `row_bytes` are the bytes that a row takes.
+            DiskFullError: with `row_bytes`, the bytes that a row takes.
         """
         computed = self.compute(fragment, **tells)
         result, about = computed if isinstance(computed, tuple) else (computed, None)
@@ -75,12 +75,12 @@ class ComputeAndStore:
 
 
 def by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
-    """A worker for every WORKER_BYTES of stored content."""
+    """One worker for each WORKER_BYTES of stored content."""
     stored = run.store.stats(fragments[0].file.rpartition("/")[0])
     size = sum(stored[fragment.file].size for fragment in fragments if fragment.file in stored)
     return {"workers": size // WORKER_BYTES}
 
 
 def threaded_by_size(run: Run, fragments: Sequence[Fragment]) -> Needs:
-    """The same for a function that shares its work among threads."""
+    """As `by_size`, for a function that uses several threads."""
     return {**by_size(run, fragments), "threads": 0}

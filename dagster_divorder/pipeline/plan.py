@@ -1,10 +1,10 @@
-"""What a run would do: what each stage would compute, why, for how long, and the disk in use.
+"""Plans a run: what each stage would compute, why, and for how long; and the disk in use.
 
-Every stage decides as in a run (`Stage.decide`), on the results that the stages before it would have. The input is
-read as a run reads it, and nothing is stored. Times are the seconds per new document as last measured; before a stage
-has run on a store they are rough, from `Stage.pace` of another machine (estimates/first_run.py measures on this one).
-`unless` names what only a run can tell: whether new documents lie too far from the centroids or leave the bins, and
-whether a result that is made again comes out unchanged, so that nothing else has to be made again.
+Every stage decides as in a run (`Stage.decide`), on the results that the stages before it would have. A plan reads the
+input as a run does, and stores nothing. Times follow from the seconds per new document as last measured on this store.
+For a stage that has never run they are rough: `Stage.pace` was measured on another machine (estimates/first_run.py
+measures on this one). `unless` names what only a run can find out: new documents lie too far from the centroids or
+outside the bins; or a result comes out unchanged, so that later stages have nothing to do.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BYTES_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage: the documents it would compute, why, and `unless` what. seconds: at the pace of the last time, or
-    `rough`, at that of another machine; None where neither is known."""
+    """What one stage would compute: documents, why, and `unless` what. seconds: at its last measured pace; if `rough`,
+    at the pace of another machine; None if neither is known."""
 
     stage: str
     scope: str
@@ -42,8 +42,8 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run would do. new_records: never seen before. disk: bytes by part of the store. choice: what a new order
-    asks to be set first (`reordered.choice`), "" where there is none."""
+    """What a run would do. new_records: number of records never seen before. disk: bytes by part of the store. choice:
+    what to set before a new order (`reordered.choice`); "" if nothing."""
 
     records: int
     new_records: int
@@ -77,8 +77,8 @@ def _plan(run: Run, stage: str) -> StagePlan:
     try:
         decision = run.graph[stage].decide(run)
     except ToBeMadeError as missing:
-        # Without an earlier result nothing can come out as it was.
-        unless = f"{missing.stage} comes out as it was" if receipt else ""
+        # Without an earlier result there is nothing to keep.
+        unless = f"{missing.stage} comes out unchanged" if receipt else ""
         why = what_changed(run.graph[stage], run, str(missing))
         decision = Decision(scope="all", documents=run.corpus.documents, why=why, unless=unless)
     run.foreseen[stage] = decision.receipt
@@ -95,7 +95,7 @@ def _plan(run: Run, stage: str) -> StagePlan:
 
 
 def _rough_seconds(run: Run, stage: str, documents: int) -> float | None:
-    """Seconds for so many documents by `Stage.pace`, None without one."""
+    """Seconds for some documents by `Stage.pace`; None if the stage has no pace."""
     pace = run.graph[stage].pace
     if pace is None:
         return None

@@ -1,4 +1,4 @@
-"""Removing what nothing needs any more: files that no receipt leads to, and rows of deleted input."""
+"""Removes what is no longer needed: files that no receipt leads to, and rows of deleted input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from dagster_divorder.write.curated import remove_beside
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune frees: bytes by part of the store, such as `stages/clusters`, and how many documents are deleted."""
+    """What a prune frees: bytes by part of the store, such as `stages/clusters`, and the number of deleted
+    documents."""
 
     bytes: dict[str, int]
     documents: int
@@ -45,14 +46,14 @@ class Pruned:
 def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
 
-    Rows count with the mean size of their fragment, so bytes are an estimate where part of a fragment goes.
+    A row counts as the mean size of its fragment's rows, so bytes are an estimate.
     """
     needed, freed = _needed(store, graph), Counter[str]()
     for name, size in store.files().items():
         if name not in needed:
             freed[_part(name)] += size
     receipt = load_receipt(store, "raw_docs")
-    # Counts documents of all fragments, also of those that no view has any more.
+    # Includes fragments that no view has any more.
     deleted = sum(len(index["id"]) for _, index in Fragments(store, DOCUMENTS).indexes())
     if receipt:
         view = View.load(store, receipt.files["view"])
@@ -71,13 +72,13 @@ def plan_prune(graph: Graph, store: Store) -> Pruned:
 
 
 def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
-    """Remove what nothing needs: with texts of deleted documents also what quotes them (`Stage.quotes`), which is names
-    of clusters, examples, pictures, and the pages next to the output. Current clusters are named anew from the
-    remaining documents; the next run makes the rest. (Only the tokenizer and the table of a bootstrap base model still
-    know words of the documents that they were trained on.)
+    """Remove what is not needed. Texts of deleted documents go with everything that quotes them (`Stage.quotes`): names
+    of clusters, examples, pictures, and the pages beside the output. Current clusters get new names from the remaining
+    documents; the next run makes the rest. Only a bootstrap base model's tokenizer and table still know words of
+    deleted documents.
 
-    Results under other settings go, too; switching back computes them again. Only the documents held out under other
-    settings stay held out, since another draw would hold out others.
+    Results under other settings go too; a run under those settings computes them again. Draws of held-out documents
+    under other settings stay, because a new draw would hold out other documents.
     """
     store.clear_scratch()
     before = disk_use(store)
@@ -92,7 +93,7 @@ def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
         remove_beside(store)
         with contextlib.closing(Run(settings, store, graph, Silent())) as run:
             _remake_fits(run, quoting)
-    # Saved before files go, so that the state never names a file that is gone.
+    # Saved before files are removed, so that the state never names a missing file.
     save_state(store, _needed_state(store, graph))
     keep_copy(store)
     needed = _needed(store, graph)
@@ -103,8 +104,8 @@ def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
 
 
 def _forget_quotes(store: Store, stage: Stage) -> None:
-    """Remove what may have words of deleted documents. Only words go: other files of a fit stay, since results may
-    depend on them."""
+    """Remove a stage's files that may quote deleted documents. Other files of a fit stay, since results may depend on
+    them."""
     only_words = stage.quotes == ("*",)
     if only_words:
         drop_receipt(store, stage.name)
@@ -125,13 +126,13 @@ def _forget_quotes(store: Store, stage: Stage) -> None:
 
 
 def _remake_fits(run: Run, stages: list[Stage]) -> None:
-    """Make fits of nothing but words anew, so that results can be read without another run."""
+    """Make fits that consist of words only again, so that results can be read before the next run."""
     for stage in stages:
         if isinstance(stage, PinnedFit) and stage.quotes == ("*",):
             try:
                 run.save(stage.make(run, stage.decide(run)))
             except MissingStageError:
-                continue  # its results are no longer current: the next run makes it
+                continue  # a result that it reads is not current: the next run makes it
 
 
 def disk_use(store: Store) -> dict[str, int]:
@@ -143,7 +144,8 @@ def disk_use(store: Store) -> dict[str, int]:
 
 
 def _needed_state(store: Store, graph: Graph) -> State:
-    """The part of the state that is needed: receipts, the results that they lead to, and fits that outlive these."""
+    """The part of the state that is needed: receipts, the results that they lead to, and fits kept without a
+    receipt."""
     state = load_state(store)
     receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
     results = {}

@@ -1,7 +1,7 @@
-"""Outputs that a trainer may have read, and the choice that a new order of them asks for (`order.frozen_tokens`).
+"""Warns when a new order changes outputs that a trainer may have read (`order.frozen_tokens`).
 
-Nobody can know whether an output was read. With the setting unset, whoever makes a new order says in one sentence which
-output changes, from where, and what to set: `choice` beforehand (plan, sensor), `Reordered` afterwards (stages).
+Nothing tells whether a trainer has read an output. If the setting is unset, one sentence says which output changes,
+from where, and what to set: `choice` before the run (plan, sensor), `Reordered` after it (stages).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ NONE_READ = "if none has, set order.frozen_tokens = 0"
 
 
 def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
-    """(folder, name of its manifest) of every output of these settings whose rows lie in the order of training: the
-    exports, without any the curated output if its records are not packed."""
+    """(folder, name of its manifest) of every output whose rows lie in the order of training: the exports; without
+    exports, the curated output if its records are not packed."""
     if settings.exports.formats:
         return [(settings.exports.path / name, EXPORT_MANIFEST) for name in settings.exports.formats]
     return [] if settings.packing.packs else [(settings.output.path, MANIFEST)]
 
 
 def choice(settings: Settings) -> str:
-    """What a run that makes a new order changes, and what to set before it; "" where the choice is made, nothing that
-    is there moves (`order.append`), or no output is there.
+    """Which outputs a new order changes, and what to set before the run; "" if the settings say what stays
+    (`order.frozen_tokens`, `order.append`) or there is no output.
 
     Raises:
         StoreError: a manifest cannot be read.
@@ -44,15 +44,15 @@ def choice(settings: Settings) -> str:
     if not places:
         return ""
     return (
-        f"order.frozen_tokens is unset, so a new order changes {_listed(places)} from the beginning on: if a trainer "
-        f"has read it, `divorder freeze --step N` before the run keeps what N steps have read; {NONE_READ}"
+        f"order.frozen_tokens is unset, so a new order changes {_listed(places)} from the beginning: if a trainer has "
+        f"read it, `divorder freeze --step N` before the run keeps the rows of N steps; {NONE_READ}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Reordered:
-    """Outputs that hold another order than before. first: the first row (or record), in the order of training, that
-    differs; of: those of an epoch that there were; both None where the store no longer has the order before."""
+    """Outputs with a new order. first: the first row (or record) that differs, in the order of training. of: the number
+    of rows an epoch before. Both are None if the store no longer has the order before."""
 
     places: Sequence[str]
     unit: Unit = "row"
@@ -76,8 +76,8 @@ class Reordered:
     def remedy(self) -> str:
         """What to do about it."""
         return (
-            f"if a trainer has read the earlier {self.unit}s, put input and settings back as they were, run, then "
-            f"`divorder freeze --step N`, and run with the new ones; {NONE_READ}"
+            f"if a trainer has read the earlier {self.unit}s, restore the earlier input and settings, run, run "
+            f"`divorder freeze --step N`, then run with the new input and settings; {NONE_READ}"
         )
 
     @property

@@ -1,7 +1,7 @@
-"""Damaged files of the store: files that can be made again are removed, and the stage that makes them is named.
+"""Repairs damage in the store: removes a damaged file that can be made again, and names the stage that makes it.
 
-Results of stages can be made again from the stages before them, fragments and the view from the input. Fits are not
-made again unasked, since a new fit changes the results of all data; damage to a fit is an error that names the remedy.
+Results are made again from the stages before them, fragments and the view from the input. Fits are not: a new fit
+changes the results of all data, so a damaged fit is an error that names the remedy.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dagster_divorder.store.state import drop_receipt
 
 
 def discard(store: Store, name: str, stages: Container[str]) -> str | None:
-    """Remove a damaged file, and files of no use without it; the name of the stage that makes it again. Where no stage
-    does, nothing is removed: None."""
+    """Remove a damaged file, and files that are useless without it. Returns the stage that makes it again; if there is
+    none, removes nothing and returns None."""
     top, *below = name.split("/")
     stage: str | None = None
     if top == "stages" or (top == STATE and below):
@@ -25,12 +25,12 @@ def discard(store: Store, name: str, stages: Container[str]) -> str | None:
     if stage is None or stage not in stages:
         return None
     if top in ("documents", "records"):
-        # Content and index are of use only together.
+        # Content and index of a fragment are useless without each other.
         folder = top if top == "documents" else f"{top}/{below[0]}"
         Fragments(store, folder).delete(below[-1].split(".", 1)[0])
     if top != STATE:
         store.delete(name)
     if top == STATE or stage == "raw_docs":
-        # The receipt of raw_docs leads to files that have just been removed.
+        # The receipt of raw_docs names files that have just been removed.
         drop_receipt(store, stage)
     return stage

@@ -1,8 +1,8 @@
-"""Removing old results: views, orders, plans and measures of earlier states of the corpus.
+"""Removes old results: views, orders, plans and measures of earlier states of the corpus.
 
-Each takes tens of bytes a record, and every append makes new ones. So a run keeps the current results and the last few
-of each stage (`store.state.HISTORY`), to which settings can be switched back for free. Results of fragments, which
-appends reuse, and fits stay until `divorder prune`.
+Each takes tens of bytes a record, and every append makes new ones. A run keeps the current result and the last few of
+each stage (`store.state.HISTORY`), so that switching settings back costs nothing. Results of fragments, which appends
+reuse, and fits stay until `divorder prune`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dagster_divorder.store.fits import FITS
 from dagster_divorder.store.state import load_state
 
 WHOLE = ("views", "readings", "rejects", "schemas")
-"""Folders of the whole-corpus results of raw_docs."""
+"""Folders of raw_docs with a file for each state of the corpus."""
 
 
 def retire(store: Store, graph: Graph, stages: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.connect import open_engine
+from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import (
     address_limit,
     give_back_memory,
@@ -22,7 +23,9 @@ from dagster_divorder.engine.memory import (
     need_addresses,
 )
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
+from dagster_divorder.engine.trace import span
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
+from dagster_divorder.pipeline.beside import Beside
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
@@ -152,6 +155,10 @@ class Run(Reader):
     def save(self, receipt: Receipt) -> None:
         """Make a receipt the current one of its stage."""
         save_receipt(self.store, receipt)
+        self.adopt(receipt)
+
+    def adopt(self, receipt: Receipt) -> None:
+        """Read a receipt that was saved as the current one of its stage."""
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
             # Other current results may depend on the result that this one replaces.
@@ -272,10 +279,37 @@ def run_graph(
             if "raw_docs" in stages:
                 with progress("checking the settings"):
                     check_settings(run, [*graph.needed(settings), *stages])
-            receipts = Receipts({stage: _run_and_repair(run, stage) for stage in stages})
+            receipts = _run_stages(run, stages)
         retire(store, graph, stages)
         keep_copy(store)
         return receipts
+
+
+def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
+    """Run stages in order, small ones beside the stages that do not read them (`Stage.beside`)."""
+    receipts: dict[str, Receipt] = {}
+    last = max((place for place, stage in enumerate(stages) if not run.graph[stage].beside), default=-1)
+    parallel = count_workers(run.settings.engine.workers) > 1
+    with Beside(run, _run_one) as beside:
+
+        def take(stages: Iterable[str]) -> None:
+            """Wait for stages that run beside this one; a stage that met a damaged file runs again here."""
+            for stage in stages:
+                if stage in beside.started and stage not in receipts:
+                    try:
+                        receipts[stage] = beside.receipt(stage)
+                    except (DamagedFileError, MissingStageError):
+                        receipts[stage] = _run_and_repair(run, stage, beside)
+                    run.adopt(receipts[stage])
+
+        for place, stage in enumerate(stages):
+            if parallel and place < last and run.graph[stage].beside:
+                beside.start(stage)
+            else:
+                take(run.graph[stage].reads_under(run.settings))
+                receipts[stage] = _run_and_repair(run, stage, beside)
+        take(stages)
+    return Receipts({stage: receipts[stage] for stage in stages})
 
 
 def check_settings(run: Run, stages: Iterable[str]) -> None:
@@ -284,8 +318,8 @@ def check_settings(run: Run, stages: Iterable[str]) -> None:
         run.graph[name].check_settings(run)
 
 
-def _run_and_repair(run: Run, stage: str) -> Receipt:
-    """Run a stage; damaged files that it meets are discarded and made again, each file once."""
+def _run_and_repair(run: Run, stage: str, beside: Beside) -> Receipt:
+    """Run a stage; damaged files that it meets are discarded and made again, each file once, with nothing beside."""
     order = run.graph.needed(run.settings, stage)
     order = order[: order.index(stage) + 1]
     first = len(order) - 1
@@ -294,6 +328,7 @@ def _run_and_repair(run: Run, stage: str) -> Receipt:
         try:
             return [_run_one(run, name) for name in order[first:]][-1]
         except DamagedFileError as error:
+            beside.wait_for_all()
             maker = None if error.name in repaired else discard(run.store, error.name, run.graph)
             if maker is None:
                 raise
@@ -318,7 +353,7 @@ def _run_one(run: Run, name: str) -> Receipt:
     run.observed, run.memo = {}, {}
     start = time.perf_counter()
     try:
-        with run.progress(name):
+        with run.progress(name), span(name, "stage"):
             decision = stage.decide(run)
             receipt = stage.make(run, decision)
     except Exception as error:

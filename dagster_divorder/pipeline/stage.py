@@ -196,6 +196,8 @@ class Stage(ABC):
     """Libraries and formats of the result, such as `faiss`; Dagster shows icons of those that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
+    beside: bool = False
+    """Whether it may run beside stages that do not read it: its memory is bounded, and it uses no engine."""
     evidence: str = ""
     """What the report shows of the result if it exists, in words. A stage with such words is evidence: the report,
     `divorder report --all` and the jobs `explore` and `report` find it by them."""

@@ -1,18 +1,18 @@
-"""Whether the input has changed since the last run read it, and a run may start: for the sensor of `defs.automation`.
+"""Decides for the sensor of `defs.automation` whether the input has changed since the last run, and a run may start.
 
-Times and sizes come first: if they are those of the last answered check, nothing is read. A change has to be still for
-`advanced.settle_seconds` by the watcher's own clock, whatever the files' times say. Then the input is compared with the
-file states of the last run: if every byte is what that run read (a file was touched, or someone ran the pipeline by
-hand), no run is needed. The first check knows no times, and compares at once.
-A run that would change what a trainer may have read does not start before `order.frozen_tokens` is set
-(`reordered.choice`): the change waits, and the reason says what to set.
+A check first compares times and sizes with the last answered check; if they are equal, it reads nothing. After a
+change, the input must stay unchanged for `advanced.settle_seconds` by the watcher's clock. Then the check compares it
+with the file states of the last run: if that run read every byte (a file was touched, or someone ran the pipeline by
+hand), no run starts. The first check has no times to compare and compares contents at once.
+If a run would change rows that a trainer may have read, the change waits until `order.frozen_tokens` is set
+(`reordered.choice`); the reason says what to set.
 
-Guarantee: a change is answered once, whether its run succeeds or fails, also across restarts of the watcher, since all
-that it knows is in the cursor and in the store.
-Cost: one `stat` per file, one listing per folder at a URL; after a change, hashing the files if no size differs and
-they have CONTENT_BYTES at most.
-Known weakness: in a larger input, or where a last line has no line feed, a touched file starts a run that then has
-nothing new to do.
+Guarantee: a change starts one run, whether the run succeeds or fails, and even if the watcher restarts, because its
+memory is in the cursor and in the store.
+Cost: one `stat` per file, one listing per folder at a URL; after a change that leaves all sizes equal, hashing the
+files if they have at most CONTENT_BYTES.
+Known weakness: a touched file starts a run with nothing new to do if the input is larger, or a last line has no line
+feed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import byte_size
 
 CONTENT_BYTES = 2 << 30
-"""A larger input is not hashed to confirm a change: a check has to end within a minute on a slow disk, too."""
+"""A larger input is not hashed to confirm a change: even on a slow disk a check has to end within a minute."""
 _NAMED = 3
-"""Files that a reason names, at most."""
+"""Most files that a reason names."""
 
 _UNUSABLE = "unusable"
-"""The state of an input that is missing or that no run could read."""
+"""The state of an input that is missing or unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What a watcher remembers. seen: the state of the input that is answered. noticed: a later state, and since when
-    (seconds since the epoch). waits: the state whose run waits for a choice, beside what was made until then, and its
+    """What a watcher remembers. seen: the answered state of the input. noticed, since: a later state, and when it was
+    first seen (seconds since 1970). waits: the state, with the last results, whose run waits for a choice; and its
     change in words."""
 
     seen: str | None = None
@@ -64,7 +64,7 @@ class Cursor:
 
     @classmethod
     def from_json(cls, text: str | None) -> Cursor:
-        """A cursor from its JSON; a new one where there is none, or one that another version wrote."""
+        """A cursor from its JSON; a new cursor if there is none, or if another version wrote it."""
         try:
             return TypeAdapter(cls).validate_json(text) if text else cls()
         except ValidationError:
@@ -74,7 +74,7 @@ class Cursor:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one check of the input: whether to start a run, why (or why not), and what to remember. settling:
-    the seconds for which a change still has to be still."""
+    seconds until a change has settled."""
 
     start: bool
     reason: str
@@ -94,8 +94,8 @@ def check_input(
     """Check the input once.
 
     Args:
-        now: seconds since the epoch, by the clock of every check.
-        in_progress: says which run is under way, None if there is none; called only where a run may have to start.
+        now: seconds since 1970, by the same clock in every check.
+        in_progress: names the run under way, None if there is none; called only if a run may have to start.
     """
     try:
         files = _stat_all(settings)
@@ -105,15 +105,15 @@ def check_input(
     if state == cursor.seen:
         return Outcome(False, f"no change in {_count(files)}", cursor)
     if busy := in_progress():
-        return Outcome(False, f"{busy}; the input is looked at again when it has ended", cursor)
+        return Outcome(False, f"{busy}; the input is checked again after that run", cursor)
     waiting = f"{state} {_last_made(settings)}"
     if cursor.waits and cursor.waits[0] == waiting and (asked := _choice(settings)):
         return _wait(cursor, cursor.waits, asked)
     read = _file_states(settings)
     if read is None and cursor.seen is None:
         reason = (
-            f"nothing was ever made of this input ({_count(files)}): materialise it once (Materialize all, or the job "
-            "curate); from then on every change starts a run by itself"
+            f"nothing was made of this input yet ({_count(files)}): materialise it once (Materialize all, or the job "
+            "curate); from then on every change starts a run"
         )
         return Outcome(False, reason, Cursor(seen=state))
     changes = _changed_sizes(files, read or [])
@@ -130,14 +130,12 @@ def check_input(
     settling = cursor.since + settings.advanced.settle_seconds - now
     if settling > 0:
         change = _few(changes) or f"times of {_count(files)}"
-        wait = f"a run starts once the input has been still for {settings.advanced.settle_seconds:g} s"
+        wait = f"a run starts once the input has not changed for {settings.advanced.settle_seconds:g} s"
         return Outcome(False, f"changed: {change}; {wait}", cursor, settling)
     changes = changes or _changed_contents(files, read or [])
     unfinished = None if changes else _unfinished(graph, settings)
     if not changes and unfinished is None:
-        return Outcome(
-            False, f"only times differ: {_count(files)}, every byte as the last run read it", answered
-        )
+        return Outcome(False, f"only times differ: {_count(files)}, all bytes as in the last run", answered)
     reason = unfinished or _few(changes)
     if asked := _choice(settings):
         return _wait(cursor, (waiting, reason), asked)
@@ -145,20 +143,20 @@ def check_input(
 
 
 def _wait(cursor: Cursor, waits: tuple[str, str], asked: str) -> Outcome:
-    """The change stays unanswered. asked: what is to be set."""
-    reason = f"{waits[1]}; no run starts by itself: {asked}; then reload the code location"
+    """Leave the change unanswered. asked: what to set."""
+    reason = f"{waits[1]}; no run starts yet: {asked}; then reload the code location"
     return Outcome(False, reason, replace(cursor, waits=waits))
 
 
 def _choice(settings: Settings) -> str:
     try:
         return choice(settings)
-    except DivOrderError:  # a run says what is wrong
+    except DivOrderError:  # a run reports the error
         return ""
 
 
 def _last_made(settings: Settings) -> str:
-    """Names what the last run has read and written, whoever started it."""
+    """The versions of the last run's input and output, whoever started the run."""
     try:
         store = store_of(settings.store).open(create=False)
         receipts = [load_receipt(store, stage) for stage in ("raw_docs", OUTPUT)]
@@ -173,37 +171,37 @@ def _stat_all(settings: Settings) -> list[_File]:
         try:
             known_by = identity(path)
         except OSError as error:
-            raise InputError(f"{path} cannot be looked at: {error.strerror}") from None
+            raise InputError(f"{path} cannot be accessed: {error.strerror}") from None
         files.append(_File(path, int(known_by[0]), known_by))
     return files
 
 
 def _file_states(settings: Settings) -> list[FileState] | None:
-    """The files as the last run on the store read them, None if there was no run."""
+    """The files as the last run on the store read them; None if there was no run."""
     try:
         store = store_of(settings.store).open(create=False)
         receipt = load_receipt(store, "raw_docs")
         return load_file_states(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:
-        # The next run finds and mends the damage.
+        # The next run finds and repairs the damage.
         return []
 
 
 def _unfinished(graph: Graph, settings: Settings) -> str | None:
-    """Why the output under these settings does not have all that was read last; None where it has."""
+    """Why the output under these settings lacks some of the input last read; None if it has all."""
     try:
         store = store_of(settings.store).open(create=False)
         if Run(settings, store, graph).is_current(OUTPUT):
             return None
         if _output_is_of_last_run(store):
             return "the last run had other settings, or another version of DivOrder"
-    except DivOrderError:  # a run mends the damage
+    except DivOrderError:  # a run repairs the damage
         pass
-    return "the last run did not come to its end"
+    return "the last run did not finish"
 
 
 def _output_is_of_last_run(store: Store) -> bool:
-    """Whether the output was made from the current results of the stages before it, whatever the settings."""
+    """Whether the output was made from the current results of the stages before it, under any settings."""
     visited, waiting = set[str](), [(OUTPUT, "")]
     while waiting:
         stage, version = waiting.pop()
@@ -237,7 +235,7 @@ def _changed_contents(files: Sequence[_File], states: Sequence[FileState]) -> li
         return ["the files are in another order"]
     size = sum(file.size for file in files)
     if size > CONTENT_BYTES:
-        return [f"times of {_count(files)}, which are too large to look into"]
+        return [f"times of {_count(files)}, which are too large to compare"]
     known = KnownFiles(states, size)
     return [f"{file.path.name} has other content" for file in files if not _is_unchanged(file.path, known)]
 
@@ -247,7 +245,7 @@ def _is_unchanged(path: Source, known: KnownFiles) -> bool:
         return True
     try:
         with open_source(path) as file:
-            # The size is that of the last run, so a prefix of that size is the whole file.
+            # The size is as in the last run, so an unchanged prefix is the whole file.
             unchanged = known.unchanged(file, str(path))
     except (OSError, InputError):
         return False
@@ -255,7 +253,7 @@ def _is_unchanged(path: Source, known: KnownFiles) -> bool:
 
 
 def _with_content(files: Sequence[_File]) -> list[_File]:
-    """The files that are not empty: an empty file has no state."""
+    """The files that are not empty, since an empty file has no state."""
     return [file for file in files if file.size]
 
 

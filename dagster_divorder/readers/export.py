@@ -1,7 +1,7 @@
 """An open export: rows of tokens in the order of the plan, for any format and layout of the files.
 
 Opening maps files into memory, at a cost that does not depend on their size. An open export can be read to its end even
-if another plan is exported into the folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
+if another plan is exported into its folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
 epochs, n rows of a block, L tokens a row, Q documents (runs of one document's tokens) in a block.
 """
 
@@ -39,7 +39,8 @@ SOURCES: dict[str, Callable[[Files, dict[str, Any]], tuple[Source, np.ndarray | 
     "olmo": raw.olmo,
     "megatron": raw.megatron,
 }
-"""Format -> function that opens its files: their rows, and the rows of each epoch, (E, R); None for all, in order."""
+"""Format -> function that opens its files and returns their rows, and each epoch's rows, (E, R), None for all in
+order."""
 
 
 class Source(Protocol):
@@ -48,7 +49,7 @@ class Source(Protocol):
     dtype: np.dtype
 
     def ids(self, first: int, end: int) -> np.ndarray:
-        """Ids (n, L) of rows [first, end), short rows filled up. Never change them: they may be a view of a file."""
+        """Ids (n, L) of rows [first, end), short rows padded. Read-only: they may be a view of a file."""
 
     def documents(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each document in these rows, int64 (Q,), and how many documents each row has, int64 (n,)."""
@@ -56,8 +57,8 @@ class Source(Protocol):
 
 @dataclass(eq=False)
 class Block:
-    """n rows. ids: (n, L) in the dtype of the files; never change them. padded: whether any row of the export is
-    padded. Documents and the loss mask are read when they are used."""
+    """n rows. ids: (n, L) in the files' dtype; read-only. padded: whether any row of the export is padded. Documents
+    and the loss mask are read on first use."""
 
     ids: np.ndarray
     padded: bool
@@ -66,7 +67,7 @@ class Block:
 
     @cached_property
     def documents(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each document, int64 (Q,), row after row, and how many each row has, int64 (n,)."""
+        """Tokens of each document, int64 (Q,), row after row, and documents of each row, int64 (n,)."""
         return self._read()
 
     @cached_property
@@ -86,17 +87,17 @@ class Block:
 
     @property
     def counted(self) -> np.ndarray | None:
-        """bool (n, L): True for a token that counts in the loss; None where all of the block do."""
+        """bool (n, L): True for a token that counts in the loss; None if all of the block do."""
         return self.filled if self.trained is None else self.trained
 
 
 class Export:
-    """An open export; `len` is T. Make it with `open_export`. Another process that it is sent to opens it anew, and
-    refuses another plan.
+    """An open export; `len` is T. Made by `open_export`. If it is sent to another process, this process opens it again
+    and refuses another plan.
 
     manifest: content of its manifest.json. plan: fingerprint of the tokens and their order. length: L. batch: sequences
-    of a global batch of the plan. padded: whether any row is shorter than L. trained: spans of places of the files,
-    counted as row x L + place in the row, that are trained on; None where every token is.
+    of a global batch of the plan. padded: whether any row is shorter than L. trained: spans of trained places in the
+    files, counted as row x L + place in the row; None if every token is trained on.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Export:
         return open_export, (self.path, self.plan)
 
     def block(self, rows: Sequence[int]) -> Block:
-        """Rows by their numbers in the order of the plan, 0 <= row < T; consecutive ones are read at once.
+        """Rows by their numbers in the plan's order, 0 <= row < T; consecutive rows are read at once.
 
         Raises:
             IndexError: there is no such row.
@@ -146,7 +147,7 @@ class Export:
         return Block(whole, self.padded, documents, trained if self.trained else None)
 
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Rows of the plan's order as stretches of the files, (first, end) each."""
+        """Rows of the plan's order as stretches (first, end) of the files."""
         straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
         straight = straight and self._first_lies_as_read
         if straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]:
@@ -160,7 +161,7 @@ class Export:
 
     @cached_property
     def _first_lies_as_read(self) -> bool:
-        """Whether the first epoch lies in the files as it is read; not where one schedule goes over all epochs."""
+        """Whether the first epoch is stored in reading order; not if one schedule spans all epochs."""
         return self._epochs is None or np.array_equal(self._epochs[0], np.arange(self._epochs.shape[1]))
 
     def _in_file(self, rows: np.ndarray) -> np.ndarray:
@@ -177,7 +178,7 @@ class Export:
         return np.ravel_multi_index((rank, worker, step, at), (ranks, workers, steps, micro_batch))
 
     def verify(self) -> None:
-        """Read every file and compare its sha256 with the manifest's; opening compares sizes alone.
+        """Reads every file and compares its sha256 with the manifest's; opening only compares sizes.
 
         Raises:
             StoreError: a file has been altered.
@@ -188,39 +189,39 @@ class Export:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             if sha256 != entry["sha256"]:
                 raise StoreError(
-                    f"{path} has been altered: its sha256 is {sha256}, the manifest says "
-                    f"{entry['sha256']}; export again, or copy the file again from where it is whole"
+                    f"{path} has been altered: its sha256 is {sha256}, the manifest says {entry['sha256']}; export "
+                    f"again, or copy the file again from an intact export"
                 )
 
 
 def open_export(path: str | Path, plan: str | None = None) -> Export:
-    """Open the folder of one format of an export, such as data/exports/parquet. plan: the fingerprint that its plan
-    must have; None accepts any.
+    """Opens the folder of one format of an export, such as data/exports/parquet. plan: the expected fingerprint of its
+    plan; None accepts any.
 
     Raises:
-        InputError: there is no export in the folder, or one of a format or version that this reader does not read.
+        InputError: the folder holds no export, or one in a format or version that this reader does not read.
         StoreError: the manifest is damaged, the folder holds another plan or is being written, or a file is missing or
             altered.
     """
     if "://" in str(path):
         raise InputError(
-            f"{path} is a URL, and a trainer maps the files of an export into memory; copy the folder, and the one "
-            "beside it whose name begins with an underscore, to this machine (aws s3 sync, gcloud storage rsync, "
+            f"{path} is a URL, and a trainer maps the files of an export into memory; copy the folder, and its "
+            f"neighbour whose name begins with an underscore, to this machine (aws s3 sync, gcloud storage rsync, "
             "azcopy, hf download) and give its path"
         )
     path = Path(path).absolute()
     manifest = read_export_manifest(path)
     if (name := manifest["format"]) not in SOURCES:
         raise InputError(
-            f"{path} is an export of the format {name}, which its own trainer reads; this reader reads "
+            f"{path} is an export in the format {name}, which its own trainer reads; this reader reads "
             f"{', '.join(SOURCES)}: add one of them to exports.formats"
         )
     if not manifest["rows"]:
-        raise InputError(f"{path} holds no sequence: the corpus that was exported has no token")
+        raise InputError(f"{path} holds no sequence: the exported corpus has no token")
     if plan not in (None, manifest["plan"]):
         raise StoreError(
-            f"{path} holds the plan {manifest['plan']}, and {plan} is asked for, which was there before; export that "
-            "one again into a folder of its own, or begin anew with what is there now"
+            f"{path} holds the plan {manifest['plan']}; expected {plan}, which it held before; export that plan "
+            f"again into its own folder, or start over with the present plan"
         )
     files = Files(path, manifest)
     files.check_sizes()
@@ -230,11 +231,10 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
 
 
 def open_exports(paths: Iterable[str | Path]) -> list[Export]:
-    """Open exports that can be read as one.
+    """Opens exports that can be read as one.
 
     Raises:
-        InputError: as `open_export`; they differ in the length of a sequence or in the tokenizer.
-        StoreError: as `open_export`.
+        InputError: see `open_export`; or they differ in sequence length or tokenizer. StoreError: see `open_export`.
     """
     exports = [open_export(path) for path in paths]
     for name, value_of in (
@@ -245,7 +245,7 @@ def open_exports(paths: Iterable[str | Path]) -> list[Export]:
             if value_of(other) != value_of(exports[0]):
                 raise InputError(
                     f"{exports[0].path} and {other.path} differ in {name}: {value_of(exports[0])} and "
-                    f"{value_of(other)}; export what is to be read together with one sequence.length and one model.base"
+                    f"{value_of(other)}; export with the same sequence.length and model.base to read both together"
                 )
     return exports
 
@@ -254,26 +254,25 @@ def read_export_manifest(path: Path) -> dict[str, Any]:
     """The manifest of the folder of one format of an export.
 
     Raises:
-        InputError: there is no export in the folder, or one of another version.
-        StoreError: the manifest is damaged.
+        InputError: the folder holds no export, or one of another version. StoreError: the manifest is damaged.
     """
     file = export_manifest_file(path)
     if not file.is_file():
         raise InputError(
-            f"{path} is no export: there is no {file}; give the folder of a format, such as data/exports/parquet, and "
-            "where it was copied, copy its neighbour too, data/exports/_parquet"
+            f"{path} is not an export: there is no {file}; give the folder of a format, such as "
+            f"data/exports/parquet; if you copied it, copy its neighbour too, data/exports/_parquet"
         )
     manifest = read_whole(file)
     if manifest is None:
-        raise StoreError(f"{file} is not what was written: export again, or copy it again")
+        raise StoreError(f"{file} has been altered: export again, or copy it again")
     if manifest.get("format_version") not in READABLE:
         raise InputError(
-            f"{file} is of version {manifest.get('format_version')!r} of the exports; this reader reads "
+            f"{file} has version {manifest.get('format_version')!r} of the exports; this reader reads "
             f"{READABLE[0]} to {READABLE[-1]}: export again with this version of DivOrder"
         )
     if REPLACED_BY in manifest:
         raise StoreError(
-            f"{path} is being written anew, or a run that wrote it was broken off: its files are of two exports; wait "
-            "for the run to end, or run again"
+            f"{path} is being rewritten, or a run was interrupted while writing it: its files belong to two exports; "
+            f"wait for the run to end, or run again"
         )
     return manifest

@@ -1,8 +1,8 @@
-"""The files of an export, mapped as they were when it was opened.
+"""The files of an export, mapped in their state at opening.
 
 Guarantee: a read gives the bytes that the manifest names, or raises StoreError. The first PINNED files of rows are
-mapped at once, and a mapped file keeps its bytes after its name is removed, so a reader can go on to the end of the
-plan that it opened. Further files are mapped when they are read; another plan may have replaced them by then.
+mapped at opening, and a mapped file keeps its bytes after its name is removed, so a reader can finish the plan that it
+opened. Further files are mapped on first reading; another plan may have replaced them by then.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.store.manifests import HEAD_BYTES, export_manifest_file, file_at, read_whole
 
 PINNED = 256
-"""Files that are mapped at once. Each takes a descriptor; the usual limit of a process is 1,024."""
+"""Files mapped at opening. Each takes a descriptor; the usual limit of a process is 1,024."""
 
 
 def padded_rows(ids: np.ndarray, tokens: np.ndarray, length: int, padding: int) -> np.ndarray:
-    """Ids (T,) of rows of `tokens`, int (n,), as (n, length), short rows filled up; a view where no row is short."""
+    """Ids (T,) of rows of `tokens`, int (n,), as (n, length), short rows padded; a view if no row is short."""
     if len(ids) == len(tokens) * length:
         return ids.reshape(-1, length)
     rows = np.full((len(tokens), length), padding, ids.dtype)
@@ -45,12 +45,12 @@ class Files:
         self.map = lru_cache(PINNED)(self._mapped)
 
     def pin(self, names: Sequence[str]) -> None:
-        """Map the first of these files now."""
+        """Maps the first of these files now."""
         for name in names[:PINNED]:
             self.map(name)
 
     def check_sizes(self) -> None:
-        """Check that every file exists and has its size."""
+        """Checks that every file exists and has its size."""
         for name, entry in self._manifest["files"].items():
             try:
                 size = os.stat(file_at(self.path, name)).st_size
@@ -60,10 +60,10 @@ class Files:
                 raise self._wrong(name, f"has {size} bytes, and {entry['bytes']} were written")
 
     def named(self, end: str) -> str:
-        """The name of a file with this end.
+        """The name of the file with this ending.
 
         Raises:
-            StoreError: there is none.
+            StoreError: no file has it.
         """
         for name in self._manifest["files"]:
             if name.endswith(end):
@@ -71,7 +71,7 @@ class Files:
         raise StoreError(f"the manifest of {self.path} names no file *{end}; export again")
 
     def array(self, end: str) -> np.ndarray:
-        """The array in the .npy file whose name has this end, mapped."""
+        """The array in the .npy file with this ending, mapped."""
         mapped = self.map(self.named(end))
         head = io.BytesIO(mapped[:HEAD_BYTES].tobytes())
         np.lib.format.read_magic(head)
@@ -84,14 +84,14 @@ class Files:
         try:
             mapped = np.asarray(np.memmap(file_at(self.path, name), np.uint8, "r"))
         except (FileNotFoundError, ValueError):
-            # NumPy maps no empty file.
+            # NumPy cannot map empty files.
             raise self._wrong(name, "is missing or empty") from None
         if len(mapped) != entry["bytes"]:
             raise self._wrong(name, f"has {len(mapped)} bytes, and {entry['bytes']} were written")
-        # Exports of version 1 have none.
+        # Exports of version 1 have no hashes.
         head = hashlib.sha256(mapped[:HEAD_BYTES].data).hexdigest()
         if entry.get("head", head) != head:
-            raise self._wrong(name, "is not the file that was written under this name")
+            raise self._wrong(name, "is not the file that the manifest names")
         return mapped
 
     def _wrong(self, name: str, fault: str) -> StoreError:
@@ -99,7 +99,7 @@ class Files:
         now = read_whole(manifest) if manifest.is_file() else None
         if now and now.get("key") != self._manifest.get("key"):
             return StoreError(
-                f"{self.path} was exported anew while it was read: it was opened as the plan {self._manifest['plan']}, "
+                f"{self.path} was replaced during reading: it was opened with the plan {self._manifest['plan']}, "
                 f"and now holds {now.get('plan')}; open it again to train on the new plan, or export the old one into "
                 "another folder to go on with that"
             )

@@ -1,7 +1,7 @@
 """Forms of a batch: each function turns a block of rows into tensors under the names of one trainer.
 
-Letters: n rows, L tokens a row, T tokens without padding, Q documents. Ids are int64, or with `native` of the stored
-dtype (uint16, uint32 or int32), for a trainer that converts them on the device.
+Letters: n rows, L tokens a row, T tokens without padding, Q documents. Ids are int64; with `native` they have the
+stored dtype (uint16, uint32 or int32), for trainers that convert ids on the device.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 from dagster_divorder.readers.export import Block
 
 IGNORED = -100
-"""A label that counts in no loss."""
+"""The label of tokens without a loss."""
 
 
 def plain(block: Block, native: bool) -> dict[str, Any]:
     """{"input_ids", "labels"} (n, L), as transformers' models take them: the model shifts the labels.
 
-    Labels of padding, and of tokens that are not trained on, are IGNORED; for an export without either the labels are
-    the same tensor as the ids. For one with padding "attention_mask", int64, is 1 for tokens. With `native` there are
-    no labels, since labels are int64; an export with a loss mask has "loss_mask", bool (n, L), instead.
+    Labels of padding, and of tokens that are not trained on, are IGNORED; without either, the labels are the same
+    tensor as the ids. With padding, "attention_mask", int64, is 1 for tokens. With `native` there are no labels,
+    because labels are int64; an export with a loss mask has "loss_mask", bool (n, L), instead.
     """
     ids = _ids(block.ids, native)
     batch = {"input_ids": ids} if native else {"input_ids": ids, "labels": ids}
@@ -39,9 +39,9 @@ def plain(block: Block, native: bool) -> dict[str, Any]:
 def flattened(block: Block, native: bool) -> dict[str, Any]:
     """The names of transformers' and TRL's flattened (padding-free) batches: (1, T), documents laid end to end.
 
-    input_ids; labels int64, the first of each document and those that are not trained on IGNORED; position_ids int64
-    from 0 in each document; seq_idx int32, the document's number; cu_seq_lens_q and _k int32 (Q + 1,), max_length_q
-    and _k int.
+    input_ids; labels int64, IGNORED for a document's first token and for tokens that are not trained on; position_ids
+    int64 from 0 in each document; seq_idx int32, the document's number; cu_seq_lens_q and _k int32 (Q + 1,),
+    max_length_q and _k int.
     """
     lengths, _ = block.documents
     kept = block.ids.reshape(-1) if block.filled is None else block.ids[block.filled]
@@ -67,7 +67,7 @@ def flattened(block: Block, native: bool) -> dict[str, Any]:
 
 def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """The form of torchtitan's data loaders: ({"input", "positions"}, labels), each (n, L - 1). Labels are the next
-    ids, IGNORED for padding and what is not trained on; positions, int64, begin at 0 in each document."""
+    ids, IGNORED for padding and untrained tokens; positions, int64, begin at 0 in each document."""
     positions = _positions(_filled_up(block)).reshape(block.ids.shape)
     batch = {
         "input": _ids(block.ids[:, :-1], native),
@@ -79,9 +79,9 @@ def torchtitan(block: Block, native: bool) -> tuple[dict[str, torch.Tensor], tor
 def megatron(block: Block, native: bool) -> dict[str, torch.Tensor]:
     """The form of Megatron's datasets of packed sequences: tokens, labels, loss_mask float32, position_ids, all (n, L).
 
-    Labels are the next tokens; a row's last has none, and loss_mask is 0 there, before padding and before a token that
-    is not trained on. cu_seqlens: int32 (n, L + 1), where the documents of each row begin, and L in all places after
-    the last; max_seqlen: int32 (n,). Padding counts as part of the last document of its row.
+    Labels are the next tokens. loss_mask is 0 at a row's last token, which has no label, and before padding and
+    untrained tokens. cu_seqlens: int32 (n, L + 1), starts of each row's documents, filled up with L; max_seqlen: int32
+    (n,). Padding counts as part of the last document of its row.
     """
     (rows, length), lengths, counts = block.ids.shape, _filled_up(block), block.documents[1]
     begins = np.cumsum(lengths) - lengths
@@ -112,7 +112,7 @@ def _ids(ids: np.ndarray, native: bool) -> torch.Tensor:
 
 
 def _next(block: Block) -> torch.Tensor:
-    """The ids after the first of each row, int64 (n, L - 1); IGNORED for padding and what is not trained on."""
+    """The ids after the first of each row, int64 (n, L - 1); IGNORED for padding and untrained tokens."""
     labels = block.ids[:, 1:].astype(np.int64, order="C")
     if block.counted is not None:
         labels[~block.counted[:, 1:]] = IGNORED
@@ -125,7 +125,7 @@ def _positions(lengths: np.ndarray) -> np.ndarray:
 
 
 def _filled_up(block: Block) -> np.ndarray:
-    """Tokens of each document, int64 (Q,), with the padding of a row in its last document."""
+    """Tokens of each document, int64 (Q,); a row's padding counts to its last document."""
     lengths, counts = block.documents
     if block.filled is None:
         return lengths

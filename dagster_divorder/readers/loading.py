@@ -1,8 +1,8 @@
-"""The rows of an export in the order of the plan, for every rank and worker, and from any place.
+"""The rows of an export in the plan's order, for every rank and worker, from any position.
 
 The stream is all epochs, one after another. Global batch i is its rows [i B, (i + 1) B); a step of it is world size x
 micro-batch rows, a micro-batch for each rank. So all ranks together have always read a prefix of the stream, and one
-number, its samples, tells any other ranks where to go on. A last batch that is not full is left out.
+number, its samples, is enough to resume on any other ranks. An incomplete last batch is left out.
 
 Letters: B rows of a global batch, T rows of all epochs.
 """
@@ -29,13 +29,12 @@ from dagster_divorder.readers.shards import check_state
 class SequenceDataset(Dataset[Any]):
     """The rows of all epochs as a map-style dataset for any sampler: row i is row i of the stream.
 
-    A batch is read as one block, by `__getitems__`, so give its loader `collate_fn=dataset.collate`. form: of a batch
-    (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the dtype of the files. path: the
-    folder of an export, an open export, or a mixture of several.
+    `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. form: of a batch
+    (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the files' dtype. path: the folder of
+    an export, an open export, or a mixture of several.
 
     Raises:
-        InputError: an unknown form; or as `open_export`.
-        StoreError: as `open_export`.
+        InputError: an unknown form; see also `open_export`. StoreError: see `open_export`.
     """
 
     def __init__(
@@ -60,11 +59,12 @@ class SequenceDataset(Dataset[Any]):
 
     @staticmethod
     def collate(block: Any) -> Any:
-        """The block itself. Raises InputError for a list of rows, from a loader that does not call `__getitems__`."""
+        """The block itself. Raises InputError for a list of rows, which comes from a loader that does not call
+        `__getitems__`."""
         if isinstance(block, list):
             raise InputError(
-                "collate was given a list of rows, and this dataset reads a batch as one block, by __getitems__; "
-                "use a loader that calls it, as torch's own does, or SequenceStream"
+                "collate was given a list of rows, but this dataset reads a batch as one block, by __getitems__; use "
+                "a loader that calls it, such as torch's, or SequenceStream"
             )
         return block
 
@@ -72,15 +72,15 @@ class SequenceDataset(Dataset[Any]):
 class GlobalBatchSampler(Sampler[Sequence[int]]):
     """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
 
-    dataset: of an export; or a BalancedSampler, for batches of its rows. batch: rows of a global batch of all ranks, by
-    default the plan's or the sampler's. micro_batch: rows that a rank reads at once, by default its whole part. rank,
-    world_size: by default torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets. drop_last: leave out a last
-    batch that is not full; else it is read too, and its last step is filled up with the first rows of the stream, or of
-    the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the start, or once at a
-    loaded state; those of a BalancedSampler follow its epochs.
+    dataset: of an export; or a BalancedSampler, for batches of its rows. batch: rows of a global batch over all ranks;
+    default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its whole part. rank,
+    world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets. drop_last: leave out an
+    incomplete last batch; if false, its last step is filled up with the first rows of the stream, or of the sampler's
+    last epoch. Every rank has the same number of batches. An iteration begins at the start, or once at a loaded state;
+    with a BalancedSampler, iterations follow its epochs.
 
-    The iterator keeps the position, and torchdata's StatefulDataLoader saves it: it counts the rows that the trainer
-    was given, not those that workers have read ahead. A plain DataLoader does not count them: use SequenceStream.
+    The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
+    trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
 
     Raises:
         InputError: the rank is outside the world, world size x micro-batch does not divide the batch, or the batch is
@@ -111,9 +111,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         if world_size is None:
             world_size = torch.distributed.get_world_size() if started else _from_environment("WORLD_SIZE", 1)
         if not 0 <= rank < world_size:
-            raise InputError(
-                f"rank {rank} is none of a world of {world_size}; expected 0 <= rank < world_size"
-            )
+            raise InputError(f"rank is {rank} in a world of {world_size}; expected 0 <= rank < world_size")
         self.micro_batch = max(self.batch // world_size, 1) if micro_batch is None else micro_batch
         self.rank, self.step = rank, world_size * self.micro_batch
         if self.micro_batch < 1 or self.batch < 1 or self.batch % self.step:
@@ -143,7 +141,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return place if place and place.epoch == epoch else Position(epoch, 0)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next iteration at a state. Raises InputError as `samples_in`, or as `BalancedSampler.place`."""
+        """Begins the next iteration at a state. Raises InputError: see `samples_in` and `BalancedSampler.place`."""
         if isinstance(self.source, BalancedSampler):
             self._begin = self.source.place(state)
             self.source.set_epoch(self._begin.epoch)
@@ -157,7 +155,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return {"samples": place.samples, "plan": self.source.plan}
 
     def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at the positions [begin, end) of an iteration; past its end those that `drop_last` fills up with."""
+        """Rows at positions [begin, end) of an iteration; past its end, the rows that fill up the last step."""
         if self.sampler:
             return self.sampler.rows_at(epoch, begin, end)
         if end <= (rows := len(self.source)):
@@ -168,7 +166,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 def _from_environment(name: str, default: int) -> int:
     """
     Raises:
-        InputError: the variable holds no whole number.
+        InputError: the variable does not hold a whole number.
     """
     value = os.environ.get(name, "").strip()
     if not value:
@@ -183,11 +181,11 @@ def _from_environment(name: str, default: int) -> int:
 
 
 class MicroBatches(Iteration[Sequence[int]]):
-    """One iteration of a GlobalBatchSampler. samples: its rows that all ranks have been given."""
+    """One iteration of a GlobalBatchSampler. samples: rows given to all ranks together."""
 
     def __next__(self) -> Sequence[int]:
         sampler = self._sampler
-        # A last step that is not full is read without drop_last alone.
+        # Only without drop_last is an incomplete last step read.
         if self.samples + (sampler.step if sampler.drop_last else 1) > sampler.end:
             if sampler.sampler:
                 sampler.sampler.end(self.epoch)
@@ -198,40 +196,40 @@ class MicroBatches(Iteration[Sequence[int]]):
 
 
 def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
-    """Rows of the stream that were read, by a state: {"samples": rows of all ranks, "plan": the fingerprint}.
+    """Rows of the stream read so far, from a state: {"samples": rows of all ranks, "plan": the fingerprint}.
 
     Raises:
-        InputError: the state is invalid, of another export, or beyond the end of this one.
+        InputError: the state is invalid, belongs to another export, or lies beyond the end of this one.
     """
     check_state(state, samples=int, plan=str)
     if state["plan"] != export.plan:
         raise InputError(
-            f"the state is of the plan {state['plan']}, and {export.path} is of {export.plan}: other tokens or another "
-            "order; resume with the export that the state was saved with"
+            f"the state belongs to the plan {state['plan']}, and {export.path} holds {export.plan}: other tokens or "
+            f"another order; resume with the export that the state was saved with"
         )
     samples: int = state["samples"]
     if not 0 <= samples <= len(export):
         raise InputError(
-            f"the state says that {samples} samples have been read, and {export.path} has {len(export)}; resume with "
-            "the export that the state was saved with"
+            f"the state counts {samples} samples, and {export.path} has {len(export)}; resume with the export that "
+            f"the state was saved with"
         )
     return samples
 
 
 class SequenceStream(IterableDataset[Any]):
-    """This rank's micro-batches, one after another: iterate it directly, without a DataLoader.
+    """This rank's micro-batches, one after another. Iterate it directly, without a DataLoader.
 
-    Parameters are those of SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely
-    needs one. `state_dict` is {"samples", "plan"}: rows that the trainer was given, without those read ahead. A state
-    can be loaded with another world size, micro-batch, batch or number of workers; any place costs the same. An
-    iteration begins at the start, or once at a loaded state.
+    Parameters: see SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely needs
+    one. `state_dict` is {"samples", "plan"}: rows given to the trainer, without rows read ahead. A state can be loaded
+    with another world size, micro-batch, batch or number of workers; every position costs the same. An iteration begins
+    at the start, or once at a loaded state.
 
     In another DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader yields
-    them in order. There StatefulDataLoader keeps a state for each worker, which is refused where the number of workers,
+    them in order. There StatefulDataLoader keeps a state for each worker, which is refused if the number of workers,
     ranks or rows of a step differs.
 
     Raises:
-        InputError, StoreError: as SequenceDataset and GlobalBatchSampler.
+        InputError, StoreError: see SequenceDataset and GlobalBatchSampler.
     """
 
     def __init__(
@@ -276,17 +274,18 @@ class SequenceStream(IterableDataset[Any]):
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """The place of the iteration; before it, the place where it will begin."""
+        """The position of the iteration; before it, the position where it will begin."""
         return {"samples": self._samples, "plan": self.dataset.export.plan} | self._share()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next iteration at a state. Raises InputError as `samples_in`, or for a state of another worker."""
+        """Begins the next iteration at a state. Raises InputError: see `samples_in`; also for another worker's
+        state."""
         check_state(state, samples=int, plan=str)
         if state.get("worker") != self._share().get("worker"):
             raise InputError(
-                f"the state is of a worker's share, {state.get('worker')}, and this one reads "
+                f"the state belongs to a worker's share, {state.get('worker')}, and this worker reads "
                 f"{self._share().get('worker')}; "
-                "keep workers and ranks as they were, or iterate SequenceStream(workers=...) itself, without a loader"
+                "keep the numbers of workers and ranks, or iterate SequenceStream(workers=...) itself, without a loader"
             )
         self.sampler.load_state_dict(state)
         self._samples = state["samples"]

@@ -2,13 +2,12 @@
 
 Letters: K pools, t a row of the stream, w_k a pool's part of the weights, P rows of a period.
 
-Guarantee: of the first t rows each pool has w_k t, within one row, for every t. Nothing is random, so a window of any
-length has its quotas within two rows. The rows of a pool come in its own order, all of its epochs one after another,
-and then again from its beginning.
-The order of the pools repeats after P rows, the common denominator of the weights, so a division and a table of P
-entries give any row; the position of a reader is one number, as for one export.
-Source: Tijdeman 1980, The chairman assignment problem, whose bound is 1 - 1 / (2 K - 2), by earliest deadlines.
-Known weakness: a period is at most PERIOD rows; weights of a larger denominator are rounded to 1 / PERIOD of their sum.
+Guarantee: each pool has w_k t of the first t rows, within one row, for every t. Nothing is random, so a window of any
+length has its quotas within two rows. A pool's rows come in its own order, all epochs one after another, and then again
+from its beginning. The order of the pools repeats after P rows, the common denominator of the weights. So a division
+and a table of P entries give any row, and a reader's position is one number, as for one export. Source: Tijdeman 1980,
+The chairman assignment problem, whose bound is 1 - 1 / (2 K - 2), by earliest deadlines. Known weakness: a period is at
+most PERIOD rows; weights of a larger denominator are rounded to 1 / PERIOD of their sum.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Mixture:
 
         SequenceStream(Mixture({"code": 0.25, "prose": 0.75}, sequences=1_000_000))
 
-    pools: weight, above 0, by the folder of an export; they need not sum to one. sequences: rows of the stream.
-    shares: the exact parts of the pools. batch: the first pool's. A state depends on the pools' plans and shares and is
-    refused where either differs; the stream may become longer.
+    pools: folder of an export -> weight above 0; weights need not sum to one. sequences: rows of the stream. shares:
+    the exact parts of the pools. batch: the first pool's. A state is refused if the pools' plans or shares differ; the
+    stream may become longer.
 
     Raises:
-        InputError: as `open_exports`; there is no pool, or a weight is invalid or too small.
-        StoreError: as `open_exports`.
+        InputError: see `open_exports`; or there is no pool, or a weight is invalid or too small. StoreError: see
+        `open_exports`.
     """
 
     def __init__(self, pools: Mapping[str | Path, float], *, sequences: int) -> None:
@@ -108,8 +107,7 @@ class Mixture:
         return Block(ids, self.padded, documents, trained if self.masked else None)
 
     def read(self, samples: int) -> dict[str, float]:
-        """How often each pool is read within the first `samples` rows of the stream; all of its epochs count as
-        once."""
+        """Passes through each pool within the first `samples` rows of the stream; all epochs of a pool are one pass."""
         periods, rest = divmod(samples, len(self._pool))
         rows = periods * self._parts + np.bincount(self._pool[:rest], minlength=len(self._parts))
         return {
@@ -119,7 +117,7 @@ class Mixture:
 
 
 def _parts(weights: Mapping[str, float]) -> list[int]:
-    """Whole numbers in the proportions of the weights, without a common divisor, of a sum up to PERIOD."""
+    """Whole numbers in the weights' proportions, without a common divisor, with a sum up to PERIOD."""
     try:
         exact = [Fraction(str(weight)) for weight in weights.values()]
     except ValueError:
@@ -136,8 +134,8 @@ def _parts(weights: Mapping[str, float]) -> list[int]:
         parts[number] += 1
     if not min(parts):
         raise InputError(
-            f"the weight of {list(weights)[parts.index(0)]} is less than 1 / {PERIOD:,} of their sum; leave it out, or "
-            "give it more"
+            f"the weight of {list(weights)[parts.index(0)]} is less than 1 / {PERIOD:,} of their sum; leave the pool "
+            f"out, or raise its weight"
         )
     return parts
 

@@ -39,8 +39,8 @@ class ParquetRows:
         return np.concatenate(lengths, dtype=np.int64), np.concatenate(counts, dtype=np.int64)
 
     def _lists(self, first: int, end: int, column: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The lists of rows [first, end), one row group after another: values and offsets, (rows + 1,), which begin at
-        any number. column: where `_decoded` gives their values."""
+        """The lists of rows [first, end), one row group after another: values and offsets, (rows + 1,); offsets may
+        begin at any number. column: index of the values in `_decoded`."""
         for number in _overlapping(self._begins, first, end):
             at = int(self._begins[number])
             begins = self._open(number)[1]
@@ -68,13 +68,13 @@ class ParquetRows:
 
 
 def _overlapping(begins: np.ndarray, first: int, end: int) -> range:
-    """Numbers of the stretches, laid end to end, that share a row with [first, end)."""
+    """Numbers of the stretches, laid end to end, that overlap rows [first, end)."""
     low = int(np.searchsorted(begins, max(first, 0), side="right")) - 1
     return range(low, min(int(np.searchsorted(begins, end)), len(begins) - 1))
 
 
 def parquet(files: Files, manifest: dict[str, Any]) -> tuple[ParquetRows, None]:
-    """The rows of a `parquet` export; later epochs are rows of their own."""
+    """The rows of a `parquet` export; later epochs have their own rows."""
     names = sorted(name for name in manifest["files"] if name.endswith(".parquet"))
     files.pin(names)
     return ParquetRows(files.map, names, manifest), None

@@ -26,7 +26,7 @@ class Documents:
 
 
 class FixedRows(Documents):
-    """A `Source` (readers/export.py) of files with L ids a row, in the order of their names."""
+    """A `Source` (readers/export.py) of files with L ids a row, sorted by name."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class PackedRows(Documents):
 
 
 def olmo(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows, np.ndarray | None]:
-    """The rows of an `olmo` export, and those of each epoch."""
+    """The rows of an `olmo` export, and each epoch's rows."""
     names = sorted(name for name in manifest["files"] if name.startswith("train-") and name.endswith(".npy"))
     documents = files.array("doc_lengths.npy"), files.array("doc_rows.npy")
     return FixedRows(files, names, manifest, documents), _epochs(files, manifest)
 
 
 def megatron(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows | PackedRows, np.ndarray | None]:
-    """The rows of a `megatron` export, and those of each epoch."""
+    """The rows of a `megatron` export, and each epoch's rows."""
     tokens, index = files.named(".bin"), files.map(files.named(".idx"))
     items = int(np.frombuffer(index, "<u8", 1, 18)[0])
     documents = np.frombuffer(index, "<i4", items, IDX_HEAD), files.array("doc_rows.npy")
@@ -92,7 +92,7 @@ def megatron(files: Files, manifest: dict[str, Any]) -> tuple[FixedRows | Packed
 
 
 def _epochs(files: Files, manifest: dict[str, Any]) -> np.ndarray | None:
-    """The rows of each epoch, int64 (E, R); None where one is stored."""
+    """The rows of each epoch, int64 (E, R); None if one epoch is stored."""
     return (
         files.array("epochs.npy") if any(name.endswith("epochs.npy") for name in manifest["files"]) else None
     )

@@ -1,15 +1,15 @@
-"""The rows of a table in a balanced order, a new one each epoch, for any loader that takes a sampler.
+"""The rows of a table in a balanced order, a new order each epoch, for any loader that takes a sampler.
 
 Letters: N rows, E epochs of the table in one iteration, B rows of a global batch, W ranks.
 
-The first epoch has the order of `divorder.order`, later ones those of `core.order.epochs`: a row comes again after
-nearly a whole epoch. New seeds for each epoch would bring some rows again at once, and the training loss would dip and
-then jump. A place is (iteration, rows of it that all ranks were given), so any other ranks can go on there.
+The first epoch has the order of `divorder.order`, later epochs the orders of `core.order.epochs`: a row comes again
+after nearly a whole epoch. With new seeds each epoch some rows would come again at once, and the training loss would
+dip and then jump. A position is (iteration, rows of it given to all ranks), so any other ranks can resume there.
 
-Cost: an order for each epoch, when its first row is needed. Memory: two orders of N int64, the first epoch's and the
-last used, for any number of epochs, and the items (some 70 bytes a row for three columns of categories). Every rank
-computes the same order for itself.
-Known weakness: a sampler knows the rows drawn from it, not those that the trainer was given; see `BalancedSampler`.
+Cost: one order an epoch, computed at its first row. Memory: two orders of N int64, the first epoch's and the last used,
+for any number of epochs, and the items (some 70 bytes a row for three columns of categories). Every rank computes the
+same order for itself. Known weakness: a sampler knows the rows drawn from it, not the rows given to the trainer; see
+`BalancedSampler`.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ MAX_TEXT = 200
 
 
 class Position(NamedTuple):
-    """epoch: the iteration, from 0; samples: its rows that all ranks were given."""
+    """epoch: the iteration, from 0; samples: its rows given to all ranks."""
 
     epoch: int
     samples: int
 
 
 class BalancedSampler(Sampler[int]):
-    """Row numbers of a table in an order in which every window carries the table's own mix: the `sampler` of a loader.
+    """Row numbers of a table, ordered so that every window carries the table's own mix: the `sampler` of a loader.
 
     table, by, arguments: as in `divorder.order` (tokens, strategy, seed, targets, ...). The table is the data set
-        itself, or any table with a row for each of its items: `{"topic": topics}`. It is read once and not kept.
+        itself, or any table with a row for each of its items: `{"topic": topics}`. The sampler reads it once and does
+        not keep it.
     batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
     epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that
-        go through a loader once. An iteration along a score passes its schedule once: a row comes E times in it, again
-        soon.
+        pass through a loader once. An iteration along a score passes its schedule once: each row comes E times, close
+        together.
 
-    After an iteration that was read to its end the next epoch follows. `set_epoch` sets any other; its order does not
-    depend on what was read before.
+    After a completed iteration the next epoch follows. `set_epoch` sets any epoch; its order does not depend on earlier
+    reads.
 
     A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
-    drawn. With a DataLoader without workers these are the rows that the trainer was given; workers draw ahead of it.
+    drawn. In a DataLoader without workers these are the rows given to the trainer; workers draw ahead of it.
     StatefulDataLoader keeps a state for each batch and is exact with any number of workers. A trainer that counts its
-    own steps can write its place into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
+    own steps can put its position into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
 
     The sampler itself yields the rows of all ranks. `GlobalBatchSampler(sampler)` gives each rank its part; accelerate
     and the trainers of Hugging Face and TRL take the sampler itself and do so too.
@@ -74,7 +75,7 @@ class BalancedSampler(Sampler[int]):
     ) -> None:
         self.batch, self.epochs = whole_number("batch_size", batch_size, 1), whole_number("epochs", epochs, 1)
         if "batch" in arguments:
-            raise InputError("batch is called batch_size here; give that alone")
+            raise InputError("batch is called batch_size here; give only batch_size")
         from dagster_divorder.tables.ordering import table_epochs
 
         self._planned = table_epochs(table, by, batch=self.batch, epochs=self.epochs, **arguments)
@@ -90,7 +91,7 @@ class BalancedSampler(Sampler[int]):
             "epochs": self.epochs,
             **{name: _text(value) for name, value in arguments.items()},
         }
-        """Part of a state, so that another sampler can say in which arguments it differs."""
+        """Part of a state, so that another sampler can name the arguments that differ."""
         decided = repr((self.batch, self.epochs)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
@@ -106,27 +107,27 @@ class BalancedSampler(Sampler[int]):
         return self._reading
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next iteration, from 0. A place inside another iteration is dropped.
+        """Sets the number of the next iteration, from 0. Drops a position inside another iteration.
 
         Raises:
-            InputError: it is no whole number of 0 or more.
+            InputError: the number is not a whole number of 0 or more.
         """
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self.epoch, self._begin, self._reading = epoch, None, None
 
     def begin(self) -> Position:
-        """The place where the next iteration begins: its start, or once a loaded state."""
+        """The position where the next iteration begins: its start, or once a loaded state."""
         place, self._begin = self._begin, None
         return place or Position(self.epoch, 0)
 
     def end(self, epoch: int) -> None:
-        """Go on to the next iteration after one that was read to its end."""
+        """Moves on to the next iteration after a completed one."""
         if epoch == self.epoch:
             self.set_epoch(epoch + 1)
 
     def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
-        """Rows at the positions [begin, end) of an iteration; past its end, the first rows of its last epoch."""
+        """Rows at positions [begin, end) of an iteration; past its end, the first rows of its last epoch."""
         rows: list[int] = []
         for turn in range(begin // self.rows, -(-end // self.rows)):
             order = self.order(epoch * self.epochs + min(turn, self.epochs - 1))
@@ -140,32 +141,33 @@ class BalancedSampler(Sampler[int]):
         return int(self.order(epoch * self.epochs + min(turn, self.epochs - 1))[at])
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """The order of an epoch of the table, from 0: position -> row, (N,). The first and the last used are kept."""
+        """The order of an epoch of the table, from 0: position -> row, (N,). Keeps the first and the last used."""
         if epoch != self._epoch_kept:
             self._order, self._epoch_kept = self._planned.order(epoch), epoch
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
-        """The place of the iteration; before it or at its end, the place where the next one begins."""
+        """The position of the iteration; before it or at its end, the position where the next one begins."""
         if self._begin is None and self._reading is not None:
             return self._reading.state_dict()
         return self.state(self._begin or Position(self.epoch, 0))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at a state. Raises InputError as `place`."""
+        """Begins the next iteration at a state. Raises InputError: see `place`."""
         place = self.place(state)
         self.set_epoch(place.epoch)
         self._begin = place
 
     def state(self, place: Position) -> dict[str, Any]:
-        """A place as plain numbers and text."""
+        """A position as plain numbers and text."""
         return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
 
     def place(self, state: Mapping[str, Any]) -> Position:
-        """The place of a state.
+        """The position of a state.
 
         Raises:
-            InputError: the state is invalid, of another table or other arguments, or beyond the iteration's end.
+            InputError: the state is invalid, belongs to another table or other arguments, or lies beyond the
+            iteration's end.
         """
         check_state(state, epoch=int, samples=int, plan=str, arguments=dict)
         if state["plan"] != self.plan:
@@ -176,25 +178,25 @@ class BalancedSampler(Sampler[int]):
                 if theirs.get(name) != ours.get(name)
             ]
             raise InputError(
-                f"the state is of another order: {', '.join(differ) or 'the values of the table differ'}; resume with "
-                "the table and the arguments that the state was saved with"
+                f"the state belongs to another order: {', '.join(differ) or 'the values of the table differ'}; resume "
+                "with the table and the arguments that the state was saved with"
             )
         place = Position(int(state["epoch"]), int(state["samples"]))
         if place.epoch < 0 or not 0 <= place.samples <= len(self):
             raise InputError(
-                f"the state says that {place.samples} samples of epoch {place.epoch} were read; expected 0 to "
-                f"{len(self)} samples of epoch 0 or a later one"
+                f"the state counts {place.samples} samples of epoch {place.epoch}; expected 0 to {len(self)} samples "
+                f"of an epoch from 0"
             )
         return place
 
     def under(self, positions: Sampler[int]) -> RowsAt:
-        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs. That
-        sampler decides repetitions and groups, this one the rows.
+        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs. The
+        other sampler decides repetitions and groups, this one the rows.
 
-        positions: a sampler of 0 to N - 1 that does not shuffle, over the data that the trainer reads.
+        positions: a sampler of 0 to N - 1 that does not shuffle, over the trainer's data.
 
         Raises:
-            InputError: it shuffles, or its data has another number of rows.
+            InputError: the other sampler shuffles, or its data has another number of rows.
         """
         return RowsAt(self, positions)
 
@@ -212,19 +214,20 @@ class BalancedSampler(Sampler[int]):
 
         read = [np.asarray(batch, np.int64).ravel() for batch in batches]
         if not read or not read[0].size:
-            raise InputError("there are no batches; expected the row numbers of each step")
+            raise InputError("no batches are given; expected the row numbers of each step")
         size = read[0].size
         for at, batch in enumerate(read):
             if batch.size > size or (batch.size < size and at < len(read) - 1):
                 raise InputError(
-                    f"batch {at} has {batch.size} rows and the first has {size}; expected as many in each but the last"
+                    f"batch {at} has {batch.size} rows and the first has {size}; expected the same number in each "
+                    f"but the last"
                 )
         plan = np.array(self.rows_at(whole_number("epoch", epoch, 0), 0, len(self)))
         return compare(*(consecutive(rows, size, drop_last=False) for rows in (np.concatenate(read), plan)))
 
 
 class Iteration(Iterator[Item]):
-    """One iteration of a sampler. epoch: its number; samples: its rows that all ranks were given."""
+    """One iteration of a sampler. epoch: its number; samples: its rows given to all ranks."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -258,13 +261,13 @@ class RowsAt(Sampler[int]):
         if getattr(positions, "shuffle", not isinstance(positions, SequentialSampler)):
             raise InputError(
                 f"{type(positions).__name__} shuffles; expected positions in their order: set "
-                'train_sampling_strategy="sequential", of GRPO shuffle_dataset=False'
+                'train_sampling_strategy="sequential", for GRPO shuffle_dataset=False'
             )
         data = getattr(positions, "data_source", getattr(positions, "dataset", None))
         if isinstance(data, Sized) and len(data) != len(sampler):
             raise InputError(
-                f"{type(positions).__name__} is of {len(data)} rows and the order of {len(sampler)}; expected as many: "
-                "give BalancedSampler the data that the trainer reads"
+                f"{type(positions).__name__} has {len(data)} rows and the order {len(sampler)}; expected the same "
+                f"number: give BalancedSampler the data that the trainer reads"
             )
         self.sampler, self.positions = sampler, positions
 
@@ -275,8 +278,8 @@ class RowsAt(Sampler[int]):
         epoch, samples = self.sampler.begin()
         if samples:
             raise InputError(
-                f"a place inside an epoch, {samples} rows, is loaded; under another sampler expected a start of one: "
-                "let the trainer skip what it has read"
+                f"the loaded state is inside an epoch, after {samples} rows; under another sampler expected an "
+                f"epoch's start: let the trainer skip the rows that it has read"
             )
         for position in self.positions:
             yield self.sampler.row_at(epoch, position)
@@ -288,7 +291,7 @@ class RowsAt(Sampler[int]):
 
 
 def _text(value: Any) -> str:
-    """An argument as text; the beginning and a hash of a long one."""
+    """An argument as text; if long, its beginning and a hash."""
     text = getattr(value, "__qualname__", None) or str(value)
     if len(text) <= MAX_TEXT:
         return text

@@ -1,7 +1,7 @@
-"""Shards that are read one after another, and how to go on inside one of them.
+"""Shards that are read one after another, and how to resume inside one.
 
-As in TokenShard (On Shuffling Tokens) the list of shards is rotated to begin with the interrupted one, so that only the
-items read from it are skipped. Small shards keep that short.
+As in TokenShard (On Shuffling Tokens), the list of shards is rotated to begin with the interrupted shard, so that only
+its read items are skipped. Small shards keep the skip short.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DATA = re.compile(r"train-.*\.(parquet|npy|ds|bin)|shard\..*\.mds|chunk-.*\.bin|
 
 
 class Rotated(NamedTuple):
-    """files: all files of sequences of an export, beginning with the one in which training goes on. offset: sequences
-    read from that file. passed: times that all files were read to their end."""
+    """files: all files of sequences of an export, beginning with the file in which training resumes. offset: sequences
+    read from this file. passed: complete passes over all files."""
 
     files: list[Path]
     offset: int
@@ -33,12 +33,12 @@ class Rotated(NamedTuple):
 
 
 def rotate_shards(export: str | Path, samples: int) -> Rotated:
-    """Where a trainer that reads the files of an export in a row goes on after `samples` sequences. Reads the manifest
-    alone.
+    """Where a trainer that reads the files of an export in a row resumes after `samples` sequences. Reads only the
+    manifest.
 
     Raises:
-        InputError: as `open_export`; `samples` is negative; the export is text, or its rows are laid for ranks, which
-            read parts of the files.
+        InputError: see `open_export`; or `samples` is negative; or the export is text, or its rows are laid out for
+            ranks that read parts of the files.
     """
     path = Path(export).absolute()
     manifest = read_export_manifest(path)
@@ -46,15 +46,15 @@ def rotate_shards(export: str | Path, samples: int) -> Rotated:
         raise InputError(f"{samples} sequences were read; expected 0 or more")
     if "rows_of_files" not in manifest:
         raise InputError(
-            f"{path} is an export of the format {manifest['format']}, which has no sequences to count; expected one of "
-            "tokens"
+            f"{path} is an export in the format {manifest['format']}, which has no sequences to count; expected an "
+            f"export of tokens"
         )
     if layout := manifest["layout"]:
         raise InputError(
-            f"the rows of {path} are laid for {layout['world_size']} ranks, which read parts of its files side by "
-            "side; export with exports.world_size = 1 for a trainer that reads them in a row"
+            f"the rows of {path} are laid out for {layout['world_size']} ranks, which read parts of its files side "
+            f"by side; export with exports.world_size = 1 for a trainer that reads files in a row"
         )
-    # The manifest names files in the order in which they were written, that of their rows.
+    # The manifest lists files in the order of writing, which is the order of their rows.
     files = [path / name for name in manifest["files"] if DATA.fullmatch(name)]
     ends = list(accumulate(manifest["rows_of_files"]))
     passed, at = divmod(samples, ends[-1])
@@ -63,10 +63,10 @@ def rotate_shards(export: str | Path, samples: int) -> Rotated:
 
 
 def check_state(state: Any, **types: type) -> None:
-    """Check that a state to resume from has values of these types, as a `state_dict` of this package does.
+    """Checks that a state to resume from has values of these types, as a `state_dict` of this package does.
 
     Raises:
-        InputError: it has not.
+        InputError: a value is missing or of another type.
     """
     # NumPy's whole numbers are accepted, True is not.
     kinds = {name: Integral if kind is int else kind for name, kind in types.items()}
@@ -76,16 +76,16 @@ def check_state(state: Any, **types: type) -> None:
     ):
         expected = ", ".join(f"{name!r}: {kind.__name__}" for name, kind in types.items())
         raise InputError(
-            f"the state to resume from is {reprlib.repr(state)}; expected {{{expected}}}, as state_dict() gives it: "
-            "load what was saved of this stream, not the checkpoint around it"
+            f"the state to resume from is {reprlib.repr(state)}; expected {{{expected}}}, as state_dict() returns "
+            f"it: load the saved state of this stream, not the checkpoint around it"
         )
 
 
 class ShardStream(Generic[Item]):
     """Items of shards that can only be read from their beginning, such as compressed text, one shard after another,
-    again for each epoch. open_shard: gives the items of a shard, from its start.
+    again for each epoch. open_shard: yields the items of a shard, from its start.
 
-    An iteration goes on where the last one, or a loaded state, ended: {"shard": the shard's name, "passed": shards read
+    An iteration resumes where the last one, or a loaded state, ended: {"shard": the shard's name, "passed": shards read
     to their end before it, "offset": items of it that were yielded}.
     """
 
@@ -103,8 +103,8 @@ class ShardStream(Generic[Item]):
             skipped = sum(1 for _ in islice(items, self._offset))
             if skipped < self._offset:
                 raise InputError(
-                    f"{self._shards[passed % len(rotated)]} holds {skipped} items, and the state says that "
-                    f"{self._offset} of it were read; resume with the shards that the state was saved with"
+                    f"{self._shards[passed % len(rotated)]} holds {skipped} items, and the state counts "
+                    f"{self._offset} read; resume with the shards that the state was saved with"
                 )
             for item in items:
                 self._offset += 1
@@ -112,23 +112,23 @@ class ShardStream(Generic[Item]):
             self._passed, self._offset = passed + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The place of the iteration."""
+        """The position of the iteration."""
         name = self._shards[self._passed % len(self._shards)]
         return {"shard": name, "passed": self._passed, "offset": self._offset}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a state. Raises InputError if it is invalid, or if the shard has another place in the list."""
+        """Resumes at a state. Raises InputError if the state is invalid or the shard has another place in the list."""
         check_state(state, shard=str, passed=int, offset=int)
         if not 0 <= state["passed"] <= self._epochs * len(self._shards) or state["offset"] < 0:
             raise InputError(
-                f"the state says that {state['passed']} shards and {state['offset']} items were read; of "
-                f"{len(self._shards)} shards and {self._epochs} epochs expected 0 to "
-                f"{self._epochs * len(self._shards)} shards, and no item or more: resume with the list that it was "
-                "saved with"
+                f"the state counts {state['passed']} shards and {state['offset']} items; with {len(self._shards)} "
+                f"shards and {self._epochs} epochs expected 0 to {self._epochs * len(self._shards)} shards, and 0 or "
+                f"more items: resume with the list that the state was saved with"
             )
         here = self._shards[state["passed"] % len(self._shards)]
         if here != state["shard"]:
             raise InputError(
-                f"the state is inside {state['shard']}, and {here} is in its place; resume with the same list of shards"
+                f"the state is inside {state['shard']}, but {here} is at its place in the list; resume with the same "
+                f"list of shards"
             )
         self._passed, self._offset = state["passed"], state["offset"]

@@ -1,11 +1,11 @@
-"""The settings: one frozen object shared by the UI, the command line, schedules and Python.
+"""Settings: one frozen object shared by the UI, the command line, schedules and Python.
 
-Sources, the later one wins: built-in defaults (they run the sample corpus), a TOML file, environment variables
-`DIVORDER_<SECTION>__<KEY>`. The file is the one named by `DIVORDER_CONFIG`, else `divorder.toml` in the working
-directory if there is one. Relative paths are relative to the file (to the working directory where there is no file).
+Sources, later ones win: built-in defaults (they run the sample corpus), a TOML file, environment variables
+`DIVORDER_<SECTION>__<KEY>`. `DIVORDER_CONFIG` names the file; the default is `divorder.toml` in the working directory,
+if it exists. Relative paths are relative to the file, or to the working directory without a file.
 
-What of them decides a stage's result the stage itself says (`Stage.settings`), and its Dagster code version carries
-it: an edited settings file shows its stages as stale.
+Each stage names the settings that decide its result (`Stage.settings`). They are part of its Dagster code version, so
+that Dagster shows stages as stale after an edit of the settings file.
 """
 
 from dagster_divorder.settings.loading import (

@@ -2,7 +2,7 @@
 
     python -m dagster_divorder.settings.example > divorder.example.toml
 
-A section's comment is the docstring of its model, a key's comment the text below its field. A field that is unset by
+A section's comment is its model's docstring; a key's comment is the text below its field. A field that is unset by
 default shows the first of its `examples`.
 """
 
@@ -24,7 +24,7 @@ from dagster_divorder.settings.sections import CURRICULUM_KEYS, Curriculum
 WIDTH = 110
 HEAD = """\
 # Every setting with its default, the most important first. Copy to divorder.toml, or name another file in
-# DIVORDER_CONFIG. A key that is unset by default is commented out, with an example.
+# DIVORDER_CONFIG. Keys that are unset by default are commented out and show an example.
 # Each key can be overridden by an environment variable: DIVORDER_CLUSTERS__K=50, DIVORDER_SEED=1,
 # DIVORDER_INPUT__PATHS=/data/a.jsonl:/data/b.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
 # Relative paths are relative to this file.
@@ -32,7 +32,7 @@ HEAD = """\
 
 
 def example() -> str:
-    """The text of the file."""
+    """The text of the example file."""
     texts, single, tables = effects(Settings), list[str](), list[str]()
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
@@ -59,7 +59,7 @@ def _lines(section: type[BaseModel]) -> Iterator[str]:
 
 
 def effects(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> the text below it in the source, with the options of strategies where it holds them."""
+    """Field -> the text below it in the source, with the options of strategies filled in."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     texts = dict.fromkeys(model.model_fields, "")
@@ -74,7 +74,7 @@ def effects(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _options_of_strategies(section: type[BaseModel]) -> str:
-    """The options, with their defaults, that strategies declare, or shapes for the section of curricula."""
+    """The options that strategies declare, or shapes for the curriculum's section, with defaults."""
     declared: dict[str, list[str]] = {}
     for strategy in STRATEGIES.values():
         if strategy.follows_score != (section is Curriculum):

@@ -27,7 +27,7 @@ CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
 
 WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
-"""Types of pydantic's problems that mean: the value has another type than the one that was tried."""
+"""Types of pydantic's problems that mean: the value does not have the tried type."""
 
 
 def load_settings(
@@ -39,11 +39,11 @@ def load_settings(
     """Settings from file and environment.
 
     Args:
-        config: TOML file, or the tables of one; default: what `DIVORDER_CONFIG` names, else `divorder.toml` if it is
-            there, else none.
+        config: TOML file, or its tables; default: the file that `DIVORDER_CONFIG` names, else `divorder.toml` if it
+            exists, else none.
         environ: environment to read; default `os.environ`.
-        within: the file that holds the tables; their relative paths are relative to its folder, by default to the
-            working directory.
+        within: the file that holds the tables. Relative paths are relative to its folder; default: the working
+            directory.
 
     Raises:
         SettingsError: file missing or not TOML, unknown key, wrong type or impossible value. The message names the
@@ -64,10 +64,11 @@ def load_settings(
 
 
 def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
-    """Write values by key (`section.key`) into a TOML file. Other lines and comments stay; the file is replaced whole.
+    """Writes values by key (`section.key`) into a TOML file. Other lines and comments stay. Replaces the file
+    atomically.
 
     Raises:
-        SettingsError: the file cannot be read or written, or the environment sets one of the keys, which would win.
+        SettingsError: the file cannot be read or written, or the environment overrides one of the keys.
     """
     import tomlkit
 
@@ -75,7 +76,7 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
         variable = ENV_PREFIX + key.replace(".", "__").upper()
         if variable in {name.upper() for name in (os.environ if environ is None else environ)}:
             raise SettingsError(
-                f"{variable} sets {key} in the environment, which wins over {path}; set it there"
+                f"{variable} sets {key} in the environment, which overrides {path}; set it there"
             )
     _read_toml(path)
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
@@ -83,7 +84,8 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
         section, name = key.split(".")
         table = document.setdefault(section, tomlkit.table())
         if isinstance(table, tomlkit.items.Table) and table.is_super_table():
-            # A section that holds only tables has no header of its own; a new one must not repeat the trivia of theirs.
+            # A section that holds only tables has no header of its own; a new header must not repeat the trivia of its
+            # tables.
             table._trivia = tomlkit.items.Trivia(trail="\n")
         if isinstance(value, tuple):
             listed = tomlkit.array()
@@ -97,17 +99,17 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
+        raise SettingsError(f"cannot write {path}: {error.strerror}") from None
 
 
 def written_places(settings: Settings) -> dict[str, Place]:
-    """By setting, the folders and URLs that hold what runs make, the cache not among them."""
+    """The folders and URLs that runs write to, by setting, without the cache."""
     exports = {"exports.path": settings.exports.path} if settings.exports.formats else {}
     return {"store.path": settings.store.path, "output.path": settings.output.path, **exports}
 
 
 def refuse_overlap(settings: Settings) -> None:
-    """Check that no input lies where files are written. (A store or an output *below* an input folder is allowed:
+    """Checks that no input lies where files are written. (A store or an output *below* an input folder is allowed:
     reading the folder skips it.)
 
     Raises:
@@ -134,8 +136,8 @@ def refuse_overlap(settings: Settings) -> None:
         for place, folder in real.items():
             if is_in(real_place(fixed_beginning(pattern)), folder):
                 raise SettingsError(
-                    f"{key} {pattern!r} lies in {place} {written[place]}, where files are overwritten and removed; "
-                    f"set {place} to a folder in which no input lies"
+                    f"{key} {pattern!r} lies in {place} {written[place]}, where runs overwrite and remove files; set "
+                    f"{place} to a folder without inputs"
                 )
 
 
@@ -145,7 +147,7 @@ def is_in(path: str, folder: str) -> bool:
 
 
 def fixed_beginning(pattern: str) -> str:
-    """The path of a file or folder; for a glob, the folders before the first wildcard."""
+    """The path of a file or folder; for a glob, its folders before the first wildcard."""
     if os.path.exists(pattern):
         return pattern
     while glob.has_magic(pattern):
@@ -171,16 +173,17 @@ def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        # Editors on Windows write a byte-order mark first.
+        # Editors on Windows begin files with a byte-order mark.
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML, which is UTF-8: {error}") from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's."""
+    """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's
+    values."""
     given: dict[str, Any] = {}
     for name, text in sorted((name.lower(), text) for name, text in environ.items()):
         if not name.startswith(ENV_PREFIX.lower()) or name == CONFIG_VARIABLE.lower():
@@ -218,16 +221,17 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         if problem := renamed(key):
             raise SettingsError(f"environment variable {name}: {problem}")
         section = key.split(".")[0]
-        # Sections of earlier versions pass: their keys get a message with the new name when they are validated.
+        # Sections of earlier versions pass: validation names the replacement of their keys.
         if section not in {*Settings.model_fields, *(old.split(".")[0] for old in RENAMED)}:
             raise SettingsError(
-                f"environment variable {name} is no setting: unknown section {section!r}"
+                f"environment variable {name} is not a setting: unknown section {section!r}"
                 f"{_nearest(section, Settings.model_fields)}"
             )
 
 
 def anchored(settings: Settings, base: Path) -> Settings:
-    """The settings with absolute paths: relative ones lie in `base`, the folder of the settings file. URLs stay.
+    """The settings with absolute paths. base: the folder of the settings file, which relative paths start from. URLs
+    stay.
 
     Raises:
         SettingsError: a path cannot be used; see `why_unusable` and `refuse_overlap`.
@@ -271,7 +275,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     lines = []
     for (block, place), group in groupby(map(_in_table, error.errors()), key=_block_and_field):
         problems = [problem for _, problem in group]
-        if not place:  # a problem of several sections, which the message names
+        if not place:  # several sections; the message names them
             lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
             continue
         for inside, problem, message in _of_one_type(place, problems):
@@ -279,7 +283,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
             else:
-                # The message of a whole section names what is wrong.
+                # A whole section's message names the fault itself.
                 whole = len(inside) == 1 and isinstance(problem["input"], dict)
                 value = "" if whole else f" = {problem['input']!r}"
                 if isinstance(problem["input"], str) and message.endswith(("a list", "a table")):
@@ -290,7 +294,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
 
 
 def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The beginning of the message ("" outside [[input]] blocks), and the problem as if the block were a table."""
+    """The start of the message ("" outside [[input]] blocks), and the problem as if the block were a table."""
     match problem["loc"]:
         case ("input", int(number), *inside):
             return f"[[input]] block {number + 1}: ", {**problem, "loc": ("input", *inside)}
@@ -298,7 +302,7 @@ def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple[int | str, ...]]:
-    """The block of a problem, and its section and key as far as it has them."""
+    """The block, section and key of a problem, as far as it has them."""
     block, details = problem
     return block, details["loc"][:2]
 
@@ -306,8 +310,8 @@ def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple
 def _of_one_type(
     place: tuple[int | str, ...], problems: list[Mapping[str, Any]]
 ) -> Iterator[tuple[tuple[int | str, ...], Mapping[str, Any], str]]:
-    """(place, problem, message) for the problems of a field. A field of several types keeps the problems of the type
-    that the value has; if it has none of them, one message names all types."""
+    """(place, problem, message) for the problems of a field. A field of several types keeps only problems of the
+    value's own type; if no type fits, one message names all types."""
     messages = [problem["msg"].removeprefix("Value error, ") for problem in problems]
     for in_toml, in_python in (("a list", "a valid tuple"), ("a table", "a valid dictionary")):
         messages = [message.replace(in_python, in_toml) for message in messages]

@@ -56,7 +56,7 @@ from dagster_divorder.settings.sections import (
 
 
 class Settings(BaseModel):
-    """All settings, from `load_settings` or keyword arguments (which read neither file nor environment)."""
+    """All settings. Made by `load_settings`, or from keyword arguments, which read neither file nor environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,13 +79,13 @@ class Settings(BaseModel):
     store: Store = Store()
     engine: Engine = Engine()
     refit: Rules = RULES
-    """When a fit of the corpus is renewed. auto: when it no longer describes the corpus, by its own rule; never: only
-    under other settings. For one run: `divorder run --refit NAME`."""
+    """When a fit of the corpus is renewed. auto: when the corpus has drifted from it, by its own rule; never: only if
+    its settings change. For one run: `divorder run --refit NAME`."""
     comparison: Comparison = Comparison()
     evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
     seed: int = Field(0, ge=0, lt=1 << 63)
-    """Seed of every random choice; another seed gives another order that is just as good."""
+    """Seed of every random choice. Another seed gives another order, just as good."""
 
     @model_validator(mode="before")
     @classmethod
@@ -117,7 +117,7 @@ class Settings(BaseModel):
     def _targets_are_followed(self) -> Self:
         if self.order.targets:
             check_follows_targets("order.strategy", self.order.strategy)
-            # Sequences that stay as packed follow the targets as their documents do.
+            # Sequences in packed order follow the targets as their documents do.
             if self.sequence.strategy != "original":
                 check_follows_targets("sequence.strategy", self.sequence.strategy)
         return self
@@ -129,7 +129,7 @@ class Settings(BaseModel):
         if self.order.targets:
             raise ValueError(
                 f"order.targets moves {', '.join(self.order.targets)}, and curriculum.score is "
-                f"{self.curriculum.score!r}; an order follows one of them: remove the other"
+                f"{self.curriculum.score!r}; an order follows only one of them: remove the other"
             )
         for trait in self.curriculum.keep:
             if trait not in self.order.traits:
@@ -215,9 +215,9 @@ class Settings(BaseModel):
         }
 
     def plan_arguments(self, name: str, tokens: int, *, packed: bool = False) -> dict[str, Any]:
-        """`order_arguments` of the plan's own order, which follows the curriculum where there is one. tokens: of all
-        items. packed: the items are sequences. Where only a part of the tokens follows the schedule, a sequence holds
-        documents of both kinds, so its place as packed is its place in the schedule."""
+        """`order_arguments` of the plan's own order, which follows the curriculum if one is set. tokens: of all items.
+        packed: the items are sequences. If only a part of the tokens follows the schedule, sequences hold documents of
+        both kinds, and a sequence's place as packed is its place in the schedule."""
         if not self.curriculum.on:
             return self.order_arguments(name)
         placed = packed and self.curriculum.strength < 1.0
@@ -227,8 +227,8 @@ class Settings(BaseModel):
         self, shape: str, inside: str, tokens: int, *, placed: bool = False
     ) -> dict[str, Any]:
         """The arguments of `core.order.order` for a shape with the strategy `inside` in its windows. The curriculum's
-        own shape has its options, and its strength where that is above 0; others have the defaults, and so has one
-        whose scores are places already (`placed`). tokens: of all items."""
+        own shape uses its options, and its strength if above 0. Other shapes, and scores that are already places
+        (`placed`), use the defaults. tokens: of all items."""
         own = {**self.curriculum.shape_options, "strength": self.curriculum.strength or 1.0}
         return {
             **self.order_arguments(inside),
@@ -239,8 +239,8 @@ class Settings(BaseModel):
         }
 
     def curriculum_window(self, tokens: int, shape: str | None = None) -> float:
-        """The share of a schedule in which an item may move. tokens: of all items. shape: as for `shape_arguments`, by
-        default the curriculum's own."""
+        """The share of a schedule within which an item may move. tokens: of all items. shape: see `shape_arguments`;
+        default: the curriculum's own."""
         batch = self.sequence.batch * self.sequence.length / max(1, tokens * self.schedule_epochs)
         form = self.curriculum.form
         given = self.curriculum.shape_options if shape in (None, form) else {}
@@ -249,18 +249,18 @@ class Settings(BaseModel):
 
     @property
     def needs_scores(self) -> bool:
-        """Whether records have scores: the orders follow them, or at strength 0 those that evidence compares."""
+        """Whether records need scores: for the orders or, at strength 0, for the orders that evidence compares."""
         return self.curriculum.score is not None
 
     @property
     def schedule_epochs(self) -> int:
-        """The epochs that one schedule goes over."""
+        """The number of epochs that one schedule spans."""
         together = self.curriculum.on and self.curriculum.epochs == "together"
         return self.sequence.epochs if together else 1
 
     @property
     def curriculum_key(self) -> dict[str, Any]:
-        """The entry of the curriculum in keys; without one there is none."""
+        """The curriculum's entry in keys; empty without a curriculum."""
         if not self.curriculum.on:
             return {}
         chosen = self.curriculum
@@ -270,24 +270,24 @@ class Settings(BaseModel):
         return {"curriculum": [chosen.form, kept, chosen.window, batch, self.schedule_epochs]}
 
     def strategy_key(self, name: str) -> dict[str, Any]:
-        """What decides a strategy's orders: its options, and its version above 1."""
+        """A strategy's entry in keys: its options, and its version if above 1."""
         strategy = self.strategy(name)
         return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
 
     def refitting(self, *fits: FitName) -> Self:
-        """The settings of one run that makes these fits again, whatever their rules.
+        """The settings of one run that refits these fits, whatever their rules.
 
         Raises:
-            InputError: a name is not that of a fit.
-            SettingsError: another base model is asked for, and tokens of the present one stay.
+            InputError: no fit has one of the names.
+            SettingsError: `model` is named while tokens of the present base model are frozen.
         """
         for fit in fits:
             one_of("refit", fit, RULES)
         if "model" in fits and self.order.frozen_tokens:
             raise SettingsError(
-                f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens that a trainer "
-                "has consumed under one base model cannot be counted under another; leave 'model' out, or set "
-                "order.frozen_tokens = 0 to order everything anew"
+                f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens consumed under "
+                f"one base model cannot be counted under another; leave 'model' out, or set order.frozen_tokens = 0 "
+                f"to reorder everything"
             )
         if "model" in fits and self.order.extends:
             raise SettingsError(
@@ -298,11 +298,11 @@ class Settings(BaseModel):
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
 
     def weighting(self, weights: Mapping[str, float]) -> Self:
-        """The settings of one run in which some values of the table `mixing.weights` have other shares.
+        """The settings of one run with other shares for some values of the table `mixing.weights`.
 
         Raises:
             InputError: the table has no such value.
-            SettingsError: there is no table, a share is no finite number of at least 0, or no share is left.
+            SettingsError: there is no table, a share is not a finite number of at least 0, or all shares are 0.
         """
         table = self.mixing.weights
         if not weights:
@@ -311,7 +311,7 @@ class Settings(BaseModel):
             state = "unset" if table is None else f"{table!r}, a rule for all values"
             raise SettingsError(
                 f"weights sets the share of {next(iter(weights))!r} for one run, and mixing.weights is {state}; "
-                "expected a table of shares there, such as { web = 0.7, books = 0.3 }"
+                "expected a table of shares, such as { web = 0.7, books = 0.3 }"
             )
         for value, share in weights.items():
             one_of("weights", value, table)
@@ -320,13 +320,13 @@ class Settings(BaseModel):
         shares = {**table, **weights}
         if not any(shares.values()):
             raise SettingsError(
-                f"weights is {dict(weights)}, which leaves no share above 0; expected one at least"
+                f"weights is {dict(weights)}, which leaves no share above 0; expected at least one"
             )
         return self.model_copy(update={"mixing": self.mixing.model_copy(update={"weights": shares})})
 
     @property
     def forms(self) -> frozenset[str]:
-        """What the records of the inputs hold (`Input.form`)."""
+        """The forms of the inputs' records (`Input.form`)."""
         return frozenset(block.form for block in self.input.each)
 
     @property
@@ -336,22 +336,23 @@ class Settings(BaseModel):
 
     @property
     def counts_trained(self) -> bool:
-        """Whether shares are of the tokens that are trained on, and not of all."""
+        """Whether shares count trained tokens instead of all tokens."""
         return self.masked and self.chats.balance == "trained" and self.chats.train_on != "all"
 
     @property
     def whole_windows(self) -> bool:
-        """Whether windows are whole sequences: these hold unlike numbers of tokens that shares are of."""
+        """Whether windows are whole sequences, because sequences hold different numbers of counted tokens."""
         return self.masked or not self.packing.packs
 
     @property
     def counted_key(self) -> dict[str, Any]:
-        """The entry of keys that says which tokens shares are of. All of them have none."""
+        """The entry in keys for the tokens that shares count; empty if they count all tokens."""
         return {"counted": self.chats.train_on} if self.counts_trained else {}
 
     @property
     def within_key(self) -> dict[str, Any]:
-        """The entry of `order.within` in keys. 1 has none, so that results from before the setting keep their keys."""
+        """The entry of `order.within` in keys. 1 has no entry, so that results from before the setting keep their
+        keys."""
         return {} if self.order.within == 1.0 else {"within": self.order.within}
 
     @property
@@ -361,28 +362,28 @@ class Settings(BaseModel):
 
     @property
     def selects(self) -> bool:
-        """Whether training uses a selection of the documents."""
+        """Whether training uses a selection of documents."""
         return self.selection.method != "none"
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether gradient_embeddings is made: the selection goes by it, or `gradients.model` asks for it."""
+        """Whether gradient_embeddings is made: the selection uses it, or `gradients.model` is set."""
         return self.gradients.model is not None or (self.selects and self.selection.vectors == "gradient")
 
     @property
     def mixed_trait(self) -> str:
-        """The first of `mixing.trait`, or `cluster`, which every run has, if neither a mix nor held-out documents use
-        it."""
+        """The first of `mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the
+        trait."""
         return self.mixing.topic if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property
     def repeats(self) -> bool:
-        """Whether the stage `repeats` decides how often each record is trained on; else each is used once."""
+        """Whether the stage `repeats` decides how often each record is trained on; if not, each is used once."""
         return self.mixing.weights is not None or self.holds_out or self.selects
 
     @property
     def copies_apart(self) -> bool | Literal["near"]:
-        """Whether equal texts are spread as far apart as possible, repeats included; near: near copies, too."""
+        """Whether equal texts, repeats included, are spread as far apart as possible; near: near copies too."""
         return self.order.separate_copies or self.mixing.weights is not None
 
     @property

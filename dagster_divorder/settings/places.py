@@ -1,7 +1,7 @@
 """Places of files: a local folder, or the URL of a prefix in an object store.
 
-URLs hold no credentials: these and endpoints come from the provider's environment variables, so that no settings file
-or log holds a secret.
+URLs hold no credentials. Credentials and endpoints come from the provider's environment variables, so that no settings
+file or log holds a secret.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Annotated, Any, Self
 from pydantic import PlainValidator
 
 OBJECT_STORES = ("s3", "gs", "az")
-"""Schemes of object stores: Amazon's interface, Google's, Microsoft's."""
+"""Schemes of object stores: Amazon's, Google's and Microsoft's interfaces."""
 
 SOURCES = (*OBJECT_STORES, "hf", "https", "http")
-"""Schemes of input: the Hugging Face Hub and web servers, too."""
+"""Schemes of input, with the Hugging Face Hub and web servers."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 
@@ -41,12 +41,12 @@ Place = Path | Url
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is a URL of any scheme, and not a path."""
+    """Whether a text is a URL of any scheme, not a path."""
     return _URL.match(text) is not None
 
 
 def real_place(place: Place | str) -> str:
-    """One name for each place: a path without links, a URL of the Hub with its revision."""
+    """One name for each place: a path with links resolved, a URL of the Hub with its revision."""
     if not is_url(str(place)):
         return os.path.realpath(place)
     return re.sub(r"^(hf://datasets/[^/@]+/[^/@]+)(?=/|$)", r"\1@main", place)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def as_place(text: str) -> Place:
 
 
 def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
-    """A URL of one of these schemes.
+    """A checked URL of one of these schemes.
 
     Raises:
         ValueError: the URL has another scheme, no bucket, or parts that settings refuse, such as a password. The
@@ -71,12 +71,12 @@ def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
     scheme, name, path = match.groups()
     if "@" in name or ":" in name:
         raise ValueError(
-            "a URL of settings holds no user, password or port: give the credentials and the endpoint in the "
-            "environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
+            "a URL in settings holds no user, password or port: give credentials and endpoint in the environment "
+            "(such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
         )
     if re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path):
         raise ValueError(
-            "a URL of settings has no query, fragment, wildcard, space or escape in it; expected "
+            "a URL in settings holds no query, fragment, wildcard, space or escape; expected "
             f"{scheme}://bucket/prefix, with credentials in the environment"
         )
     parts = [name, *path.rstrip("/").split("/")[1:]]
@@ -101,8 +101,8 @@ def check_source(path: str) -> None:
     web = scheme in ("http", "https")
     if not name or "@" in name or (web and re.search("[?#]", rest)):
         raise ValueError(
-            f"expected {scheme}://{'host' if web else 'bucket'}/path, without user, password or query: credentials are "
-            "given in the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, HF_TOKEN)"
+            f"expected {scheme}://{'host' if web else 'bucket'}/path, without user, password or query: give "
+            f"credentials in the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, HF_TOKEN)"
         )
     parts = rest.rstrip("/").split("/")[1:]
     if not all(parts) or not {".", ".."}.isdisjoint(parts):
@@ -118,12 +118,12 @@ def why_unusable(path: str) -> str | None:
         encoding = sys.getfilesystemencoding()
         if encoding != "utf-8":
             return (
-                f"the path {path!a} has letters that this process cannot pass on, whose locale names files in "
-                f"{encoding}; set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+                f"the path {path!a} has letters outside {encoding}, the encoding of this process's locale for file "
+                f"names; set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
             )
         return (
-            f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, as every report and "
-            "reject has to name it"
+            f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, because reports and "
+            f"rejects name it"
         )
     return None
 
@@ -135,12 +135,10 @@ def id_and_revision(model: str) -> tuple[str, str | None]:
 
 
 def no_empty_path(value: Any) -> Any:
-    """Refuse empty paths, which would stand for the working directory. value: a path, or several."""
+    """Refuses empty paths, which would mean the working directory. value: one path or several."""
     for path in [value] if isinstance(value, (str, Path)) else value or ():
         if not str(path).strip() or path == Path() or "\0" in str(path):
-            raise ValueError(
-                "an empty path, or one with a NUL in it, is no path; give the path of a file or folder"
-            )
+            raise ValueError("the path is empty or contains a NUL; give the path of a file or folder")
     return value
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-BEHIND = '(it stands behind the id: "org/name@revision")'
+BEHIND = '(it follows the id: "org/name@revision")'
 LOOKS = "(a third of advanced.settle_seconds, from 4 to 30)"
-FIFTH = "(a fifth of the documents has to change)"
+FIFTH = "(a fifth of the documents must change)"
 RENAMED: dict[str, str] = {
     "model.refit": "refit.model",
     "deep.refit": "refit.decoder",
@@ -35,7 +35,7 @@ RENAMED: dict[str, str] = {
     "deep.pca": "embedding.pca",
     "ari_comparison.sample": "advanced.silhouette_documents",
     "k_calibration.sample": "advanced.silhouette_documents",
-    "k_calibration.fits": "(each number is fitted three times)",
+    "k_calibration.fits": "(each number has three fits)",
     "cluster_map.sample": "advanced.map_documents",
     "animation.frames": "advanced.film_frames",
     "animation.fps": "(30 a second)",
@@ -53,13 +53,13 @@ RENAMED: dict[str, str] = {
     "ari_comparison.refresh": FIFTH,
     "k_calibration.refresh": FIFTH,
 }
-"""Old key -> new key, or a remark in brackets if there is none."""
+"""Old key -> new key, or a remark in brackets if no key replaces it."""
 
 
 def refuse_renamed(given: Mapping[str, Any]) -> None:
     """
     Raises:
-        ValueError: a setting has a name of an earlier version; the message names all of them and their replacements.
+        ValueError: settings have names of earlier versions; the message names all with their replacements.
     """
     old = [f"{section}.{key}" for section, keys in given.items() if isinstance(keys, Mapping) for key in keys]
     if problems := list(filter(None, map(renamed, old))):

@@ -1,4 +1,4 @@
-"""The sections of the settings, a frozen model each. The text below a field states its trade-off."""
+"""The sections of the settings, each a frozen model. The text below a field states its trade-off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
 
 PLAIN_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.follows_score]
-"""Names of the strategies that follow no score; schedules of scores are set under [curriculum]."""
+"""Names of strategies that follow no score. Schedules of scores are set under [curriculum]."""
 
 MAX_CLUSTERS = 1_000_000
 TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
@@ -41,17 +41,17 @@ TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
 MAX_RECORD_BYTES = 64 << 20
 
 MAX_COUNT = 1 << 53
-"""Upper bound of numbers without another one: JSON and float64 are exact up to it."""
+"""Default upper bound of numbers: JSON and float64 are exact up to it."""
 
 YEAR_SECONDS = 365 * 24 * 3600
 
 
 _PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
-"""Paths and URLs in a list with path separators, which URLs contain, too."""
+"""Splits a list of paths at path separators, but not inside URLs, which contain the separator too."""
 
 
 def _split_paths(value: Any) -> Any:
-    """Split a variable's text: one path, several with the platform's path separator between them, or a JSON list."""
+    """Splits a variable's text: one path, several joined by the platform's path separator, or a JSON list."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -81,12 +81,12 @@ class _Section(BaseModel):
 
 
 class Input(_Section):
-    """What is read. Write inputs of different shapes as [[input]] blocks instead of [input], each with its paths and
+    """The input. Write inputs of different shapes as [[input]] blocks instead of [input], each with its paths and
     fields. One order holds all of them."""
 
     paths: SourcePaths = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// URLs: JSONL
-    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, all of one kind and shape. Other shapes are [[input]] blocks."""
+    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, all of one kind and shape. Other shapes need [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
     a field with exactly that name takes precedence."""
@@ -96,20 +96,20 @@ class Input(_Section):
     JSON string. pairs: chosen and rejected. auto: text if text_field is set; otherwise the first record that has that
     field or one of these forms decides."""
     template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
-    """Jinja template that makes a text from the fields of a record of any other form; replaces text_field. Text between
-    {% generation %} and {% endgeneration %} is trained on, or all of it if there is none."""
+    """Jinja template that makes a text from the fields of a record of any other form; replaces text_field. Only text
+    between {% generation %} and {% endgeneration %} is trained on; without these marks, all of it."""
     source_field: str | None = Field(None, examples=["source"], min_length=1)
-    """Field shown as `source` in results; also usable as a trait, by its own name."""
+    """Field that results show as `source`; also a trait, by its own name."""
     source: str | None = Field(None, examples=["books"], min_length=1)
     """Source of all records of an [[input]] block; replaces source_field."""
     id_field: str | None = Field(None, examples=["id"], min_length=1)
     """Field of your own ids, strings or whole numbers. Results show it as `id`, and your own vectors may be joined by
     it."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
-    """A run fails before it stores anything if a larger share of the records is refused."""
+    """Largest share of refused records. A run with more fails before it stores anything."""
     max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
-    """A larger record is refused, and never held in memory as a whole. Memory rises with this value, to at most ten
-    times it."""
+    """A larger record is refused and never held whole in memory. As it rises: more memory, up to ten times this
+    value."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -130,7 +130,7 @@ class Input(_Section):
     def _template_stands_alone(self) -> Self:
         if self.template is not None and self.format != "auto":
             raise ValueError(
-                f"format is {self.format!r}, and template makes texts of records of no known form; remove one of them"
+                f"format is {self.format!r}, and template is for records of no known form; remove one of them"
             )
         return self
 
@@ -145,13 +145,13 @@ class Input(_Section):
         return "template" if self.template is not None else "text" if self.format == "auto" else self.format
 
     def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
-        """The same with other paths."""
+        """The same input with other paths."""
         return self.model_copy(update={"paths": change(self.paths)})
 
 
 class Inputs(Input):
-    """Several `[[input]]` blocks as one input: all paths, and the limits, which hold for all blocks together. Ids and
-    sources have the fields `id` and `source`, whatever the blocks call them."""
+    """Several `[[input]]` blocks as one input: all paths, and limits over all blocks together. Ids and sources have the
+    fields `id` and `source`, whatever the blocks call them."""
 
     several: tuple[Input, ...]
 
@@ -168,8 +168,8 @@ class Inputs(Input):
             given = {getattr(block, name) for block in several if name in block.model_fields_set}
             if len(given) > 1:
                 raise ValueError(
-                    f"{name} is {' and '.join(map(str, sorted(given)))} in two [[input]] blocks, and holds for all "
-                    "inputs together; give it once"
+                    f"{name} is {' and '.join(map(str, sorted(given)))} in two [[input]] blocks, but applies to all "
+                    f"inputs together; give it once"
                 )
             limits |= dict.fromkeys([name] if given else [], next(iter(given), None))
         return cls(
@@ -203,56 +203,55 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
     single = validate(value)
     if single.source is not None and not isinstance(single, Inputs):
         raise ValueError(
-            f"source is {single.source!r}, which tells one of several inputs from the others; write it in an [[input]] "
-            "block, or name a field of the records in source_field"
+            f"source is {single.source!r}, which names one of several inputs; write it in an [[input]] block, or "
+            f"name a field of the records in source_field"
         )
     return single
 
 
 class Chats(_Section):
-    """Conversations, prompts with completions, and pairs: how they become tokens, and which tokens are trained on."""
+    """Conversations, prompts with completions, and pairs: their tokens, and which of the tokens are trained on."""
 
     template: FolderPath | None = Field(None, examples=["chat.jinja"])
     """File of a chat template that replaces the model's own. A model without a template, and the bootstrap model, use
     the one of docs/chats.md."""
     train_on: Literal["assistant", "last", "completion", "all"] = "assistant"
-    """Tokens that have a loss. assistant: what the assistant says; last: what it says last; completion: the completion
-    of a prompt, or the last answer; all: every token."""
+    """Tokens with a loss. assistant: the assistant's turns; last: its last turn; completion: the completion of a
+    prompt, or the last answer; all: every token."""
     balance: Literal["trained", "all"] = "trained"
     """Tokens that shares count, in orders, measures and mixing. trained: trained tokens; the order of sequences also
     balances all tokens. all: all tokens, trained on or not."""
 
 
 class Store(_Section):
-    """Where fragments, results and fits are kept: one store a corpus."""
+    """The store of fragments, results and fits: one for each corpus."""
 
     path: StorePlace = Path("data/store")
-    """Folder, or s3://, gs:// or az:// prefix, of fragments, stage results and fits. If you delete it, everything is
-    computed again."""
+    """Folder, or s3://, gs:// or az:// prefix, of the store. If you delete it, everything is computed again."""
     wait: bool = True
-    """A second run on the same store waits until the first one ends; false: it fails at once."""
+    """true: a second run on the same store waits for the first; false: it fails at once."""
     cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
-    """Folder for local copies of the files of a store in a bucket, shared by stores and runs. The copies may take half
-    of the free disk, and the least recently used are removed first. Unset: divorder in $XDG_CACHE_HOME, else in
-    ~/.cache, else divorder-UID in the temporary folder; 64 GB at most."""
+    """Folder for local copies of the files of a store in a bucket, shared by stores and runs. Copies take up to half of
+    the free disk; the least recently used are removed first. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else
+    divorder-UID in the temporary folder; 64 GB at most."""
 
 
 class Output(_Section):
-    """The curated corpus: the records in their order."""
+    """The curated corpus: the records in their new order."""
 
     path: OutputPlace = Path("data/curated")
     """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus. It belongs to this store alone."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
-    """auto writes the input's own kind, byte for byte; jsonl and parquet write that kind."""
+    """auto: the input's own kind, byte for byte; jsonl, parquet: this kind."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
-    """A larger output is cut into numbered files of about this many bytes. As it rises: fewer, larger files."""
+    """A larger output is split into numbered files of about this many bytes. As it rises: fewer, larger files."""
     sidecars: tuple[Literal["plot", "arrays"], ...] = ("plot",)
-    """What is written beside it. plot: ordering_comparison.png; arrays: token_counts.npy and embeddings.npy, one row
-    per accepted record in input order, and umap2d.npy if there is a cluster_map."""
+    """Files written beside the output. plot: ordering_comparison.png; arrays: token_counts.npy and embeddings.npy, one
+    row per accepted record in input order, and umap2d.npy if there is a cluster_map."""
 
 
 class Model(_Section):
-    """The model that the corpus is for, or a small one trained here."""
+    """The model to train on the corpus, or a small one trained here."""
 
     base: str = Field("bootstrap", min_length=1)
     """Hugging Face id or directory of the model that you train, or `bootstrap` (trained here, no download). An id may
@@ -268,25 +267,23 @@ Components = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 class Embedding(_Section):
-    """The vectors by which documents are clustered."""
+    """The vectors that are clustered."""
 
     kind: Literal[Kind, "auto"] = "shallow"
-    """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: vectors of
-    your own, from `path`. auto: deep vectors, or those of `path`, if ari_comparison finds that they show another
-    structure than shallow ones and tell as much about the texts; otherwise shallow ones."""
+    """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: your own
+    vectors, from `path`. auto: deep vectors, or your own if `path` is set, if ari_comparison finds clearly different
+    topics that tell as much about the texts; otherwise shallow ones."""
     pooling: Literal["mean", "idf"] = "idf"
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
-    centres the vectors (measured to be better)."""
+    centres the vectors (better as measured)."""
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
-    and a vector). If it is set, ari_comparison compares them with deep vectors if kind = "deep", else with shallow
-    ones."""
+    and a vector). ari_comparison compares them with deep vectors if kind = "deep", else with shallow ones."""
     nan_as_zero: bool = False
-    """A row of external vectors with NaN counts as a zero vector, a document without direction; false: it is an
-    error."""
+    """true: an external vector with NaN counts as zero, a document without direction; false: it is an error."""
     pca: Components | dict[Kind, Components] = 0
-    """Number of principal components to which vectors are reduced before clustering, at most as many as there are; 0:
-    all dimensions are kept. { deep = 50 }: for one kind alone (shallow, deep or external)."""
+    """Principal components kept for clustering, at most as many as there are; 0: all dimensions. { deep = 50 }: for one
+    kind alone (shallow, deep or external)."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -308,10 +305,10 @@ class Deep(_Section):
     model: str | None = Field(None, examples=["Qwen/Qwen3-Embedding-0.6B"], min_length=1)
     """Hugging Face id (or id@revision) or directory of a causal or encoder model; unset: `model.base`."""
     pooling: Literal["auto", "mean", "last", "cls"] = "auto"
-    """The part of the last hidden states that makes a vector: their mean, the last one, or the first token's (cls).
-    auto: as the checkpoint says (1_Pooling/config.json of sentence-transformers), else mean."""
+    """How the last hidden states make a vector. mean: their mean; last: the last token's; cls: the first token's. auto:
+    as the checkpoint's 1_Pooling/config.json (sentence-transformers) says, else mean."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Tokens of a document that the model sees at once, at most its context; 0: its context."""
+    """Tokens that the model reads at once, at most its context; 0: its context."""
     long_documents: Literal["truncate", "chunk"] = "truncate"
     """truncate: only the first max_tokens count; chunk: the token-weighted mean over consecutive windows, so that a
     whole book counts, at its cost."""
@@ -323,16 +320,16 @@ class Deep(_Section):
 
 
 class Gradients(_Section):
-    """gradient_embeddings: how a document would change a causal language model."""
+    """gradient_embeddings: how each document would change a causal language model."""
 
     model: str | None = Field(None, examples=["Qwen/Qwen3-0.6B-Base"], min_length=1)
-    """Hugging Face id or directory of a causal language model, or `bootstrap`. If it is set, gradient_embeddings is
-    made even if no selection needs it. Unset: the model of deep_embeddings."""
+    """Hugging Face id or directory of a causal language model, or `bootstrap`. If set, gradient_embeddings is made even
+    if no selection needs it. Unset: the model of deep_embeddings."""
     layers: int = Field(2, ge=1, le=4096)
-    """Number of blocks, counted from the last, whose parameters have gradients taken. As it rises: nearer to the
-    gradients of the whole model, at more time."""
+    """Number of last blocks whose gradients are taken. As it rises: nearer to the whole model's gradients, in more
+    time."""
     dims: int = Field(1024, ge=1, le=1 << 16)
-    """Numbers to which a gradient is projected. As it rises: cosines are kept more closely, at more time and disk."""
+    """Dims of a projected gradient. As it rises: cosines are kept more closely, for more time and disk."""
 
 
 class Clusters(_Section):
@@ -340,8 +337,8 @@ class Clusters(_Section):
 
     k: int | tuple[int, ...] | Literal["auto"] = 30
     """Number of clusters. As it rises: finer topics, and fewer documents in each. auto: the number that k_calibration
-    recommends, or 30 if no number is clear (the nearest to 30 of those tried). A list: one of these numbers, up to
-    10,000 each; the closer they are, the less clear it is which is best."""
+    recommends, or, if no number is clear, the tried number nearest to 30. A list: one of these numbers, up to 10,000
+    each; the closer they are, the less clear the best one is."""
     method: Literal["cosine", "euclidean", "minibatch"] = "cosine"
     """cosine: faiss's k-means of the directions of vectors from their mean (from zero if embedding.pooling =
     "mean"), on a sample of 256 documents a cluster. euclidean: the same on the vectors as they are. minibatch:
@@ -360,17 +357,17 @@ class Clusters(_Section):
 
     @property
     def algorithm(self) -> Literal["faiss", "minibatch"]:
-        """Whose k-means it is."""
+        """The k-means implementation."""
         return "minibatch" if self.method == "minibatch" else "faiss"
 
     @property
     def metric(self) -> Literal["cosine", "euclidean"]:
-        """What its distances are."""
+        """The distance that k-means uses."""
         return "cosine" if self.method == "cosine" else "euclidean"
 
     @property
     def number(self) -> int | None:
-        """Number of clusters; None where k_calibration says it."""
+        """Number of clusters; None if k_calibration decides it."""
         return self.k if isinstance(self.k, int) else None
 
     @property
@@ -383,10 +380,10 @@ class Mixing(_Section):
     """How often each record is trained on (docs/mixing.md)."""
 
     trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
-    """Trait whose values each have a share of the trained tokens: `cluster`, or a field of the input. It is balanced
-    like those of `order.traits`, so that every batch has these shares; held-out sets are taken from each value. Two
-    traits, ["source", "quality"]: within each value of the first, a record with more of the second, a number, is read
-    more often."""
+    """Trait whose values each get a share of the trained tokens: `cluster`, or a field of the input. It is balanced
+    like `order.traits`, so that every batch has these shares; each value has its own held-out documents. Two traits,
+    ["source", "quality"]: within each value of the first, records with a higher number in the second are read more
+    often."""
     weights: (
         Annotated[float, Field(gt=0, le=1)]
         | Literal["natural", "sqrt", "unimax", "by_quality"]
@@ -394,16 +391,16 @@ class Mixing(_Section):
         | None
     ) = Field(None, examples=[0.3])
     """Shares of the tokens. A table: these shares. natural: as in the corpus. A number from 0 to 1: in proportion to
-    the corpus's share to that power, more equal as it falls; sqrt: 0.5. unimax: equal shares, but no value more than
-    `max_repeats` times. A value with too few tokens is read again, one with too many only in part. With two traits,
-    the shares are those of the first; by_quality: as in the corpus. Unset: every record once."""
+    the corpus's share to this power; as it falls, more equal; sqrt: 0.5. unimax: equal shares, but no value more than
+    `max_repeats` times. Values with too few tokens are read again, values with too many only in part. With two traits,
+    the shares are for the first; by_quality: as in the corpus. Unset: every record once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of an epoch, counted as the shares are; unset: as many as the values with a share have."""
+    """Tokens of an epoch, counted like the shares; unset: all tokens of the values with a share."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
-    """How often a record may stand in an epoch; unset: as often as the shares need. With two traits, how often the best
-    records stand in it. As it rises, less of the others is read."""
+    """Most repeats of a record in an epoch; unset: as many as the shares need. With two traits: repeats of the best
+    records; as it rises, less of the others is read."""
     drop: float = Field(0.0, ge=0, lt=1)
-    """With two traits: the part of each value's tokens that is left out, those with least of the second trait."""
+    """With two traits: the share of each value's tokens, lowest in the second trait, that is left out."""
 
     @property
     def topic(self) -> str:
@@ -412,7 +409,7 @@ class Mixing(_Section):
 
     @property
     def quality(self) -> str | None:
-        """The trait by which repeats rise."""
+        """The trait that raises repeats."""
         return None if isinstance(self.trait, str) else self.trait[1]
 
     @field_validator("trait", mode="before")
@@ -422,12 +419,12 @@ class Mixing(_Section):
             return trait
         if len(trait) != 2 or trait[0] == trait[1] or "" in trait:
             raise ValueError(
-                "expected one trait, or two that differ: the one whose values have shares, and a number that repeats "
-                'rise with, such as ["source", "quality"]'
+                "expected one trait whose values have shares, or two different ones, the second a number that raises "
+                'repeats, such as ["source", "quality"]'
             )
         if trait[1] == "cluster":
             raise ValueError(
-                "the second trait is 'cluster', which is no number; name a numeric field, `length` or `difficulty`"
+                "the second trait is 'cluster', which is not a number; name a numeric field, `length` or `difficulty`"
             )
         return trait
 
@@ -436,7 +433,7 @@ class Mixing(_Section):
     def _some_share(cls, weights: Any) -> Any:
         if isinstance(weights, dict) and not any(weights.values()):
             raise ValueError(
-                "nothing has a share; give values of mixing.trait shares above 0, such as { web = 0.7, books = 0.3 }, "
+                "no value has a share; give values of mixing.trait shares above 0, such as { web = 0.7, books = 0.3 }, "
                 "or remove mixing.weights"
             )
         return weights
@@ -461,15 +458,15 @@ class Mixing(_Section):
             if self.weights == "by_quality" or self.drop:
                 given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
                 raise ValueError(
-                    f"{given}, and trait is {self.topic!r} alone; expected a second one, of numbers, that repeats rise "
-                    'with, such as mixing.trait = ["source", "quality"] or ["cluster", "quality"]'
+                    f"{given}, and trait is {self.topic!r} alone; expected a second, numeric trait that raises "
+                    'repeats, such as mixing.trait = ["source", "quality"] or ["cluster", "quality"]'
                 )
             return self
         traits = f"trait names two, {self.topic!r} and {self.quality!r}"
         if self.weights is None or self.weights == "natural":
             raise ValueError(
                 f'{traits}, and weights is {self.weights or "unset"}; set mixing.weights to "by_quality" for the '
-                "shares of the corpus, or to others, or name one trait"
+                "corpus's shares, or to other shares, or name one trait"
             )
         if self.max_repeats is None:
             raise ValueError(
@@ -483,8 +480,8 @@ class Heldout(_Section):
     """Documents for validation, kept out of training with their copies and near copies."""
 
     documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
-    """Part of the documents of every value of `mixing.trait`; they stay the same when data is appended. Or files of
-    documents, as in input.paths: ["validation.jsonl"]. Unset: none."""
+    """Share of the documents of every value of `mixing.trait`, which appended data leaves unchanged. Or files, as in
+    input.paths: ["validation.jsonl"]. Unset: none."""
 
     @field_validator("documents", mode="before")
     @classmethod
@@ -495,12 +492,12 @@ class Heldout(_Section):
 
     @property
     def share(self) -> float | None:
-        """The part of the documents, where they are drawn."""
+        """The share of the documents, if they are drawn."""
         return None if isinstance(self.documents, tuple) else self.documents
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files of documents, where they are given."""
+        """The files of documents, if they are given."""
         return self.documents if isinstance(self.documents, tuple) else ()
 
 
@@ -508,28 +505,28 @@ class Selection(_Section):
     """Which documents are trained on (docs/decisions/selection.md)."""
 
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
-    """none: all documents; spokes: the most diverse together, weighed with quality; quality: the best; semdedup: those
-    farthest from similar ones; random. Among equal texts at most one record is chosen; with order.separate_copies =
-    "near" the same holds for near copies."""
+    """none: all documents; spokes: the most diverse set, weighed with quality; quality: the best; semdedup: the least
+    similar to others; random. At most one record of equal texts is chosen; with order.separate_copies = "near", at most
+    one of near copies."""
     documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
     """Number of documents to choose."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
-    """Number of tokens to choose, instead of `documents`; a rest that no whole document fits stays empty."""
+    """Number of tokens to choose, instead of `documents`; a rest too small for any whole document stays empty."""
     vectors: Literal["gradient", "deep", "shallow"] = "gradient"
-    """Vectors by which documents are compared: shallow or deep ones, as in embedding.kind, or the gradients that they
-    cause in a model (gradient); the stage <vectors>_embeddings makes them."""
+    """Vectors that compare documents: shallow or deep, as in embedding.kind, or gradient, the gradients in a model. The
+    stage <vectors>_embeddings makes them."""
     quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     Higher is better, from 0 on."""
     min_quality: float | None = Field(None, examples=[0.5], ge=0)
-    """Records with less quality, or with none, are never chosen. If the others do not fill the budget, all of them are.
-    With method = "quality" it needs no budget."""
+    """Records with lower quality, or without any, are never chosen. If the others do not fill the budget, all of them
+    are chosen. With method = "quality" no budget is needed."""
     alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
-    """How much quality counts beside diversity, from 0 to 1, for spokes; a thousandth may be much. With several
-    numbers the first is used, and a table and a plot compare them and all methods."""
+    """Weight of quality against diversity, from 0 to 1, for spokes; a thousandth may be much. Of several numbers the
+    first is used; a table and a plot compare all of them and all methods."""
     partitions: int = Field(1, ge=1, le=1024)
-    """Parts of the documents that are optimised separately, each by a worker. As it rises: faster, and farther from the
-    optimum of all documents."""
+    """Parts of the documents, each optimised by a worker. As it rises: faster, and farther from the optimum of all
+    documents."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -609,11 +606,11 @@ class Order(_Section):
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in docs/strategies.md."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
-    """Options that strategies declare, such as f2_lambda; each strategy takes the options that it declares."""
+    """Options of strategies, such as f2_lambda; each strategy takes the options that it declares."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
-    """What to balance and how strongly, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard its tokens are to
+    """Traits to balance and their weights, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard tokens are to
     predict), for conversations `turns`, `prompt_length` and `answer_length`, or any field of the input."""
     within: float = Field(1.0, ge=0.0, le=1.0)
     """Aim of the order of documents. 1: more topics in each packed sequence; 0: windows of whole documents, as in
@@ -621,25 +618,25 @@ class Order(_Section):
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
-    """Tokens, with padding, that a trainer has consumed of the last output. Its beginning stays as it is, and
-    everything after it is ordered so that the whole history nears the mix. 0: none; every run orders everything anew.
-    Unset orders as 0 does, but runs name what they change of an export, and the sensor starts none that would.
-    `divorder freeze` sets it from a trainer's step."""
+    """Tokens, with padding, that a trainer has consumed of the last output. This beginning stays unchanged; everything
+    after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders everything.
+    Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one. `divorder
+    freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
-    """Where appended documents go. whole: every run orders everything anew. extend: behind the last output, ordered so
-    that all of it nears the mix; no document and no full sequence before them moves, and exports add files. As little
-    is computed as can be, and an append that differs from the corpus stands together at the end."""
+    """Where new documents go. whole: every run orders all documents again. extend: behind the last output, so that the
+    whole nears the mix. Documents and full sequences of the last output keep their places, and exports gain files. An
+    append costs less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
-    """Ids of documents, your own or record ids, that are no longer packed: none of their tokens come after the frozen
-    beginning. (They stay in the curated output, and later epochs read the frozen sequences again as they are.)
-    `divorder cut` names the documents that some steps have read."""
+    """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
+    output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
+    have read."""
     separate_copies: bool | Literal["near"] = False
     """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch.
-    near: near copies, too, and a choice (selection.method) takes at most one of them."""
+    near: near copies too, and a selection (selection.method) takes at most one of them."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
-    """Records that are ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards,
-    each with the corpus's mix; they are ordered and packed separately and follow one another. As it falls, prefixes
-    stray a little farther from the mix."""
+    """Most records ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards with
+    the corpus's mix. Shards are ordered and packed separately and follow one another. As it falls, prefixes stray a
+    little farther from the mix."""
     targets: dict[str, dict[str, tuple[float, ...]]] = Field(
         default_factory=dict, examples=[{"source": {"progress": [0.0, 1.0], "web": [0.8, 0.4]}}]
     )
@@ -695,7 +692,7 @@ Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
 """Shapes of schedules with names, as `core.order.curricula.SHAPES` has them."""
 
 CURRICULUM_KEYS = {"inside", "strength", "window", "points"}
-"""Options of shapes that have their own keys, or follow from `order.strategy` and `sequence.strategy`."""
+"""Options of shapes with keys of their own, or that follow from `order.strategy` and `sequence.strategy`."""
 
 
 class Curriculum(_Section):
@@ -711,27 +708,26 @@ class Curriculum(_Section):
     through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the
     borders of sections. segment: one end of the ranking first and one last."""
     points: tuple[tuple[float, float], ...] | None = Field(None, examples=[[[0, 0.1], [0.5, 0.9], [1, 0.4]]])
-    """A shape of your own, instead of `shape`: (progress, rank), both from 0 to 1, with straight lines between. Every
-    document gets a place, so the achieved ranks are the nearest to these that use each document once."""
+    """Your own shape, instead of `shape`: points (progress, rank), both from 0 to 1, joined by straight lines. Every
+    document is used once, so the achieved ranks are the nearest possible."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"folds": 3}])
     """Options of the shape. fold, zigzag: folds, descending; stair, saw: these, sections and ratio; segment: first,
     last and ends."""
     strength: float = Field(1.0, ge=0, le=1)
     """Share of the tokens that follow the schedule; the others are spread evenly. 0: the order without a curriculum."""
     window: int | None = Field(None, examples=[16], ge=1, le=1 << 20)
-    """Batches in which a sequence may move to keep everything else at its mix. As it rises: nearer to the mix, and
-    farther from the schedule. Unset: a 32nd of training, between 4 and 64 batches, and at most an eighth of training
-    or a quarter of the ranks."""
+    """Batches within which a sequence may move to keep everything else at its mix. As it rises: nearer to the mix, and
+    farther from the schedule. Unset: a 32nd of training, between 4 and 64 batches, and at most an eighth of training or
+    a quarter of the ranks."""
     keep: tuple[str, ...] = Field((), examples=[["source"]])
-    """Traits of `order.traits` whose shares hold throughout: scores are ranked within each of their values. The
-    schedule is followed only as far as that allows."""
+    """Traits of `order.traits` whose shares hold throughout: scores are ranked within each of their values. The order
+    follows the schedule only as far as these shares allow."""
     epochs: Literal["together", "each"] = "together"
-    """together: one schedule over all epochs, so that a sequence comes again soon; each: the schedule starts again in
-    every epoch."""
+    """together: one schedule over all epochs, so that repeats of a sequence are close; each: one schedule an epoch."""
 
     @property
     def form(self) -> str:
-        """The strategy of `core.order.curricula` that it is."""
+        """The strategy of `core.order.curricula`."""
         return self.shape if self.points is None else "points"
 
     @property
@@ -741,13 +737,13 @@ class Curriculum(_Section):
 
     @property
     def shape_options(self) -> dict[str, Any]:
-        """The options that its strategy takes, without that of the window."""
+        """The options of its strategy, without the window."""
         points = {} if self.points is None else {"points": self.points}
         return {**self.options, **points, "strength": self.strength}
 
     @property
     def pieces(self) -> Pieces:
-        """Its schedule (`core.order.schedule`)."""
+        """The schedule (`core.order.schedule`)."""
         return pieces_of(self.form, SHAPES[self.form](**self.shape_options).model_dump())
 
     @model_validator(mode="after")
@@ -759,9 +755,7 @@ class Curriculum(_Section):
                 for name in sorted(self.model_fields_set)
                 if getattr(self, name) != defaults[name].get_default(call_default_factory=True)
             ]:
-                raise ValueError(
-                    f"{given[0]} is set, and score is not; name what to follow in curriculum.score"
-                )
+                raise ValueError(f"{given[0]} is set, and score is not; name the score in curriculum.score")
             return self
         if self.points is not None and self.shape != "rise":
             raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
@@ -769,7 +763,7 @@ class Curriculum(_Section):
         own = set(shape.Options.model_fields) - CURRICULUM_KEYS
         for unknown in sorted(self.options.keys() - own):
             known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
-            raise ValueError(f"options.{unknown} is no option of the shape {self.form!r}; {known}")
+            raise ValueError(f"options.{unknown} is not an option of the shape {self.form!r}; {known}")
         try:
             shape.with_options(**self.shape_options)
         except InputError as error:
@@ -781,18 +775,18 @@ class Packing(_Section):
     """How documents are packed into sequences."""
 
     method: Literal["concat", "best_fit", "related", "none"] = "concat"
-    """concat cuts documents at sequence ends; best_fit cuts only those longer than a sequence, and pads; related puts
-    similar documents into one sequence; none: a sequence holds one record. Unset: best_fit for conversations, none for
-    pairs, else concat."""
+    """concat cuts documents at sequence ends; best_fit cuts only documents longer than a sequence, and pads; related
+    puts similar documents into one sequence; none: a sequence holds one record. Unset: best_fit for conversations, none
+    for pairs, else concat."""
     too_long: Literal["cut", "truncate", "drop", "split_turns", "error"] = "cut"
     """What happens to a document longer than a sequence. cut: it continues in other sequences; truncate: its end is
     left out; drop: all of it is left out; split_turns: a conversation is cut after an answer; error: the run fails.
     Unset: truncate for conversations, else cut."""
     piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Cut longer documents into pieces of this many tokens before they are ordered for packing; 0: never. As it falls:
-    more topics and less long context in a sequence."""
+    """Longer documents are cut into pieces of this many tokens before packing; 0: never. As it falls: more topics and
+    less long context in a sequence."""
     end_of_text: bool = False
-    """Count one end-of-text token after every document."""
+    """Whether one end-of-text token follows every document."""
 
     @property
     def key(self) -> dict[str, Any]:
@@ -806,21 +800,21 @@ class Packing(_Section):
         return self.method != "none"
 
     def fault(self, forms: Collection[str]) -> str:
-        """Why records of these forms cannot be packed so, "" where they can."""
+        """Why records of these forms cannot be packed this way; "" if they can."""
         if "pairs" not in forms:
             return ""
         wrong = {"method": self.packs, "too_long": self.too_long in ("cut", "split_turns")}
         wrong["piece_tokens"] = self.piece_tokens > 0
         if named := [f"packing.{name} is {getattr(self, name)!r}" for name, cuts in wrong.items() if cuts]:
             return (
-                f"{' and '.join(named)}, and an input holds pairs, which are neither cut nor packed; set "
-                'packing.method to "none", packing.too_long to "truncate", "drop" or "error", and packing.piece_tokens '
+                f"{' and '.join(named)}, but pairs of an input are neither cut nor packed; set packing.method to "
+                '"none", packing.too_long to "truncate", "drop" or "error", and packing.piece_tokens '
                 "to 0"
             )
         return ""
 
     def fitting(self, forms: Collection[str]) -> Self:
-        """What is not set as it suits records of these forms."""
+        """Values for unset settings that suit records of these forms."""
         if "text" in forms or "template" in forms:
             return self
         suits = {"method": "none" if "pairs" in forms else "best_fit", "too_long": "truncate"}
@@ -837,19 +831,19 @@ class Sequence(_Section):
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
     strategy: Strategy = "balanced"
-    """Order of the packed sequences; `original` leaves them as packed."""
+    """Order of the packed sequences; `original`: as packed."""
     vectors: int = Field(64, ge=0, le=1024)
-    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits, so that
-    sequences with equal traits are also spread by content; 0: none."""
+    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits. They
+    spread sequences with equal traits by content; 0: none."""
     epochs: int = Field(1, ge=1, le=100)
     """Number of epochs, each with its own order of the sequences."""
 
 
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
-"""Names of the export formats, as `write.exports.FORMATS` has them."""
+"""Names of the export formats, as in `write.exports.FORMATS`."""
 
 Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids", "attention_mask"]
-"""Names of further columns of the format parquet, as `write.exports.parquet.COLUMNS` has them."""
+"""Names of optional columns of the format parquet, as in `write.exports.parquet.COLUMNS`."""
 
 
 class Exports(_Section):
@@ -864,16 +858,16 @@ class Exports(_Section):
     """Approximate bytes of a file. As it rises: fewer, larger files. (Megatron reads one file.)"""
     world_size: int = Field(1, ge=1, le=1 << 20)
     """Ranks of a trainer that gives each rank a contiguous part of the files (torchtitan's map-style datasets,
-    litdata): rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order
+    litdata). Rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order
     of training."""
     micro_batch: int = Field(1, ge=1, le=1 << 20)
     """Sequences that such a rank reads at a time."""
     workers: int = Field(1, ge=1, le=1024)
     """Processes that read for such a rank."""
     columns: tuple[Column, ...] | None = Field(None, examples=[["labels", "position_ids"]])
-    """Columns of `parquet` beside the ids and the lengths of documents, one value a token. labels: the id, or -100 if
-    the token is not trained on; assistant_masks, completion_mask: 1 if it is, else 0; position_ids: from 0 in each
-    document; attention_mask: 1. Unset: labels if not every token is trained on, else none."""
+    """Columns of `parquet` beside ids and document lengths, one value a token. labels: the id, or -100 if the token is
+    not trained on; assistant_masks, completion_mask: 1 if it is, else 0; position_ids: from 0 in each document;
+    attention_mask: 1. Unset: labels if not every token is trained on, else none."""
 
     @field_validator("formats", "columns")
     @classmethod
@@ -896,18 +890,18 @@ class Comparison(_Section):
     )
     """Document orders that strategy_comparison runs."""
     sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
-    """Sequence orders that it runs on each of them."""
+    """Sequence orders that strategy_comparison runs on each document order."""
 
 
 RateSchedule = Literal["cosine", "constant", "wsd"]
-"""Schedules of the learning rate, as `models.training.rate` has them."""
+"""Schedules of the learning rate, as in `models.training.rate`."""
 
 
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
     Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
-    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents. inside: where
-    `sequences` is a shape of a curriculum, the strategy inside its windows, else ""."""
+    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents. inside: the
+    strategy inside the windows if `sequences` is a curriculum's shape, else ""."""
 
     documents: str
     sequences: str
@@ -930,7 +924,7 @@ APART = "_apart"
 
 
 def trained_order(text: str) -> TrainedOrder:
-    """An entry of `evidence.orders`. Raises ValueError where it names no order."""
+    """An entry of `evidence.orders`. Raises ValueError if it names no order."""
     if text.endswith(APART):
         return trained_order(text.removesuffix(APART))._replace(apart=True)
     if text in TRAINED_ORDERS:
@@ -938,8 +932,8 @@ def trained_order(text: str) -> TrainedOrder:
     documents, slash, sequences = text.partition("/")
     if not slash:
         raise ValueError(
-            f"{text!r} is no order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
-            'sequences, such as "stratified/original"; each also with _apart behind it'
+            f"{text!r} is not an order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
+            'sequences, such as "stratified/original"; each may end in _apart'
         )
     if documents != "curated":
         _known_strategy(documents)
@@ -964,33 +958,33 @@ class Evidence(_Section):
     needs [heldout]."""
 
     tokens: int | None = Field(None, examples=[4_000_000], ge=1, le=MAX_COUNT)
-    """Tokens of an epoch, the first of the plan, on which small models are trained to show the effect of its order;
-    unset: nothing is trained. As it rises, differences rise out of the noise."""
+    """Tokens of an epoch for the small models, from the plan's beginning; unset: nothing is trained. As it rises:
+    clearer differences, in more time."""
     orders: Annotated[tuple[str, ...], AfterValidator(_trained_orders)] = (
         "original",
         "random_documents",
         "random_sequences",
         "curated",
     )
-    """Orders to compare. The baseline of all is random_sequences, which is always among them. With `_apart` after
-    its name, attention stops at the end of a document, in training and in validation; random_sequences_apart is then
-    added. A shape, such as saw: the plan's sequences along that schedule of curriculum.score, shuffled in windows;
-    saw_balanced: balanced in windows. curriculum.options apply to curriculum.shape alone."""
+    """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
+    at the ends of documents, in training and validation; random_sequences_apart is then added too. A shape, such as
+    saw: the plan's sequences along this schedule of curriculum.score, shuffled in windows; saw_balanced: balanced in
+    windows. curriculum.options apply to curriculum.shape alone."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another model."""
     epochs: int = Field(2, ge=1, le=100)
-    """How often the tokens are read; orders differ most at the seam between two epochs."""
+    """Number of epochs; orders differ most at the seam between two."""
     seeds: int = Field(3, ge=1, le=100)
-    """Trainings of each order, with other weights and other shuffles. As it rises, smaller differences show."""
+    """Trainings of each order, each with other weights and shuffles. As it rises: smaller differences show."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
     """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own."""
     schedule: RateSchedule | tuple[RateSchedule, ...] = "cosine"
     """Learning rate schedules to train each order with, one or several. cosine: falls to a tenth from the beginning;
-    wsd: falls over the last fifth; constant: never falls, so that the last data count as much as the first."""
+    wsd: falls over the last fifth; constant: never falls, so that all data count equally."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as give 250 steps an epoch, at most sequence.batch."""
     budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
-    """Time limit of all trainings together, predicted from the speed of a few steps: tokens are reduced until they
+    """Time limit of all trainings together, predicted from the speed of a few steps. Tokens are reduced until they
     fit."""
 
     @field_validator("schedule")
@@ -1033,16 +1027,16 @@ Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterVal
 
 
 class Engine(_Section):
-    """Where the work is done (docs/cluster.md)."""
+    """Where work runs (docs/cluster.md)."""
 
     address: str = "local"
     """local: processes of this machine. host:port: tasks of the Ray cluster with this head, whose workers see the same
     store. ray: the cluster that RAY_ADDRESS names, else the one on this machine, else one started for the run."""
     workers: int = Field(0, ge=0, le=1024)
-    """Processes at once, 0: one a core (of the Ray cluster). As it rises up to the number of cores: faster, at some
-    400 MB each."""
+    """Parallel processes; 0: one a core (of the Ray cluster). As it rises to the number of cores: faster, at some 400
+    MB each."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where models run and are trained: cpu, cuda or mps; auto takes a GPU if there is one."""
+    """Device of models: cpu, cuda or mps; auto takes a GPU if there is one."""
 
     @field_validator("address")
     @classmethod
@@ -1060,16 +1054,16 @@ class Advanced(_Section):
     token_dims: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
     decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens that the bootstrap base model's decoder is trained on, about a minute on 2 cores. As it rises: better
-    vectors."""
+    """Tokens to train the bootstrap model's decoder on; the default takes about a minute on 2 cores. As it rises:
+    better vectors."""
     stored: Literal["float32", "float16"] = "float32"
-    """How deep and gradient vectors are stored: float32; float16 halves their disk and keeps some 3 digits."""
+    """Number type of stored deep and gradient vectors: float32; float16 halves their disk and keeps some 3 digits."""
     silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents on which silhouettes are computed; 0: all of them."""
+    """Documents that silhouettes are computed on; 0: all."""
     map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
     """Most documents on the cluster map, drawn at random. As it rises: a fuller map, at more time."""
     film_frames: int = Field(600, ge=2, le=10_000)
-    """Pictures of each film. As it rises: smoother, and longer to draw."""
+    """Frames of each film. As it rises: smoother, and longer to draw."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
     """Dagster's sensor starts a run once a changed input file has been still for this long. It looks every third of
     this time, every 4 to 30 seconds. As it rises: fewer looks, and fewer runs on half-written files."""

@@ -15,6 +15,9 @@ that finds the document damaged or gone puts the copy in its place.
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -89,6 +92,7 @@ class State:
 
 
 _SHAPE = TypeAdapter(State)
+_CHANGING = threading.RLock()
 _known: tuple[bytes | None, State] = None, State()
 """The document that this process read or wrote last, as bytes and as values."""
 
@@ -130,6 +134,13 @@ def save_state(store: Store, state: State) -> None:
     data = signed(orjson.dumps(state))
     store.put(STATE, data, replace=True)
     _known = data, state
+
+
+@contextlib.contextmanager
+def changing(store: Store) -> Iterator[State]:
+    """The state of a store, which no other thread replaces meanwhile. The caller holds the lease."""
+    with _CHANGING:
+        yield load_state(store)
 
 
 def keep_copy(store: Store) -> None:
@@ -174,15 +185,16 @@ def load_receipt(store: Store, stage: str) -> Receipt | None:
 def save_receipt(store: Store, receipt: Receipt) -> None:
     """Replace the receipt of its stage, and move its result to the end of the order of use. Nothing is written where
     only the seconds would change."""
-    state, stage, stored = load_state(store), receipt.stage, as_stored(receipt)
-    results = state.results.get(stage, [])
-    used = sorted(results, key=lambda result: result.version == receipt.version)
-    kept = used if "fit" in receipt.files else used[-HISTORY:]
-    last = state.receipts.get(stage)
-    if last and kept == results and _without_seconds(last) == _without_seconds(stored):
-        return
-    receipts = {**state.receipts, stage: stored}
-    save_state(store, replace(state, receipts=receipts, results={**state.results, stage: kept}))
+    stage, stored = receipt.stage, as_stored(receipt)
+    with changing(store) as state:
+        results = state.results.get(stage, [])
+        used = sorted(results, key=lambda result: result.version == receipt.version)
+        kept = used if "fit" in receipt.files else used[-HISTORY:]
+        last = state.receipts.get(stage)
+        if last and kept == results and _without_seconds(last) == _without_seconds(stored):
+            return
+        receipts = {**state.receipts, stage: stored}
+        save_state(store, replace(state, receipts=receipts, results={**state.results, stage: kept}))
 
 
 def _without_seconds(receipt: Receipt) -> Receipt:
@@ -191,10 +203,10 @@ def _without_seconds(receipt: Receipt) -> Receipt:
 
 def drop_receipt(store: Store, stage: str) -> None:
     """Remove the receipt of a stage; its results stay."""
-    state = load_state(store)
-    receipts = {name: receipt for name, receipt in state.receipts.items() if name != stage}
-    if receipts.keys() != state.receipts.keys():
-        save_state(store, replace(state, receipts=receipts))
+    with changing(store) as state:
+        receipts = {name: receipt for name, receipt in state.receipts.items() if name != stage}
+        if receipts.keys() != state.receipts.keys():
+            save_state(store, replace(state, receipts=receipts))
 
 
 def load_result(store: Store, stage: str, key: str) -> Result | None:
@@ -207,10 +219,10 @@ def load_result(store: Store, stage: str, key: str) -> Result | None:
 
 def save_results(store: Store, stage: str, results: list[Result]) -> None:
     """Replace all results of a stage."""
-    state = load_state(store)
     plain = [as_stored(result) for result in results]
-    if state.results.get(stage, []) != plain:
-        save_state(store, replace(state, results={**state.results, stage: plain}))
+    with changing(store) as state:
+        if state.results.get(stage, []) != plain:
+            save_state(store, replace(state, results={**state.results, stage: plain}))
 
 
 def keep_result(store: Store, stage: str, result: Result) -> None:

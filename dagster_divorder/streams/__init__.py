@@ -1,4 +1,4 @@
-"""Streams that never fit into memory: `balance`, and topics of single examples."""
+"""Balancing of streams that never fit into memory: `balance`, and topics of single examples."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def balance(
     exhausted: Exhausted = "stop",
     seed: int = 0,
 ) -> Any:
-    """The examples of a stream, each once, in an order whose windows carry the mix: a balanced buffer in place of a
-    shuffle buffer. Or several streams in one, each with its share of every window.
+    """Yields each example of a stream once, in an order whose windows carry the stream's mix.
+
+    A balanced buffer takes the place of a shuffle buffer. Several streams become one, each with its share of every
+    window.
 
     >>> stream = [{"source": source, "id": at} for at, source in enumerate("aaaaaabbbccc")]
     >>> "".join(example["source"] for example in balance(stream, by="source", buffer=12))
@@ -33,33 +35,34 @@ def balance(
     >>> "".join(balance({"web": "w" * 12, "code": "c" * 9}, target={"web": 0.75, "code": 0.25}))
     'wcwwwcwwwcwwwcww'
 
-    stream: any iterable, which each `iter` reads again if it can be; or a mapping from names to such streams.
-    by: the traits that are balanced: a field, several, or a mapping from fields to weights above 0, to functions of an
-        example, or to pairs (function, weight). Nested fields are named with dots, such as "meta.source". Values are
-        labels (text, whole numbers, booleans; None and NaN are one label), or lists of labels, which share the
-        example's tokens. Several streams take no `by`: each may be the result of its own `balance`.
-    tokens: a field, or a function of an example; shares are then counted in tokens, else in examples.
-    buffer: the examples held, C: as it rises, windows are nearer to the mix. No example waits for more than 8 C others.
-    target: "estimate", the shares of all examples so far; shares of values, {"web": 0.7, "code": 0.3}, by trait if
-        there are several; or the curated_meta.json of a run with mixing.weights. For several streams: their shares,
-        which hold after every example to within the tokens of one example.
-    exhausted: if one of several streams runs out: "stop"; "repeat", it begins anew; or "reweigh", the others take over
-        its share.
-    seed: of the order of equal examples; the same stream and arguments give the same order.
+    stream: any iterable, or a mapping from names to iterables. Each `iter` reads it again if it can be read again.
+    by: the traits to balance: a field, several fields, or a mapping from traits to weights above 0, to functions of an
+        example, or to pairs (function, weight). Dots name nested fields, such as "meta.source". Values are labels
+        (text, whole numbers, booleans; None and NaN are one label), or lists of labels, which share the example's
+        tokens. Several streams take no `by`; each may be the result of its own `balance`.
+    tokens: a field, or a function of an example, for shares of tokens; without it shares are of examples.
+    buffer: C, the number of examples held. Windows get nearer to the mix as it rises. No example waits for more than 8
+        C others.
+    target: "estimate" takes the shares of all examples so far. Or shares of values, {"web": 0.7, "code": 0.3}, by trait
+        if there are several traits. Or the curated_meta.json of a run with mixing.weights. For several streams: the
+        share of each, kept after every example to within the tokens of one example.
+    exhausted: what to do when one of several streams runs out. "stop" ends the result, "repeat" begins that stream
+        again, "reweigh" gives its share to the others.
+    seed: orders equal examples. The same stream and arguments give the same order.
 
-    The result has `state_dict` and `load_state_dict`, exact to the example, and `set_epoch`; it can be pickled. A
-    `datasets.IterableDataset` gives one. So does a `datasets.Dataset`, though `reorder`, which sees all rows, orders it
-    better. If a stream is a torch `IterableDataset`, the result is one too. In the workers of a DataLoader, and on each
-    rank, the stream's part there is balanced.
+    The result can be pickled. It has `set_epoch`, and `state_dict` and `load_state_dict`, which resume at the exact
+    example. A `datasets.IterableDataset` or `datasets.Dataset` gives an `IterableDataset`; for a `Dataset`, `reorder`
+    sees all rows and orders them better. A torch `IterableDataset` gives a torch one. Each DataLoader worker and each
+    rank balances its own part of the stream.
 
     Raises:
-        InputError: an argument cannot be used; while iterating: an example lacks a field, or has a value that is no
-            label or that the target does not name; a stream of several is empty.
+        InputError: an argument cannot be used. While iterating: an example lacks a field; a value is no label, or the
+            target does not name it; one of several streams is empty.
     """
     if isinstance(stream, Mapping):
         if by is not None or buffer != BUFFER:
             raise InputError(
-                f"by and buffer are for one stream, and there are {len(stream)}: {', '.join(map(repr, stream))}. "
+                f"by and buffer apply to one stream, and there are {len(stream)}: {', '.join(map(repr, stream))}. "
                 "Take one, stream['...'], or balance each, then mix: balance({'web': balance(web, by=...), ...}, "
                 "target={'web': 0.7, ...})"
             )
@@ -90,7 +93,7 @@ def balance(
 
 
 def _is_of(module: str, name: str, stream: Any) -> bool:
-    """Whether a stream is of a class of a module, without loading the module."""
+    """Whether a stream is an instance of class `name` of `module`, without loading the module."""
     return isinstance(stream, getattr(sys.modules.get(module), name, ()))
 
 

@@ -25,7 +25,8 @@ _LACKING = object()
 def make_recipe(
     by: By, tokens: str | Callable[[Any], int] | None, buffer: int, target: Target, seed: int
 ) -> Recipe:
-    """
+    """Everything that decides the order, from the arguments of `balance`.
+
     Raises:
         InputError: an argument cannot be used.
     """
@@ -47,7 +48,7 @@ def count_of(tokens: str | Callable[[Any], int] | None) -> Callable[[Any], int] 
 
 
 def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
-    """Trait -> (function from an example to its value, weight)."""
+    """Trait -> (function that reads its value from an example, weight)."""
     if callable(by):
         return {getattr(by, "__name__", "by"): (by, 1.0)}
     by_name = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by, 1.0)
@@ -71,7 +72,7 @@ def _readers(by: By) -> dict[str, tuple[Callable[[Any], Any], float]]:
 
 
 class Field:
-    """Reads a field of an example by its name in `core.fields`; None if one of its parents is null."""
+    """Reads a field of an example, named as in `core.fields`; None if a parent is null."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -98,7 +99,7 @@ class Field:
 
 
 def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
-    """Target shares by trait; the shares of other traits are estimated."""
+    """Target shares of the traits that have them; the shares of other traits are estimated."""
     if isinstance(target, str) and target == "estimate":
         return {}
     if isinstance(target, str | Path):
@@ -125,7 +126,7 @@ def _targets(target: Target, names: list[str]) -> dict[str, dict[str, float]]:
 
 
 def shares_of(trait: str, shares: Any) -> dict[str, float]:
-    """The shares of a trait's values by label, scaled to sum to 1 exactly. InputError if they are no shares."""
+    """Shares of a trait's values by label, scaled to sum to exactly 1. InputError if they are not shares."""
     if not isinstance(shares, Mapping) or not shares:
         raise InputError(f"the target of {trait!r} is {shares!r}; expected a share for each value")
     for value, share in shares.items():
@@ -140,7 +141,7 @@ def shares_of(trait: str, shares: Any) -> dict[str, float]:
 
 
 def of_manifest(path: Path) -> dict[str, dict[str, float]]:
-    """The shares of a run's mix, by trait, from its curated_meta.json. InputError if it has none."""
+    """Shares of a run's mix by trait, from its curated_meta.json. InputError if the file has none."""
     try:
         mixing = json.loads(path.read_bytes()).get("mixing")
     except (OSError, ValueError, AttributeError) as error:

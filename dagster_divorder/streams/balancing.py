@@ -1,7 +1,7 @@
-"""balance: a stream through a buffer that hands out, among the examples that it holds, the one that keeps the mix.
+"""balance: passes a stream through a buffer, which hands out the held example that best keeps the mix.
 
-The buffer is `core.order.balanced_buffer`; here examples become its rows. A trait of an example is the value that `by`
-gives it: a label, or a list of labels that share its tokens. Shares are counted in tokens, or in examples.
+The buffer is `core.order.balanced_buffer`; this module turns examples into its rows. The value of a trait is what `by`
+reads from an example: a label, or a list of labels that share the example's tokens. Shares count tokens, or examples.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Example = TypeVar("Example")
 Yielded = TypeVar("Yielded", covariant=True)
 
 BLOCK = 64
-"""Examples that are read together, so that each pays little for the kernel's call."""
+"""Examples that are read together, so that the cost of a kernel call is shared."""
 
 MAX_VALUES = 1000
-"""Most values of a trait; all later ones become the value "(other)"."""
+"""Most values of a trait; later ones become the value "(other)"."""
 
 STATE_VERSION = 1
 
 
 class Trait(NamedTuple):
-    """read: from an example to its value, or list of values. target: the share of each value; None for the shares of
+    """read: from an example to its value, or list of values. target: the share of each value, or None for the shares of
     all examples so far."""
 
     name: str
@@ -42,7 +42,7 @@ class Trait(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """All that decides an order of a stream."""
+    """Everything that decides an order of a stream."""
 
     traits: tuple[Trait, ...]
     tokens: Callable[[Any], int] | None
@@ -59,8 +59,7 @@ class CsrRows(NamedTuple):
 
 
 class Values:
-    """Numbers of the values of all traits, in the order in which they appear. The first NORM_CLASSES numbers belong to
-    the rows' norms."""
+    """Numbers the values of all traits in order of appearance. The first NORM_CLASSES numbers are norms of rows."""
 
     def __init__(self, traits: tuple[Trait, ...]) -> None:
         from dagster_divorder.core.kernels.order_buffer import NORM_CLASSES
@@ -91,15 +90,15 @@ class Values:
         return number
 
     def numbers_of(self, group: int, value: Any) -> list[int]:
-        """The numbers of a value's labels."""
-        if hasattr(value, "tolist"):  # an array, a tensor, or a scalar of either
+        """Numbers of a value's labels."""
+        if hasattr(value, "tolist"):  # arrays, tensors, and scalars of either
             value = value.tolist()
         labels = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
         return [self.number(group, label_of(self.traits[group].name, label)) for label in labels or [None]]
 
 
 def label_of(name: str, value: Any) -> str:
-    """A value as text; None and NaN are one value of their own. InputError if it is no label."""
+    """A value as text; None and NaN share one text. InputError if it is not a label."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -124,7 +123,7 @@ def label_of(name: str, value: Any) -> str:
 
 
 class Passage(Generic[Example]):
-    """Takes examples in the stream's order and gives them in the order of the buffer."""
+    """Takes examples in the stream's order and returns them in the buffer's order."""
 
     def __init__(self, recipe: Recipe) -> None:
         from dagster_divorder.core.kernels.order_buffer import BufferMix
@@ -152,8 +151,8 @@ class Passage(Generic[Example]):
         return int(self.sums.counts[0])
 
     def push(self, examples: list[Example], ended: bool = False) -> list[int]:
-        """Places in the stream of the examples that go out next, of all that are held if the stream has `ended`. The
-        caller takes them out of `self.examples`."""
+        """Takes `examples` in, and returns the stream positions of those that go out next; all held ones if the stream
+        has `ended`. The caller removes them from `self.examples`."""
         from dagster_divorder.core.kernels.order_buffer import pass_through
 
         rows = self._rows(examples)
@@ -210,7 +209,7 @@ class Passage(Generic[Example]):
         return CsrRows(indptr, indices, data)
 
     def _make_room(self, entries: int) -> None:
-        """Grows the arrays for the values known now, and for rows of so many entries."""
+        """Grows the arrays for the values known now, and for rows of `entries` entries."""
         values = len(self.values.groups)
         if new_values := values - len(self.mix.groups):
             self.mix = self.mix._replace(
@@ -229,7 +228,7 @@ class Passage(Generic[Example]):
             self.slots = self.slots._replace(**wider)
 
     def state(self) -> dict[str, Any]:
-        """All but the held examples, as plain numbers and lists; see `resume`."""
+        """Everything but the held examples, as plain numbers and lists; `resume` takes it."""
         from dagster_divorder.core.kernels.order_buffer import NORM_CLASSES
 
         by_number = np.argsort(self.slots.number[: self.sums.counts[0] - self.sums.counts[1]])
@@ -252,7 +251,7 @@ class Passage(Generic[Example]):
         return {"by": [trait.name for trait in recipe.traits], "buffer": recipe.buffer, "seed": recipe.seed}
 
     def resume(self, state: Mapping[str, Any], examples: Mapping[int, Example]) -> None:
-        """Restores a `state`. examples: by number, those that were held and those that had still to go out.
+        """Restores a `state`. examples: by number, those still held, or chosen but not handed out.
 
         Raises:
             InputError: the state has another buffer, seed or traits.
@@ -288,7 +287,7 @@ class Passage(Generic[Example]):
 
 
 def token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarray:
-    """Tokens of each example, float64 (n,). InputError if one is no number of 0 or more."""
+    """Tokens of each example, float64 (n,). InputError if one is not a number of 0 or more."""
     counts = [tokens(example) for example in examples]
     try:
         amounts = np.array(counts, np.float64)
@@ -305,17 +304,17 @@ def token_counts(tokens: Callable[[Any], int], examples: list[Any]) -> np.ndarra
 
 
 class Snapshot(NamedTuple):
-    """A place from which the stream can be read on: after `position` examples. state: the stream's own, or None."""
+    """A place to resume reading: after `position` examples. state: the stream's own, or None."""
 
     position: int
     state: Any
 
 
 def begin(stream: Iterable[Example], state: Any) -> Iterator[Example]:
-    """Reads a stream from a state that `state_of` gave, or, for None, from its first example."""
+    """Reads a stream from a state that `state_of` returned, or from its first example if that is None."""
     loads = hasattr(stream, "load_state_dict")
     if loads and (state is not None or hasattr(stream, "_starting_state_dict")):
-        # Streams of `datasets` begin every later pass at a loaded state, too; None removes it.
+        # A `datasets` stream begins every later pass at a loaded state too; None clears it.
         stream.load_state_dict(state)  # type: ignore[attr-defined]
     source = iter(stream)
     if state is not None and not loads:
@@ -324,7 +323,7 @@ def begin(stream: Iterable[Example], state: Any) -> Iterator[Example]:
 
 
 def state_of(stream: Iterable[Any], source: Iterator[Any]) -> Any:
-    """The state of a stream, or else of its iterator; None if neither has one."""
+    """The state of a stream, or of its iterator; None if neither has one."""
     for stateful in (stream, source):
         if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
             return deepcopy(stateful.state_dict())
@@ -340,7 +339,7 @@ class Pass(Protocol[Yielded]):
 
 
 class Resumable(Generic[Example]):
-    """A stream whose passes can be stopped and resumed."""
+    """A stream whose passes can be saved and resumed."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -348,7 +347,7 @@ class Resumable(Generic[Example]):
         self._state: Mapping[str, Any] | None = None
 
     def _read(self, state: Mapping[str, Any] | None) -> Pass[Example]:
-        """A pass that begins at a state, or, for None, at the first example."""
+        """A pass that begins at a state, or at the first example if that is None."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Example]:
@@ -357,18 +356,19 @@ class Resumable(Generic[Example]):
         return iter(self._reading)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch: each has another order of equal examples. Streams with `set_epoch` are told."""
+        """Sets the epoch, here and in streams that have `set_epoch`. Equal examples get a new order in each epoch."""
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the last `iter`: numbers, text and lists beside the stream's own state, without examples."""
+        """The position of the last `iter`: numbers, text and lists, and the stream's own state, but no examples."""
         if self._reading is None:
             return dict(self._state or {"version": STATE_VERSION, "epoch": self.epoch})
         return {"epoch": self.epoch, **self._reading.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next `iter` goes on at a state, exactly if the stream gives the same examples again. The stream is read
-        from the oldest held example on, by its own state if it has one, else by counting.
+        """Makes the next `iter` resume at a state. It is exact if the stream gives the same examples again.
+
+        Reading begins at the oldest held example: by the stream's own state if it has one, else by counting.
 
         Raises:
             InputError: the state has another version.
@@ -376,13 +376,13 @@ class Resumable(Generic[Example]):
         if state.get("version") != STATE_VERSION:
             raise InputError(
                 f"the state of a balanced stream has version {state.get('version')!r}; expected {STATE_VERSION}: "
-                "load it with the release that wrote it, or begin anew"
+                "load it with the release that wrote it, or start over"
             )
         self._reading, self._state = None, state
         self.set_epoch(state["epoch"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the current pass: a copy begins where `iter` would."""
+        """Leaves out the current pass: a copy begins where `iter` would."""
         return {**self.__dict__, "_reading": None}
 
 
@@ -403,7 +403,7 @@ class Balanced(Resumable[Example]):
 
 
 def shifted(recipe: Recipe, epoch: int) -> Recipe:
-    """The recipe of an epoch: each but the first has another seed, below 2**63."""
+    """The recipe of an epoch. Every epoch but the first has another seed, below 2**63."""
     if epoch == 0:
         return recipe
     state = np.random.SeedSequence([recipe.seed, epoch]).generate_state(1, np.uint64)
@@ -411,7 +411,8 @@ def shifted(recipe: Recipe, epoch: int) -> Recipe:
 
 
 class StreamPass(Generic[Example]):
-    """One pass over a stream. going: numbers of the examples that go out next; handed: how many of them went."""
+    """One pass over a stream. going: numbers of the examples that go out next. handed: how many of them have gone
+    out."""
 
     def __init__(
         self, stream: Iterable[Example], recipe: Recipe, state: Mapping[str, Any] | None = None
@@ -420,7 +421,7 @@ class StreamPass(Generic[Example]):
         self.passage: Passage[Example] = Passage(recipe)
         self.going: list[int] = []
         self.handed = 0
-        # Not by `state_of`: a stream may give an old state until its first example is read.
+        # `state_of` will not do: a stream may return an old state until its first example is read.
         self.snapshots = deque([Snapshot(0, None)])
         self.ended = False
         if state and "passage" in state:
@@ -447,7 +448,7 @@ class StreamPass(Generic[Example]):
             self.going = passage.push(block, self.ended)
 
     def _forget(self) -> None:
-        """Drops snapshots that no example which is held or still to go needs."""
+        """Drops snapshots that no held or outgoing example needs."""
         first = min(self.passage.examples, default=self.passage.entered)
         while len(self.snapshots) > 1 and self.snapshots[1].position <= first:
             self.snapshots.popleft()
@@ -479,7 +480,7 @@ class StreamPass(Generic[Example]):
         }
         if len(examples) < len(wanted):
             raise InputError(
-                f"the stream has ended before example {state['read']:,}, which had come when the state was saved; "
+                f"the stream has ended before example {state['read']:,}, which was read before the state was saved; "
                 "expected the same stream"
             )
         self.passage.resume(state["passage"], examples)

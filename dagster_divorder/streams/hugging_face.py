@@ -1,7 +1,7 @@
-"""balance for `datasets`: like `IterableDataset.shuffle`, with the balanced buffer in place of the random one.
+"""balance for `datasets`: like `IterableDataset.shuffle`, with a balanced buffer instead of a random one.
 
-As in `shuffle`, the order of the shards is random and several are read at a time. This module is imported only for a
-stream of `datasets`, so that no other stream needs that package.
+Shards come in random order, several at a time, as in `shuffle`. Only streams of `datasets` import this module, so no
+other stream needs that package.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from dagster_divorder.streams.arguments import Field
 from dagster_divorder.streams.balancing import BLOCK, Recipe, StreamPass, shifted
 
 OPEN_SHARDS = 10
-"""Most shards that are read at a time, as in `shuffle`."""
+"""Most shards that are read in turn, as in `shuffle`."""
 
 ROWS = 256
-"""Rows of a table that become Python objects together."""
+"""Rows of a table that become Python objects in one batch."""
 
 
 def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> IterableDataset:
-    """
+    """`balance` of a dataset.
+
     Raises:
-        InputError: `by` or `tokens` names no column.
+        InputError: `by` or `tokens` names a column that does not exist.
     """
     if isinstance(stream, Dataset):
         empty = not len(stream)  # to_iterable_dataset refuses an empty one
@@ -59,7 +60,7 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
         open_shards = 1
     typed = features is not None and not any(map(require_decoding, features.values()))
     if typed and not (examples.is_typed and examples.features == features):
-        # Rows get all their columns; the buffer holds pictures as they are stored.
+        # Every row gets all columns; the buffer holds pictures as they are stored.
         examples = FormattedExamplesIterable(examples, None, features, stream._token_per_repo_id)
     return IterableDataset(
         BalancedExamples(examples, recipe, open_shards, features if typed else None),
@@ -74,8 +75,8 @@ def balance_dataset(stream: Dataset | IterableDataset, recipe: Recipe) -> Iterab
 class BalancedExamples(_BaseExamplesIterable):
     """The examples of an iterable in the order of a balanced buffer.
 
-    The state holds the state of the reading, as text, since it is copied more often than it changes, and the number of
-    examples since then. It changes every C examples; a resumed reading reads these again.
+    The state holds the reader's state and the number of examples since. It changes every C examples; a resumed reader
+    reads those again. The reader's state is stored as text, because it is copied more often than it changes.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class BalancedExamples(_BaseExamplesIterable):
 
 
 class _Shards:
-    """The examples of an iterable, without keys, from up to `most` groups of its shards in turn."""
+    """Examples of an iterable, without keys, from up to `most` groups of its shards in turn."""
 
     def __init__(self, ex_iterable: _BaseExamplesIterable, most: int) -> None:
         count = min(most, ex_iterable.num_shards)
@@ -161,7 +162,7 @@ class _Shards:
             self.turn = 0
 
     def state_dict(self) -> dict[str, Any] | None:
-        """None if the state of `datasets` is not exact; a resumed stream is then counted from its beginning."""
+        """None if the state of `datasets` is not exact; resuming then counts examples from the beginning."""
         if any(_is_shuffled(group.ex_iterable) for group in self.groups):
             return None
         return {"parts": [group.state_dict() for group in self.groups], "turn": self.turn}
@@ -173,7 +174,7 @@ class _Shards:
 
 
 def _is_shuffled(ex_iterable: _BaseExamplesIterable) -> bool:
-    """Whether examples go through a shuffle buffer, whose state lacks the examples in the buffer."""
+    """Whether examples pass a shuffle buffer; its state lacks the examples that it holds."""
     below = getattr(ex_iterable, "ex_iterables", None) or [getattr(ex_iterable, "ex_iterable", None)]
     return isinstance(ex_iterable, BufferShuffledExamplesIterable) or any(
         map(_is_shuffled, filter(None, below))
@@ -181,8 +182,8 @@ def _is_shuffled(ex_iterable: _BaseExamplesIterable) -> bool:
 
 
 class _ShardGroup:
-    """The examples of some shards. For shards of tables the state is the one before the current table, with the number
-    of its rows that came."""
+    """Examples of some shards. For shards of tables, the state is the one before the current table, plus the number of
+    its rows already read."""
 
     def __init__(self, ex_iterable: _BaseExamplesIterable) -> None:
         self.ex_iterable = ex_iterable

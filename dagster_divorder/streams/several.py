@@ -1,10 +1,10 @@
 """Several streams in one, each with its share of the tokens in every window.
 
-Letters: K streams, S tokens handed out, T_k of them from stream k, p_k its share, l_k the tokens of its next example.
+Letters: K streams, S tokens handed out, T_k from stream k, p_k its share, l_k the tokens of its next example.
 
-The next example comes from a stream that is not ahead of its share (T_k <= p_k S). Among these it comes from the one
-with the least (T_k + l_k) / p_k, the time at which its next example would end if each stream had a line of its own with
-p_k of the speed (worst-case fair weighted fair queueing, Bennett and Zhang 1996).
+Only streams that are not ahead of their share (T_k <= p_k S) may give the next example. The stream with the least (T_k
++ l_k) / p_k gives it: its next example would end first if stream k had its own line with p_k of the speed (worst-case
+fair weighted fair queueing, Bennett and Zhang 1996).
 
 Guarantee: after every example, |T_k - p_k S| is at most the tokens of the longest example; nothing is random.
 Cost: O(K) an example; one example of each stream is read ahead.
@@ -33,7 +33,7 @@ from dagster_divorder.streams.balancing import (
 Exhausted = Literal["stop", "repeat", "reweigh"]
 
 SNAPSHOT = 1024
-"""Examples of a stream between two kept states; a resumed stream reads up to so many again."""
+"""Examples of a stream between two saved states; a resumed stream reads up to this many again."""
 
 
 class NamedStream(NamedTuple):
@@ -56,7 +56,8 @@ def make_plan(
     tokens: str | Callable[[Any], int] | None,
     exhausted: Exhausted,
 ) -> Plan:
-    """
+    """The streams and their shares, from the arguments of `balance`.
+
     Raises:
         InputError: an argument cannot be used.
     """
@@ -86,7 +87,7 @@ def make_plan(
         if exhausted == "repeat" and isinstance(stream, Iterator):
             raise InputError(
                 f"the stream {name!r} is an iterator ({type(stream).__name__}), which cannot be read a second time; "
-                "expected one that begins anew with each iter(), such as a dataset or a list, or exhausted='stop' or "
+                "expected one that starts over at each iter(), such as a dataset or a list, or exhausted='stop' or "
                 "'reweigh'"
             )
     shares = shares_of("streams", target)
@@ -95,7 +96,7 @@ def make_plan(
 
 
 class Mixed(Resumable[Example]):
-    """Streams as one; each `iter` reads them again. See `balance`."""
+    """Several streams as one; each `iter` reads them again. See `balance`."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -157,8 +158,9 @@ class Mixing(Generic[Example]):
 class Line:
     """A stream that is being read.
 
-    share: its part of the tokens from now on, 0 once it has ended. behind: p_k S - T_k. passes: completed ones. gone:
-    examples since `snapshot`. handed: tokens of this pass that went out. ahead: the next example, of `length` tokens.
+    share: its part of the tokens from now on; 0 once it has ended. behind: p_k S - T_k. passes: completed passes. gone:
+    examples since `snapshot`. handed: tokens of this pass that have gone out. ahead: the next example, of `length`
+    tokens.
     """
 
     def __init__(
@@ -184,8 +186,8 @@ class Line:
         skipped = sum(1 for _ in islice(self.source, self.gone))
         if skipped < self.gone:
             raise InputError(
-                f"the stream {self.name!r} has ended at example {skipped:,} of the {self.gone:,} that had come when "
-                "the state was saved; expected the same stream"
+                f"the stream {self.name!r} has ended at example {skipped:,} of the {self.gone:,} that were read "
+                "before the state was saved; expected the same stream"
             )
 
     def _begin(self) -> None:
@@ -194,12 +196,12 @@ class Line:
         self.source = begin(self.stream, self.snapshot)
 
     def begin_anew(self) -> None:
-        """Begins the next pass over the stream, as another epoch if it has epochs."""
+        """Begins the next pass over the stream; it is another epoch if the stream has epochs."""
         self.passes, self.gone, self.handed, self.snapshot = self.passes + 1, 0, 0.0, None
         self._begin()
 
     def read_ahead(self) -> bool:
-        """Whether there is one more example."""
+        """Reads the next example; returns whether there is one."""
         if self.gone >= SNAPSHOT and (state := state_of(self.stream, self.source)) is not None:
             self.snapshot, self.gone = state, 0
         self.ahead = list(islice(self.source, 1))

@@ -2,13 +2,13 @@
 
 Letters: N examples, D dims, k topics.
 
-Texts become vectors by their words (`core/vectors/text_vectors.py`), without a model; given vectors are scaled to
+Texts become vectors of their words, without a model (`core/vectors/text_vectors.py`); given vectors are scaled to
 length 1. Both are clustered by spherical k-means (`core/topics/cluster.py`).
 
-Guarantee: the same sample in the same order, k and seed give the same topics, whatever the number of threads; an
-example's topic depends on that example and the topics alone, not on other examples.
+Guarantee: the same sample in the same order, k and seed give the same topics, whatever the number of threads; the topic
+of an example depends only on it and the fitted topics.
 Cost: docs/decisions/topics.md.
-Known weakness: a text without any word of the sample gets topic 0.
+Known weakness: a text with no word of the sample gets topic 0.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.errors import InputError, StoreError
 
 VERSION = 1
-"""Version of the file."""
+"""Version of the file format."""
 METADATA = "divorder.topics"
 
 SAMPLE = 20_000
-"""Examples of a sample that are kept, drawn at random; more if k-means looks at more."""
+"""Examples of a sample that are kept, drawn at random; more if k-means uses more."""
 BLOCK_TEXTS = 4096
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Topics:
-    """Topics of texts, or of vectors, from `fit_topics`; topic 0 is the largest in the sample.
+    """Topics of texts or of vectors, as `fit_topics` returns them. Topic 0 is the largest in the sample.
 
-    names: k strings, the words that distinguish each topic from the others, such as "bread, oven, yeast"; () for topics
-    of vectors. Topics can be pickled, and `save` writes them as safetensors.
+    names: k strings, the words that set a topic apart from the others, such as "bread, oven, yeast"; () for topics of
+    vectors. Topics can be pickled; `save` writes them as safetensors.
     """
 
     clusters: ClusterFit
@@ -62,10 +62,11 @@ class Topics:
         return len(self.clusters.centroids)
 
     def predict(self, examples: Iterable[str] | ArrayLike) -> NDArray[np.int32]:
-        """The topic of each example, int32 (N,) in [0, k). examples: texts, any iterable of strings; or vectors (N, D)
-        of numbers, if the topics were fitted to vectors.
+        """The topic of each example, int32 (N,) in [0, k).
 
-        A text without a word of the vocabulary, and a vector of zeros, gets topic 0.
+        examples: any iterable of strings; or numbers (N, D) if the topics were fitted to vectors.
+
+        A text with no word of the vocabulary gets topic 0, and so does a vector of zeros.
 
         Raises:
             InputError: a single text or vector, a table, a text that is not a string, vectors of another D, NaN or
@@ -83,7 +84,7 @@ class Topics:
         return np.concatenate(labels)
 
     def __call__(self, example: str | ArrayLike) -> int:
-        """The topic of one example, a string or a vector (D,): the same as from `predict`.
+        """The topic of one example, a string or a vector (D,), as `predict` gives it.
 
         Raises:
             InputError: as `predict`.
@@ -107,11 +108,10 @@ class Topics:
         return assign(units, self.clusters)[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the topics to a file, whole or not at all, and replaces an existing one. The same topics give the same
-        bytes.
+        """Writes the topics to a file, atomically, and replaces an existing one. The same topics give the same bytes.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the file cannot be written.
         """
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -131,7 +131,7 @@ class Topics:
 
         Raises:
             InputError: the file cannot be read.
-            StoreError: it holds no topics, topics of another version, or is damaged.
+            StoreError: the file holds no topics or topics of another version, or is damaged.
         """
         try:
             data = Path(path).read_bytes()
@@ -149,15 +149,15 @@ class Topics:
 
 
 def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0) -> Topics:
-    """k topics of a sample of a stream, by which its examples can be balanced.
+    """Fits k topics to a sample of a stream; they make a trait for `balance`.
 
-    sample: texts, any iterable of strings; or vectors (N, D) of numbers. It is read to its end, once; `seed` draws the
-    examples that are kept, 20,000 or 256 k, whichever is more. The first 16,384 characters of a text count. Texts
-    without a word, and vectors of zeros, are left out.
+    sample: any iterable of strings, or numbers (N, D). It is read once, to its end; 20,000 random examples are kept, or
+    256 k if that is more. Only the first 16,384 characters of a text count. Texts without words and vectors of zeros
+    are left out.
 
     Raises:
-        InputError: fewer different examples than k, a single text, a table, texts mixed with others, rows of different
-            lengths, NaN or infinity; k below 1, or a seed out of [0, 2**63).
+        InputError: the sample has fewer distinct examples than k, is a single text or a table, mixes texts with others,
+            or has rows of different lengths, NaN or infinity; k is below 1; seed is outside [0, 2**63).
 
     >>> sample = ["tide and wave", "oven and bread", "a tide, a wave", "bread, oven", "wave, sea, tide"]
     >>> topics = fit_topics(sample, k=2)
@@ -182,7 +182,7 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
         useless = "vectors of zeros" if texts is None else "texts without a word"
         raise InputError(
             f"the sample has {len(units)} examples, {len(units) - directed.sum()} of them {useless}, and k is {k}; "
-            "expected k others or more: give a larger sample or a smaller k"
+            "expected at least k usable ones: give a larger sample or a smaller k"
         )
     clusters = fit(units[directed], k, seed=seed)
     if clusters.note:
@@ -195,13 +195,13 @@ def fit_topics(sample: Iterable[str] | ArrayLike, k: int = 30, *, seed: int = 0)
 
 
 def _drawn(sample: Iterable[str] | ArrayLike, most: int, seed: int) -> list[str] | NDArray[Any]:
-    """Random examples of a sample, at most `most`: beginnings of texts, or vectors (n, D)."""
+    """At most `most` random examples of a sample: beginnings of texts, or vectors (n, D)."""
     several = _several(sample)
     if isinstance(several, np.ndarray):
         if len(several) > most:
             several = several[np.sort(np.random.default_rng(seed).choice(len(several), most, replace=False))]
         return several
-    # Vitter's algorithm R: at every point each example so far is kept with the same probability.
+    # Vitter's algorithm R: at any time each example so far is kept with the same probability.
     kept: list[Any] = []
     rng = random.Random(seed)
     of_texts = False
@@ -220,7 +220,7 @@ def _drawn(sample: Iterable[str] | ArrayLike, most: int, seed: int) -> list[str]
 
 def _several(examples: Any) -> Any:
     """Vectors (N, D) as an array, other examples as an iterator."""
-    # To iterate over a table gives its columns, and over a set an order that differs from process to process.
+    # Iterating over a table gives its columns; the order of a set differs from process to process.
     refused = isinstance(examples, str | bytes | Mapping | Set)
     refused |= hasattr(examples, "columns") or hasattr(examples, "column_names")
     shape = getattr(examples, "shape", None)
@@ -229,7 +229,7 @@ def _several(examples: Any) -> Any:
             f"the examples are {_shown(examples)}; expected several texts or vectors in an order of their own: a list, "
             "an array, a column of a table, a generator. topics(example) gives the topic of one"
         )
-    if hasattr(examples, "to_pylist"):  # Arrow's scalars are no strings.
+    if hasattr(examples, "to_pylist"):  # Arrow scalars are not strings.
         return iter(examples.to_pylist())
     return _numbers(examples, "the array", 2) if shape is not None and len(shape) == 2 else iter(examples)
 
@@ -249,13 +249,14 @@ def _stacked(examples: Sequence[Any]) -> NDArray[Any]:
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise InputError(
-                f"example {number} has {len(row)} numbers and example 0 has {len(rows[0])}; expected as many in each"
+                f"example {number} has {len(row)} numbers and example 0 has {len(rows[0])}; expected "
+                "the same number in each"
             )
     return np.stack(rows) if rows else np.empty((0, 0))
 
 
 def _numbers(value: Any, name: str, dims: int) -> NDArray[Any]:
-    """A value as a C-contiguous array with `dims` axes; only the first of two may be empty."""
+    """A value as a C-contiguous array with `dims` axes; only the first of two axes may be empty."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -285,7 +286,7 @@ def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _pack(topics: Topics) -> bytes:
-    """The topics as safetensors; all but the arrays is in one entry of its metadata."""
+    """The topics as safetensors: arrays, and everything else in one entry of the metadata."""
     from safetensors.numpy import save
 
     clusters = asdict(topics.clusters)
@@ -316,7 +317,7 @@ def _unpack(data: bytes, where: str) -> Topics:
         )
     try:
         arrays: dict[str, Any] = {name: np.array(array) for name, array in load(data).items()}
-    except Exception as error:  # safetensors has no one class of errors
+    except Exception as error:  # safetensors has no common base class of errors
         arrays, hashed = {}, repr(error)
     if hashed != _hash(info, arrays):
         raise StoreError(f"{where} is damaged: its hash differs; copy it again, or fit the topics again")

@@ -1,4 +1,4 @@
-"""Balanced streams that are torch's IterableDatasets, by which DataLoader knows a stream.
+"""Balanced streams as torch IterableDatasets, the class by which a DataLoader recognises a stream.
 
 Imported only if a stream already is one, so that nothing else loads torch.
 """

@@ -1,1 +1,1 @@
-"""Orders of tables in memory: one call, without settings, store or model."""
+"""Orders of tables in memory: one call; no settings, store or model."""

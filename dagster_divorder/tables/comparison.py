@@ -1,13 +1,13 @@
-"""How well a table's order keeps its mix, beside shuffles of it: measures, and a picture.
+"""How well a table's order keeps its mix, compared with shuffles: measures and a picture.
 
 Letters: N rows, J trait values.
 
-Measured are the columns that the order balances and those that it did not see: every other column that makes a trait
-(`tables.traits`), and the rows' lengths. Windows at every position are compared with the whole table
-(`core.measure.window_deviation`), drift along the order with shuffles (`core.measure.stationarity`).
+Measured are the balanced columns, all other columns that make a trait (`tables.traits`), which the order did not see,
+and the rows' lengths. Windows at every position are compared with the whole table (`core.measure.window_deviation`),
+drift along the order with shuffles (`core.measure.stationarity`).
 
-Guarantee: the same bytes for the same table, arguments and seed.
-Cost: that of the order; O(N log J) a column and shuffle for windows; drift is measured on SAMPLE rows.
+Guarantee: the same table, arguments and seed give the same bytes.
+Cost: the order's own; O(N log J) a column and shuffle for windows; drift is measured on SAMPLE rows.
 Known weakness: properties of rows that no column holds are not measured.
 """
 
@@ -57,8 +57,8 @@ SHUFFLES = 5
 SAMPLE = 1 << 14
 """Most rows in which drift is measured, in whole windows."""
 FIRST_ROWS, ROWS_A_VALUE = 4096, 4
-"""A column of text makes a trait if each of its values has ROWS_A_VALUE of the first rows on average; others, such as
-ids, tell rows apart."""
+"""Rows a value: a column of text makes a trait if the first rows hold each value this often on average. Columns such as
+ids, which only tell rows apart, make none."""
 SLICES = 400
 """Most windows across a picture."""
 SHARES = ("mean window", "worst window", "mean batch there", "worst batch there", "moved")
@@ -71,13 +71,13 @@ class Line:
     """One measure of one column: its value for the order, and its mean and standard deviation over shuffles.
 
     balanced: whether the order saw the column. measure: "mean window", the total variation between a window and the
-    table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in
-    [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
+    table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in [0,
+    1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
 
-    Along a schedule: "off the schedule", the mean distance of a token's rank by the score from the one that is asked
-    for; "mean batch there" and "worst batch there", the total variation between a batch and the mix at its point of the
-    schedule; "moved", that between this mix and the table's, mean; all in [0, 1]. The shuffles are in the windows of
-    the schedule, and have no spread.
+    Along a schedule, all in [0, 1]: "off the schedule", the mean distance between a token's rank by score and the asked
+    rank; "mean batch there" and "worst batch there", the total variation between a batch and the mix at its point of
+    the schedule; "moved", the mean total variation between that mix and the table's. The shuffles then stay inside the
+    schedule's windows, and have no spread.
     """
 
     column: str
@@ -109,8 +109,8 @@ class Line:
 class Comparison:
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
-    rows: N. window: its size in `unit`. shuffles: their number for windows; `core.measure.stationarity.SHUFFLES` are
-    for drift. schedule: its shape, "" without one.
+    rows: N. window: its size in `unit`. shuffles: their number for windows; drift uses
+    `core.measure.stationarity.SHUFFLES`. schedule: its shape, "" without one.
     """
 
     rows: int
@@ -123,12 +123,12 @@ class Comparison:
 
     @property
     def drifting(self) -> tuple[str, ...]:
-        """Columns along which the order drifts clearly more than shuffles."""
+        """Columns that drift clearly more along the order than in shuffles."""
         return tuple(line.column for line in self.lines if line.drifts)
 
     @property
     def title(self) -> str:
-        """The comparison and its result in a line."""
+        """The comparison and its result in one line."""
         if self.schedule:
             return (
                 f"{self.rows:,} rows, {self.strategy} along {self.schedule}, batches of {self.window:,} {self.unit}, "
@@ -166,12 +166,14 @@ def compare(
     seed: int = 0,
     **arguments: Any,
 ) -> Comparison:
-    """Measures of a table's order beside those of `shuffles` shuffles: for the columns in `by`, and for all other
-    columns that make a trait, which the order did not see.
+    """Measures a table's order beside shuffles: the columns in `by`, and all other columns that make a trait.
 
-    window: its size, such as that of a batch, in rows, and shares are then of rows; or in tokens, with unit="tokens".
-    The other arguments are those of `order`, without targets: along these no window has the table's own mix. With a
-    score, batches are held against the mix at their point of the schedule, beside shuffles in the schedule's windows.
+    window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
+    shuffles: how many shuffles to compare with, 2 or more.
+    table, by, arguments: as in `order`, without targets: with these no window has the table's own mix.
+
+    With a score, a batch is compared with the mix at its point of the schedule, and the shuffles stay inside the
+    schedule's windows.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
@@ -235,7 +237,7 @@ def _lines_along(
     batches: BatchEdges,
     shuffles: int,
 ) -> list[Line]:
-    """Measures along the schedule of the arguments of `core.order.order`."""
+    """Measures along a schedule. arguments: those of `core.order.order`."""
     schedule, lap = along_schedule(rows, arguments, order, int(streams.amounts.sum()))
     scores, lines = arguments["scores"], list[Line]()
     for name, trait in columns.items():
@@ -278,11 +280,12 @@ def plot(
     seed: int = 0,
     **arguments: Any,
 ) -> Figure:
-    """A picture of the shares of each column's values along a shuffle and along the order, window by window. Arguments
-    and errors are those of `compare`; with the `targets` of `order` the picture shows a mix that moves. With a
-    score the shuffle is one in windows of the schedule.
+    """Draws the shares of each column's values, window by window, along a shuffle and along the order.
 
-    A matplotlib Figure, for `figure.savefig("mix.png")`, or for a notebook, which shows it.
+    Arguments and errors are those of `compare`, and `targets` may be given: the picture then shows a mix that moves.
+    With a score the shuffle stays inside the schedule's windows.
+
+    Returns a matplotlib Figure. A notebook shows it; `figure.savefig("mix.png")` writes it.
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
@@ -306,13 +309,13 @@ def plot(
 
 @dataclass(frozen=True, eq=False)
 class _Streams:
-    """amounts: int64 (N,), each row's part of a window; window: its size in the same unit."""
+    """amounts: int64 (N,), how much of a window each row takes. window: its size in the same unit."""
 
     amounts: NDArray[np.int64]
     window: int
 
     def entries(self, trait: TraitCodes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """(amounts, codes), (nnz,), of each value of each row."""
+        """(amounts, codes), each (nnz,), of each value of each row."""
         return (trait.shared(self.amounts) if isinstance(trait, ManyCodes) else self.amounts), trait.codes
 
     def windows(self, trait: TraitCodes, order: NDArray[np.int64]) -> WindowDeviation:
@@ -325,7 +328,7 @@ class _Streams:
         return cluster_mix(_entry_order(trait, order), *self.entries(trait), len(trait.names), slices)
 
     def counts(self, trait: TraitCodes) -> csr_matrix:
-        """(N, J)."""
+        """Counts of the trait's values, CSR (N, J)."""
         from scipy.sparse import csr_matrix
 
         amounts, codes = self.entries(trait)
@@ -338,7 +341,7 @@ def _entry_order(trait: TraitCodes, order: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
-    """The amount of a row is its tokens, or A_ROW, which the values of a list share evenly.
+    """A row's amount is its tokens, or A_ROW; the values of a list share it evenly.
 
     Raises:
         InputError: the unit is unknown, or the table no longer than a window.
@@ -354,7 +357,7 @@ def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
 
 
 def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:
-    """Traits that the order did not see: of columns that are not in `by`, and of lengths if they differ."""
+    """Traits that the order did not see: columns outside `by`, and lengths if they differ."""
     traits: dict[str, TraitCodes] = {}
     for name in rows.table.names:
         if name not in rows.weights and name != tokens and (trait := _unseen_trait(rows.table, name, seed)):
@@ -365,11 +368,11 @@ def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:
 
 
 def _unseen_trait(table: Table, name: str, seed: int) -> TraitCodes | None:
-    """A column as a trait, None if it makes none or tells rows apart."""
+    """A column as a trait; None if it makes none, or only tells rows apart."""
     import pyarrow.compute as pc
 
     try:
-        # A column of pictures, say, is not read as a whole to see that it makes no trait.
+        # Its first rows show that a column, say of pictures, makes no trait; the rest is not read.
         first = table.first(LOOKED_AT)
         trait_of(first, name, bins=BINS, clusters=CLUSTERS, seed=seed)
         if is_text(first.column(name).type):

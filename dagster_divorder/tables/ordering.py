@@ -2,8 +2,8 @@
 
 Letters: N rows, V dims.
 
-Guarantee: the same values give the same order, whatever the kind of the table; the same seed the same bytes.
-Cost: that of `core.order`, linear in N for `balanced`; benchmarks/ordering/tables.py.
+Guarantee: the same values and seed give the same order, whatever the kind of the table.
+Cost: as `core.order`, linear in N for `balanced`; benchmarks/ordering/tables.py measures it.
 """
 
 from __future__ import annotations
@@ -49,31 +49,34 @@ def order(
     """Order of a table's N rows, int64 (N,): position -> row.
 
     table: a pandas or polars DataFrame, a pyarrow Table, a `datasets.Dataset`, a dict of columns, a list of dicts, or
-        anything with `__arrow_c_stream__`; see `tables.table`.
+        anything with `__arrow_c_stream__`.
     by: the columns whose mix every window carries: a column, a list of columns, or a mapping of columns to weights
-        (numbers above 0, relative to each other). `tables.traits` lists the types of columns; a field of a struct is
-        named with a dot: "meta.source".
+        (numbers above 0, relative to each other). docs/tables.md lists the column types. A dot names a field of a
+        struct: "meta.source".
     tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
-        from a row's text to its number of tokens. None: the characters of the text, with a warning; equal lengths if no
-        column holds text. A row's text is its value in the column of strings, not among `by`, with most characters.
-    strategy, seed, options: as in `core.order.order`, such as sequence_length and batch.
-    frozen: rows, int (F,), that are consumed already, in their order: the result begins with them.
+        from a row's text to its number of tokens. By default a row is as long as its text has characters, with a
+        warning, or all rows are equally long if no column holds text. The text is the column of strings outside `by`
+        with the most characters.
+    strategy: a name in docs/strategies.md. options: the strategy's own, and `batch` and `sequence_length` for
+        strategies that read them. seed: 0 or more, of every random choice.
+    frozen: int (F,), rows that are already consumed, in order. The result begins with them.
     targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
-        each of them, ...}, for columns of one value a row; see `core.order.order` for the strategies that follow it.
-    score: what a curriculum follows: a column of numbers, or numbers (N,); rows without one are spread evenly, with a
-        warning. Every window then carries the mix of the rows that the schedule gives it, and `strategy` orders these.
-    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/curricula.md); their options, such as
-        folds, are options here. points: a shape of your own, [(progress, rank), ...], both from 0 to 1.
+        each of them, ...}, for columns of one value a row. The strategies balanced, f1, f2 and f3 follow it.
+    score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
+        a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
+        its own mix.
+    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/curricula.md). Its options, such as
+        folds, are options here. points: your own shape, [(progress, rank), ...], both from 0 to 1.
     strength: the share of the tokens that follow the schedule. 0: the order without a curriculum.
-    score_window: batches (`batch` rows each) in which a row may move: nearer to the mix, and farther from the schedule,
-        as it rises. None: a 32nd of the table, within 4 to 64 batches, and an eighth of it or a quarter of the
-        ranks at most.
-    keep: columns in `by` whose shares hold throughout: scores are ranked within each of their values.
-    within: the use of windows, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
-    bins: quantile bins of a column of numbers. clusters: of a column of vectors.
+    score_window: how far a row may move, in batches of `batch` rows. As it rises, windows get nearer to the mix and
+        farther from the schedule. By default a 32nd of the table, within 4 to 64 batches, and at most an eighth of the
+        table or a quarter of the ranks.
+    keep: columns in `by` that keep their shares throughout: scores are ranked within each of their values.
+    within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
+    bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
     Raises:
-        InputError: an argument cannot be used; the message says which, and what was expected.
+        InputError: an argument cannot be used; the message names it and says what was expected.
 
     >>> table = {"topic": ["sea"] * 3 + ["rail"] * 3, "tokens": [5, 5, 5, 5, 5, 5]}
     >>> ranks = order(table, "topic", tokens="tokens")
@@ -101,7 +104,10 @@ def order(
 
 
 class Laps:
-    """Orders of epochs, E of which pass one schedule together. arguments: of `core.order.order`. Keeps E orders."""
+    """Orders of the epochs of a curriculum, in laps of E epochs. A lap passes the schedule once. Holds E orders.
+
+    arguments: those of `core.order.order`.
+    """
 
     def __init__(self, arguments: dict[str, Any], epochs: int) -> None:
         self.arguments, self.epochs = arguments, epochs
@@ -109,7 +115,7 @@ class Laps:
         self.first = self._orders[0]
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """The rows of an epoch, counted from 0, int64 (N,): a row may come twice in it, and comes E times in E."""
+        """The rows of an epoch, counted from 0, int64 (N,). An epoch may hold a row twice; a lap holds it E times."""
         lap, number = divmod(epoch, self.epochs)
         if lap != self._lap:
             given = self.arguments
@@ -131,8 +137,8 @@ def table_epochs(
     clusters: int = CLUSTERS,
     **options: Any,
 ) -> Epochs | Laps:
-    """The orders of all epochs; the first, the arguments and the errors are those of `order`. epochs: that pass one
-    schedule of a score together, and are then its parts."""
+    """The orders of all epochs. The first, the arguments and the errors are those of `order`. epochs: how many epochs
+    pass one schedule of a score together; each is a part of it."""
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     arguments = order_arguments(rows, seed=seed, **options)
     if epochs > 1 and arguments["strategy"] in SHAPES:
@@ -141,8 +147,10 @@ def table_epochs(
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:
-    """The rows of a table in their order, as the kind of table that came in: a `Dataset` by `select`, which copies
-    nothing; a DataFrame with its index. Arguments and errors are those of `order`.
+    """The rows of a table in their `order`, as a table of the same kind.
+
+    A `Dataset` comes from `select`, which copies nothing; a DataFrame keeps its index. Arguments and errors are those
+    of `order`.
 
     >>> reorder([{"topic": "sea", "id": 1}], by="topic", tokens="id")
     [{'topic': 'sea', 'id': 1}]

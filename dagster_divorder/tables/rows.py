@@ -33,7 +33,7 @@ CLUSTERS = 30
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """tokens: int64 (N,), of each row. weights, traits: of the columns that are balanced, by name."""
+    """tokens: int64 (N,), of each row. weights, traits: by name, of the balanced columns."""
 
     table: Table
     tokens: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Rows:
         return with_blocks(items, blocks) if blocks else items
 
     def targets(self, tables: Tables | None, items: Items) -> Targets | None:
-        """A mix that moves, for `items`; tables: as `order` has them (`core.order.trait_targets.document_targets`).
+        """A mix that moves, for `items`. tables: as in `order` (`core.order.trait_targets.document_targets`).
 
         Raises:
             InputError: a table of shares cannot be used, or names a column of lists.
@@ -98,7 +98,7 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
 
 def order_rows(rows: Rows, **options: Any) -> NDArray[np.int64]:
     """Order of the rows, int64 (N,): position -> row. Options and errors as in `tables.ordering.order`."""
-    # The task keeps only its own rows: the items are freed before it orders them.
+    # The task keeps only its own rows; this frees the items before it orders them.
     return make_task(**order_arguments(rows, **options)).order()
 
 

@@ -1,4 +1,4 @@
-"""A table's order along a schedule of a score: a numeric column of it, or numbers beside it.
+"""A table's order along a schedule of a score: one of its columns of numbers, or separate numbers.
 
 Letters: N rows.
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 BATCH = 256
 """Rows of a batch, as in `core.order.order`."""
 PROBLEM = ("seed", "frozen", "sequence_length", "batch")
-"""Arguments of `core.order.order` besides a strategy's options."""
+"""Arguments of `core.order.order` other than a strategy's options."""
 FEWEST = 0.5
-"""Share of the rows that must have a score."""
+"""Least share of the rows that must have a score."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What an order follows; see `tables.ordering.order`."""
+    """The schedule that an order follows; see `tables.ordering.order`."""
 
     score: str | ArrayLike | None = None
     shape: str = "rise"
@@ -49,7 +49,7 @@ class Schedule:
 
     @property
     def form(self) -> str:
-        """The strategy of `core.order.curricula` that it is."""
+        """The name of its strategy in `core.order.curricula`."""
         if self.points is None:
             return one_of("shape", self.shape, (name for name in SHAPES if name != "points"))
         if self.shape != Schedule.shape:
@@ -57,7 +57,7 @@ class Schedule:
         return "points"
 
     def arguments(self, rows: Rows, strategy: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of `core.order.order` in place of `strategy` and its options.
+        """Arguments of `core.order.order` that replace `strategy` and its options.
 
         Raises:
             InputError: one of them cannot be used, or the scores cannot be followed.
@@ -100,7 +100,7 @@ class Schedule:
 
     @staticmethod
     def _check_options(form: str, strategy: str, options: Mapping[str, Any]) -> None:
-        """Raises InputError if the shape and the strategy have no such option."""
+        """Raises InputError if neither the shape nor the strategy has an option."""
         own = SHAPES[form].model_fields.keys() - ShapeOptions.model_fields.keys() - {"points"}
         along = STRATEGIES[form]
         assert isinstance(along, Nesting)
@@ -127,8 +127,11 @@ class Schedule:
 def along_schedule(
     rows: Rows, arguments: Mapping[str, Any], order: NDArray[np.int64], total: int
 ) -> tuple[MeasuredSchedule, Lap]:
-    """(the schedule, the lap of an order along it). arguments: those of `core.order.order` that made the order, int64
-    (N,). total: of all rows, in the unit of the measures."""
+    """(the schedule, the lap of an order along it).
+
+    arguments: those of `core.order.order` that made `order`, int64 (N,). total: the sum over all rows, in the unit of
+    the measures.
+    """
     frozen = arguments.get("frozen")
     consumed = order[: 0 if frozen is None else len(frozen)]
     schedule, sizes = MeasuredSchedule.of(arguments), rows.tokens
@@ -146,10 +149,11 @@ def along_schedule(
 
 
 def row_scores(table: Table, score: str | ArrayLike) -> NDArray[np.float64]:
-    """The score of each row, float64 (N,), NaN for none, with a warning that says how many have none.
+    """The score of each row, float64 (N,), NaN for none. Warns with the number of rows that have none.
 
     Raises:
-        InputError: they are no numbers, all the same, of another length than the table, or more than half are missing.
+        InputError: scores are not numbers, are all the same, or do not fit the table's length, or more than half are
+            missing.
     """
     import pyarrow as pa
 

@@ -1,17 +1,17 @@
-"""A table of any kind as columns of Arrow, and its rows in another order as a table of the same kind.
+"""A table of any kind as Arrow columns, and its rows in another order as a table of the same kind.
 
 Letters: N rows, D dims.
 
 Known kinds: pandas and polars DataFrames, pyarrow Tables and RecordBatches, `datasets.Dataset`, a dict of columns
-(lists, NumPy, Arrow, pandas or polars; NumPy also (N, D)), a list of dicts, and any other object with Arrow's C stream
-(`__arrow_c_stream__`), which comes back as a pyarrow Table.
+(lists, NumPy, Arrow, pandas or polars; NumPy also (N, D)), and a list of dicts. Any other object with Arrow's C stream
+(`__arrow_c_stream__`) comes back as a pyarrow Table.
 
-Columns are named as in `core.fields`: `meta.source` is the field `source` of the struct `meta`. Other names than
-strings are converted to strings, the levels of a pandas MultiIndex with dots between them.
+Columns are named as in `core.fields`: `meta.source` is the field `source` of the struct `meta`. Names that are not
+strings are converted; dots join the levels of a pandas MultiIndex.
 
 Guarantee: only named columns are converted; a `Dataset` is read through its indices, whatever its format.
-Cost: none to open; a column costs what its library needs to convert it to Arrow. No library is imported that the table
-does not bring, except for lists of dates, structs and the like, for which Arrow imports pandas.
+Cost: opening is free; a column costs what its library needs to convert it to Arrow. A table imports no library but its
+own. The exception: for lists of dates, structs and the like, Arrow imports pandas.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ INSTEAD = {
     ("pyarrow.dataset", "Dataset"): "table.to_table() reads it",
     ("numpy", "ndarray"): 'name its columns: {"embedding": table}',
 }
-"""Classes that people take for tables, and how to make a table of each."""
+"""Classes that are often taken for tables, and how to make a table of each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """rows: N. names: of the columns; of a list of dicts the first row's keys. field: from a field's name to its column
-    (N,), or None. take: from an order, int64 (n,), to its rows, as the kind of table that was opened."""
+    """rows: N. names: of the columns; for a list of dicts, the first row's keys. field: from a field's name to its
+    column (N,), or None. take: from an order, int64 (n,), to its rows, as the kind of table that was opened."""
 
     rows: int
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class Table:
         return column
 
     def first(self, rows: int) -> Table:
-        """The first rows, at most so many."""
+        """The first `rows` rows, or all if there are fewer."""
         return open_table(self.take(np.arange(min(self.rows, rows))))
 
 
@@ -84,7 +84,7 @@ def open_table(table: Any) -> Table:
     """Opens any table; returns a `Table` unchanged.
 
     Raises:
-        InputError: it is of no known kind; the message says how to make a table of it.
+        InputError: its kind is unknown; the message says how to make a table of it.
     """
     import pyarrow as pa
 
@@ -125,7 +125,7 @@ def open_table(table: Any) -> Table:
 
 
 def _is(table: Any, module: str, name: str) -> bool:
-    """Whether a table is of a class of a module, without loading the module."""
+    """Whether a table is an instance of class `name` of `module`, without loading the module."""
     return isinstance(table, getattr(sys.modules.get(module), name, ()))
 
 
@@ -137,7 +137,7 @@ def _name(name: Any) -> str:
 def _of_columns(
     rows: int, names: Sequence[str], column: Callable[[int], Any], take: Callable[[Order], Any]
 ) -> Table:
-    """column: from a place to its column, as Arrow."""
+    """column: from a column's place to the column, as Arrow."""
     import pyarrow as pa
 
     def field(name: str) -> pa.ChunkedArray | None:
@@ -160,7 +160,7 @@ def _of_dict(table: Mapping[Any, Any]) -> Table:
             )
     sizes = {name: len(column) for name, column in zip(names, columns, strict=True)}
     if len(set(sizes.values())) > 1:
-        raise InputError(f"the columns have {sizes} rows; expected as many in each")
+        raise InputError(f"the columns have {sizes} rows; expected the same number in each")
     return _of_columns(
         next(iter(sizes.values()), 0),
         names,
@@ -211,13 +211,13 @@ def _take(column: Any, order: Order) -> Any:
 
 
 def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column of numbers without nulls as NumPy, (n,); Arrow's own conversion imports pandas."""
+    """A column of numbers without nulls as NumPy, (n,). Arrow's own conversion would import pandas."""
     dtype = column.type.to_pandas_dtype()
     return np.concatenate([np.zeros(0, dtype), *(np.from_dlpack(chunk) for chunk in column.chunks)])
 
 
 def _chunked(column: Any) -> pa.ChunkedArray:
-    """A column with the storage of its extension type, in a form with which Arrow computes."""
+    """A column as the storage of its extension type, in a form that Arrow can compute with."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray):
@@ -226,7 +226,7 @@ def _chunked(column: Any) -> pa.ChunkedArray:
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
-        # A stream of polars gives its categories so; Arrow cannot look these words up.
+        # Polars streams its categories as string views, which Arrow cannot look up.
         chunks = [
             pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
             for chunk in column.chunks
@@ -239,7 +239,7 @@ def _pandas_array(series: Any) -> pa.Array | pa.ChunkedArray:
     import pyarrow as pa
 
     if hasattr(series, "cat"):
-        # Arrow has no form for some kinds of categories, such as the intervals of `pandas.cut`.
+        # Arrow cannot hold some kinds of categories, such as the intervals of `pandas.cut`.
         series = series.cat.rename_categories(list(map(str, series.cat.categories)))
     if series.dtype == object and series.map(lambda value: isinstance(value, np.ndarray)).any():
         return to_arrow(series.tolist())
@@ -247,7 +247,7 @@ def _pandas_array(series: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def _dataset_column(dataset: Any, name: str) -> pa.ChunkedArray:
-    """A column of a `datasets.Dataset` as it is stored, whatever its format; labels of a `ClassLabel` by name."""
+    """A column of a `datasets.Dataset` as stored, whatever its format; `ClassLabel` labels by name."""
     import pyarrow as pa
 
     column = dataset.select_columns([name]).with_format("arrow")[:].column(0)
@@ -269,7 +269,7 @@ def to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
     """A column as Arrow: a list, a NumPy array (N,) or (N, D), or any object that Arrow can read.
 
     Raises:
-        pa.ArrowException, OverflowError, TypeError, ValueError: its values are not of one type that Arrow has.
+        pa.ArrowException, OverflowError, TypeError, ValueError: its values do not share one Arrow type.
     """
     import pyarrow as pa
 
@@ -319,7 +319,7 @@ def _list_array(values: Sequence[Any]) -> pa.Array:
 
 
 def _lists_array(values: Sequence[Any]) -> pa.Array:
-    """Lists (N,), or None."""
+    """An Arrow array of lists (N,); None stays null."""
     import pyarrow as pa
 
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)

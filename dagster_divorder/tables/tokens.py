@@ -1,4 +1,4 @@
-"""The length of each row of a table: from a column, from a function of its text, or the characters of its text.
+"""The length of each row of a table: from a column, from a function of its text, or in characters of its text.
 
 Letters: N rows.
 """
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 Tokens = str | Callable[[str], int] | None
 
 LOOKED_AT = 64
-"""Rows at the beginning, whose types say which columns hold text."""
+"""First rows; their types show which columns hold text."""
 
 TEXTS = 1 << 12
-"""Texts that are strings of Python at once."""
+"""Texts that are Python strings at the same time."""
 
 A_ROW = 2520
-"""Length of every row if there is neither text nor length: a number that lists of up to ten values share evenly. A
-length that all rows have does not change an order."""
+"""Length of every row if there is neither text nor length. Lists of up to ten values can share it evenly. A length
+common to all rows does not change an order."""
 
 
 def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.int64]:
     """Tokens of each row, int64 (N,).
 
-    tokens: the name of a column of whole numbers; a function from a row's text to a whole number, called once a row but
-    for nulls, which count 0; or None, for the characters of the text, with a warning, or A_ROW if no column holds text.
-    A row's text is its value in the column of strings, not among `by`, with most characters.
+    tokens: the name of a column of whole numbers; a function from a row's text to a whole number, called once for each
+    row that is not null (nulls count 0); or None, for the characters of the text, with a warning, or A_ROW if no column
+    holds text. The text is the column of strings outside `by` with the most characters.
 
     Raises:
-        InputError: there is no such column, or a number is missing, negative or not whole.
+        InputError: the column does not exist, or a number is missing, negative or not whole.
     """
     if isinstance(tokens, str):
         return _whole(table.column(tokens), tokens)
@@ -60,13 +60,13 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
         return np.full(table.rows, A_ROW)
     if tokens is not None:
         column = table.column(name)
-        # TEXTS at a time, so that there is no second copy of all texts.
+        # TEXTS at a time, so that texts are not copied all at once.
         texts = (
             text for first in range(0, len(column), TEXTS) for text in column.slice(first, TEXTS).to_pylist()
         )
         return _checked([0 if text is None else tokens(text) for text in texts], "what tokens gives")
     warnings.warn(
-        f"tokens is not given: rows are as long as their column {name!r} has characters; "
+        f"tokens is not given: the length of a row is its characters in {name!r}; "
         "name a column of lengths, or give a function of a text",
         stacklevel=outside(),
     )
@@ -74,7 +74,7 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
 
 
 def outside() -> int:
-    """The level of the nearest caller outside this package, for the place of a warning."""
+    """The stack level of the nearest caller outside this package, so that a warning points there."""
     frame, calls = sys._getframe(1), 1
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("dagster_divorder."):
         frame, calls = frame.f_back, calls + 1

@@ -11,16 +11,15 @@ Letters: N rows, J trait values, D dims, K clusters.
 | lists of text, whole numbers or booleans | several values a row, which share its tokens |
 | vectors: lists of floats of one length, NumPy (N, D) | clusters (spherical k-means), and coordinates |
 
-Nulls and NaN are one value of their own, and so are lists that are null or empty; rows without a vector have a cluster
-of their own.
+Nulls and NaN are one value of their own, as are null and empty lists. Rows without a vector have their own cluster.
 
 An order sees two traits of vectors: the cluster of each row, and its direction along COMPONENTS principal components,
-as coordinates. Features that the order did not see are then nearer to the whole than with as many clusters alone
-(docs/decisions/tables.md). Strategies that take no coordinates see the clusters.
+as coordinates. Coordinates bring unseen features nearer to the whole than clusters alone do (docs/decisions/tables.md).
+Strategies that take no coordinates see only the clusters.
 
 Guarantee: the same values give the same codes, whatever the kind of the table and however its columns are chunked.
-Known weakness: more than MOST_CATEGORIES whole numbers that name things (classes, ids) are taken for sizes: give them
-as text or as a categorical.
+Known weakness: more than MOST_CATEGORIES distinct whole numbers are taken for sizes, even if they name things (classes,
+ids): give those as text or as a categorical.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ By = str | Iterable[str] | Mapping[str, float]
 TraitCodes = Codes | ManyCodes
 
 MOST_CATEGORIES = 64
-"""Most different whole numbers that are categories; more are sizes."""
+"""Most distinct whole numbers that are categories; more are sizes."""
 COMPONENTS = 64
-"""Principal components of vectors that an order sees: as it rises, windows are nearer to the whole and cost more."""
+"""Principal components of vectors that an order sees. With more, windows are nearer to the whole and cost more."""
 SAMPLE = 1 << 14
-"""Most vectors to which principal components are fitted."""
+"""Most vectors that principal components are fitted to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +62,7 @@ def weights_of(by: By) -> dict[str, float]:
     """The weight of each balanced column, by its name.
 
     Raises:
-        InputError: there is none, one is named twice, or `by` is no str, list or mapping.
+        InputError: `by` names no column or one twice, or is no str, list or mapping.
     """
     if isinstance(by, str):
         return {by: 1.0}
@@ -84,10 +83,10 @@ def weights_of(by: By) -> dict[str, float]:
 
 
 def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) -> TraitCodes:
-    """Codes of the rows by one column, at most `bins` of numbers and `clusters` of vectors, besides nulls.
+    """Codes of the rows by one column. Nulls aside, numbers get at most `bins` codes and vectors at most `clusters`.
 
     Raises:
-        InputError: there is no such column, or its type makes no trait; the message says which types do.
+        InputError: the column does not exist, or its type makes no trait; the message lists the types that do.
     """
     import pyarrow as pa
 
@@ -124,7 +123,7 @@ def _value_trait(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
             f"column {name!r} holds {kind}; expected text, numbers, booleans, dates, lists of these or vectors: "
             f"{'decode it to text' if binary else 'make a column of these'}"
         )
-    # Numbers that all differ, such as the sizes of a small table, are no categories.
+    # Numbers that all differ, such as the sizes in a small table, are not categories.
     if pc.count_distinct(column).as_py() < len(column) - column.null_count:
         column = as_category(column, MOST_CATEGORIES)
     if is_text(column.type):
@@ -159,10 +158,10 @@ def _list_trait(name: str, column: pa.ChunkedArray) -> ManyCodes:
 
 
 def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
-    """Vectors of lists of floats, float32 (n, D), of the n rows that are not null, none of their numbers above 1.
+    """The n rows that are not null, lists of floats, as float32 (n, D) vectors, scaled to numbers of at most 1.
 
     Raises:
-        InputError: they are not of one length, or hold NaN, infinity or nulls.
+        InputError: vectors differ in length, or hold NaN, infinity or nulls.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -182,7 +181,7 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
     values = numbers_of(flat.cast(pa.float32()))
     vectors = values.reshape(len(widths), -1) if len(widths) else np.zeros((0, 1), np.float32)
     if not vectors.shape[1]:
-        raise InputError(f"column {name!r} holds vectors of no dims; expected one at least")
+        raise InputError(f"column {name!r} holds vectors without dims; expected at least one")
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         rows = np.flatnonzero(_valid(column))
@@ -190,7 +189,7 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
             f"row {rows[np.argmin(finite)]} of column {name!r} holds NaN or infinity; expected finite numbers, or null "
             "for a whole row"
         )
-    # Only directions count. A power of two rounds nothing, and afterwards no square overflows.
+    # Only directions count. Scaling by a power of two rounds nothing, and no square then overflows.
     _, power = np.frexp(np.abs(vectors).max(initial=0.0))
     return np.ldexp(vectors, -power)
 

@@ -1,7 +1,7 @@
-"""axolotl, which shuffles the records once as it prepares them, then samples as the Hugging Face Trainer does.
+"""axolotl: shuffles the records once during preparation, then samples as the Hugging Face Trainer does.
 
-`curriculum_sampling` ends both. `sample_packing` makes rows of as many tokens as fit, so that a batch holds another
-number of records. Records longer than `sequence_len` are left out, which shifts every batch behind them.
+`curriculum_sampling` turns off both. `sample_packing` fills rows with as many tokens as fit, so a batch holds another
+number of records. Records longer than `sequence_len` are dropped, which shifts every later batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dagster_divorder.trainers.trainer import CONVERSATIONS, Reading, Rows, Trai
 
 
 def _default(reading: Reading) -> Rows:
-    """The shuffle of `datasets`, in which the trainer's sampler numbers rows."""
+    """The shuffle of `datasets`; the trainer's sampler numbers the shuffled rows."""
     prepared = np.random.default_rng(reading.seed).permutation(reading.length)
     rows = hf_trainer.shuffled(reading)
     return np.where(rows < 0, -1, prepared[rows])

@@ -12,13 +12,13 @@ from dagster_divorder.trainers.trainer import Rows
 
 @dataclass(frozen=True)
 class Difference:
-    """A global batch that holds other rows than the plan's."""
+    """A global batch whose rows differ from the plan's."""
 
     batch: int
     """From 0."""
     expected: Rows
     read: Rows
-    """Both ascending, (B,) or fewer where the batch is incomplete."""
+    """Both ascending, (B,), or fewer if the batch is incomplete."""
     common: int
     """Rows that are in both."""
 
@@ -28,23 +28,23 @@ class Kept:
     """Global batches read, compared with the plan's."""
 
     batches: int
-    """Whole batches that both have, the first ones of each: these are compared. An incomplete last batch of the plan is
-    not judged: trainers leave it out, fill it up or read it."""
+    """Whole batches compared: the first ones, as many as both have. An incomplete last batch of the plan is not judged:
+    trainers drop it, fill it up or read it."""
     kept: int
     """Compared batches that hold the plan's rows, in any order."""
     first: Difference | None
     missing_batches: int
-    """Whole batches of the plan behind the last one read."""
+    """Whole batches of the plan after the last one read."""
     extra_batches: int
-    """Batches read behind the plan's last one."""
+    """Batches read after the plan's last one."""
     repeated: int
-    """Reads of a row more often than the plan says, summed over all batches read."""
+    """Reads of rows beyond the plan's number, summed over all batches read."""
     never_read: int
-    """Reads of a row less often than the plan says."""
+    """Planned reads of rows that are missing."""
 
     @property
     def text(self) -> str:
-        """Such as `97 of 97 batches`."""
+        """A short text, such as `97 of 97 batches`."""
         return f"{self.kept:,} of {self.batches + self.missing_batches:,} batches"
 
     @property
@@ -54,8 +54,9 @@ class Kept:
 
 
 def compare(batches: Rows, plan: Rows) -> Kept:
-    """batches, plan: the rows of each global batch, all epochs one after another, int64 (batches, B); -1 fills up an
-    incomplete last batch. Linear but for sorting within batches: seconds for millions of rows.
+    """Compares the batches read with the plan's. batches, plan: the rows of each global batch, all epochs one after
+    another, int64 (batches, B); -1 fills up an incomplete last batch. Linear except for sorting within batches: seconds
+    for millions of rows.
 
     Raises:
         InputError: the two have batches of different sizes.

@@ -37,6 +37,7 @@ TRAINER = Trainer(
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)
 """,
-    resumes="its state counts a rank's own rows, so twice as many ranks go on at twice the place; with SequenceDataset "
-    "and GlobalBatchSampler of dagster_divorder.torch it counts the rows of all ranks, and goes on exactly",
+    resumes="its state counts a rank's own rows, so twice as many ranks resume at twice the position; with "
+    "SequenceDataset and GlobalBatchSampler of dagster_divorder.torch it counts the rows of all ranks and resumes "
+    "exactly",
 )

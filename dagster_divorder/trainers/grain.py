@@ -1,7 +1,7 @@
 """grain: by default an IndexSampler with ShardOptions under its DataLoader, whose shards are contiguous slices.
 
-That loader's workers take every n-th row before rows are batched, so several workers mix even one rank's batches. A
-MapDataset that takes every W-th row and is batched before workers share it reads the rows as they lie.
+Its workers take every n-th row before batching, so several workers mix even one rank's batches. A MapDataset that takes
+every W-th row and batches before workers share it reads the rows in stored order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dagster_divorder.trainers.trainer import (
 
 
 def _default(reading: Reading) -> Rows:
-    """Passes follow one another within a batch. All ranks read equally many rows: a shorter shard begins again."""
+    """Passes follow one another within a batch. All ranks read the same number of rows: a shorter shard begins
+    again."""
     ranks, workers = [], max(reading.workers, 1)
     for shard in np.array_split(np.arange(reading.length), reading.world_size):
         stream = np.resize(shard, reading.length * reading.passes // reading.world_size)
@@ -34,9 +35,9 @@ TRAINER = Trainer(
     default=_default,
     best=one_after_another,
     lines="""\
-rows = grain.MapDataset.source(source).repeat({epochs})  # without repeat where the export holds every epoch
+rows = grain.MapDataset.source(source).repeat({epochs})  # without repeat if the export holds every epoch
 loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()
 loader = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers={workers}))
 """,
-    resumes="its state is a rank's own position, so another world size reads rows twice and leaves others out",
+    resumes="its state is a rank's own position, so another world size reads some rows twice and skips others",
 )

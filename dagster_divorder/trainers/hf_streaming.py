@@ -1,8 +1,8 @@
 """A streaming `datasets` dataset under split_dataset_by_node and a PyTorch DataLoader that drops incomplete batches.
 
-By default the ranks take whole files in turn where W divides their number, so the rows of a batch lie far apart; else
-each takes every W-th row. The workers of a rank share its files. The loop does not call set_epoch, which would reorder
-the files from the second epoch on, even without shuffling.
+By default, if W divides the number of files, ranks take whole files in turn, so the rows of a batch lie far apart;
+otherwise each takes every W-th row. The workers of a rank share its files. The loop does not call set_epoch, which
+would reorder the files from the second epoch on, even without shuffling.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ dataset = load_dataset("parquet", data_dir="{path}", split="train", streaming=Tr
 dataset = split_dataset_by_node(dataset, rank, {world_size}, strategy="examples")
 loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=True)
 """,
-    resumes="its state is a rank's own position, so another world size reads rows twice and leaves others out",
+    resumes="its state is a rank's own position, so another world size reads some rows twice and skips others",
 )

@@ -13,14 +13,14 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def shuffled(reading: Reading) -> Rows:
-    """A torch permutation by seed + epoch, which is accelerate's seedable sampler."""
+    """A torch permutation by seed + epoch, as accelerate's seedable sampler draws it."""
     return _epochs(
         [torch_permutation(reading.length, reading.seed + e) for e in range(reading.passes)], reading
     )
 
 
 def sequential(reading: Reading) -> Rows:
-    """The rows as they lie, in each epoch."""
+    """The rows in stored order, in each epoch."""
     return _epochs([np.arange(reading.length)] * reading.passes, reading)
 
 
@@ -46,5 +46,5 @@ TrainingArguments(
     max_steps={steps},
 )
 """,
-    resumes="goes on exactly if the global batch is unchanged: it counts steps, and skips as many batches",
+    resumes="resumes exactly if the global batch is unchanged: it counts steps and skips as many batches",
 )

@@ -1,7 +1,7 @@
 """Lightning's Trainer over a PyTorch DataLoader.
 
-With several ranks it replaces the sampler by a DistributedSampler that shuffles, even for a DataLoader with
-shuffle=False. It does not change the loader of a single rank. An incomplete last batch is an optimizer step too.
+With several ranks it replaces the sampler with a shuffling DistributedSampler, even for a DataLoader with
+shuffle=False. It does not change a single rank's loader. An incomplete last batch is an optimizer step too.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuf
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)
 trainer = Trainer(use_distributed_sampler=False, accumulate_grad_batches={accumulation}, max_steps={steps})
 """,
-    resumes="a DataLoader begins its epoch again; the state of a StatefulDataLoader counts a rank's own rows",
+    resumes="a DataLoader restarts its epoch; a StatefulDataLoader's state counts a rank's own rows",
 )

@@ -12,7 +12,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks
 
 
 def _batches(reading: Reading, *, drop_last: bool) -> Rows:
-    """All passes are equal. Where micro-batches cannot be shared equally, the first workers of a rank read one more."""
+    """All passes are equal. If micro-batches cannot be shared equally, the first workers of a rank read one more."""
     share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
     counts = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
     if not drop_last:
@@ -37,6 +37,6 @@ TRAINER = Trainer(
 dataset = StreamingDataset("{path}", shuffle=False, drop_last=True)
 loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})
 """,
-    resumes="deals the remaining rows out anew, not in the order of the plan",
+    resumes="redistributes the remaining rows, not in the order of the plan",
     contiguous_ranks=True,
 )

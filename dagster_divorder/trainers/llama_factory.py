@@ -1,7 +1,7 @@
-"""LLaMA-Factory, whose trainers of every stage sample as the Hugging Face Trainer does.
+"""LLaMA-Factory: its trainers of all stages sample as the Hugging Face Trainer does.
 
-`packing` fills rows from the longest conversation down, 1,000 at a time; `streaming` shuffles, whatever is set; and a
-`val_size` splits the records at random. So all three stay off.
+`packing` fills rows from the longest conversation down, 1,000 at a time; `streaming` always shuffles; `val_size` splits
+the records at random. So all three stay off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MosaicML StreamingDataset over MDS shards, shuffle=False.
 
-The rows are split into canonical nodes, by default one a machine, and a step takes equally many rows of each. A single
-canonical node is the whole export, so its steps are consecutive. Rows are repeated until all ranks have equally many.
-The batch size is that of a rank; the number of workers changes nothing.
+The rows are split into canonical nodes, by default one a machine, and a step takes the same number of rows from each. A
+single canonical node is the whole export, so its steps are consecutive. Rows are repeated until all ranks have the same
+number. The batch size is a rank's; the number of workers changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _batches(reading: Reading, canonical: int) -> Rows:
     if missing := -longest % ratio:
         end = longest - ratio + 1
         rows = np.concatenate([rows, rows[:, end - missing : end]], axis=1)
-    rows = rows.T.reshape(-1, nodes)  # (step of one rank a machine, machine)
+    rows = rows.T.reshape(-1, nodes)  # (a step of one rank on each machine, machine)
     if missing := -len(rows) % node_ranks:
         end = len(rows) - node_ranks + 1
         rows = np.concatenate([rows, rows[end - missing : end]])
@@ -44,5 +44,5 @@ StreamingDataset(
     batch_size={rank_batch},
 )
 """,
-    resumes="goes on exactly if num_canonical_nodes and the global batch are unchanged",
+    resumes="resumes exactly if num_canonical_nodes and the global batch are unchanged",
 )

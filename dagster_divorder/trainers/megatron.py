@@ -1,7 +1,7 @@
 """Megatron-LM: GPTDataset over one `.bin`/`.idx`, MegatronPretrainingSampler.
 
 GPTDataset shuffles the items of the `.idx`, cuts their stream into samples, and shuffles the samples; if its cache
-already holds the three index files, it uses those. The sampler then gives each rank the next micro-batch, so that every
+already holds the three index files, it uses these files. The sampler gives each rank the next micro-batch, so every
 global batch is consecutive. `consumed_samples` is its whole state.
 """
 
@@ -11,18 +11,20 @@ import numpy as np
 
 from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, one_after_another
 
-SHARE_OF_A_LAST_EPOCH = 0.8  # GPTDataset shuffles a last epoch apart if it needs less than this share of it.
+SHARE_OF_A_LAST_EPOCH = (
+    0.8  # GPTDataset shuffles the last epoch separately if it needs less than this share of it.
+)
 
 
 def _default(reading: Reading) -> Rows:
-    """Without cache files: the rows of one epoch, each a single item. (Rows of several items are cut elsewhere too.)
+    """Without cache files: the rows of one epoch, each a single item. (Rows of several items are also cut elsewhere.)
 
-    A sample reads one token beyond its row, so the last row of all epochs makes no sample, and one epoch more begins.
+    A sample reads one token beyond its row, so the last row of all epochs makes no sample, and another epoch begins.
     """
     rows, samples = reading.rows, reading.steps * reading.batch
     epochs = samples // rows + 1
     random = np.random.RandomState(reading.seed)
-    before = (epochs - 1) * rows - 1  # samples of all epochs but the last
+    before = (epochs - 1) * rows - 1  # samples of all epochs except the last
     apart = epochs > 1 and samples - before < int(SHARE_OF_A_LAST_EPOCH * (rows - 1))
     items = [np.tile(np.arange(rows), count) for count in ((epochs - 1, 1) if apart else (epochs,))]
     for part in items:
@@ -51,5 +53,5 @@ TRAINER = Trainer(
 --dataloader-type single
 --seed {seed}
 """,
-    resumes="goes on exactly: consumed_samples counts sequences of all ranks",
+    resumes="resumes exactly: consumed_samples counts sequences of all ranks",
 )

@@ -1,8 +1,8 @@
-"""ms-swift: its records shuffled once as they are loaded, then by BatchSamplerShard, by the seed plus the epoch.
+"""ms-swift: shuffles its records once while loading, then BatchSamplerShard shuffles by seed + epoch.
 
 Rank r takes every W-th row of the sampler's order, so steps are consecutive rows of it; rows that do not fill all ranks
-are dropped. `packing` fills rows by lengths, 1,000 records at a time. A record longer than `max_length` is left out,
-which shifts every batch behind it, or replaced by a random one.
+are dropped. `packing` fills rows by length, 1,000 records at a time. A record longer than `max_length` is dropped,
+which shifts every later batch, or replaced by a random one.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ TRAINER = Trainer(
 --gradient_accumulation_steps {accumulation}
 --max_steps {steps}
 """,
-    resumes="goes on exactly if the global batch is unchanged: it counts steps, and skips as many batches",
+    resumes="resumes exactly if the global batch is unchanged: it counts steps and skips as many batches",
 )

@@ -1,7 +1,7 @@
 """nanotron (its main branch) over datatrove's `.ds` files, with Megatron's sampler.
 
-Files are sorted by their names as text and, unless shuffle_files is set, read one after another. Reading ends with the
-last row, so the export has to hold every epoch.
+Files are sorted by name as text and, unless shuffle_files is set, read one after another. Reading ends with the last
+row, so the export must hold every epoch.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ data_stages:
         shuffle_files: false
 """,
     reads_labels=False,
-    resumes="goes on exactly: consumed_train_samples counts sequences of all ranks",
+    resumes="resumes exactly: consumed_train_samples counts sequences of all ranks",
 )

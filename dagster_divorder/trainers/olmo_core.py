@@ -1,8 +1,8 @@
 """OLMo-core: NumpyFSLDataLoader over fixed-length rows.
 
 An epoch, from 1, is a permutation of the rows by PCG64(seed + epoch), or an index file in work_dir. Each epoch's
-incomplete last batch is dropped; the export's index files begin the next epoch with it. Ranks share out a finished
-batch and workers take whole batches in turn, so neither changes the content of a batch.
+incomplete last batch is dropped; the export's index files put it at the start of the next epoch. Ranks share finished
+batches, and workers take whole batches in turn, so neither changes a batch's content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def _default(reading: Reading) -> Rows:
-    """Without index files: every epoch has the rows of one."""
+    """Without index files: every epoch has the rows of one epoch."""
 
     def order(epoch: int) -> Rows:
         rows = np.arange(reading.rows)
@@ -26,7 +26,7 @@ def _default(reading: Reading) -> Rows:
 
 
 def _best(reading: Reading) -> Rows:
-    """Stored epochs are index files, which give the plan's batches one after another."""
+    """Stored epochs are index files, which list the plan's batches one after another."""
     if reading.stored_epochs and reading.rows >= reading.batch:
         return consecutive(np.arange(reading.length), reading.batch)
     return _epochs(reading.epochs, lambda epoch: np.arange(reading.rows), reading.batch)
@@ -57,5 +57,5 @@ data_loader = NumpyDataLoaderConfig(
     work_dir="{path}",  # where they are
 )
 """,
-    resumes="goes on exactly: tokens_processed counts tokens of all ranks",
+    resumes="resumes exactly: tokens_processed counts tokens of all ranks",
 )

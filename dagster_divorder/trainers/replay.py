@@ -1,4 +1,4 @@
-"""How much of an order a trainer keeps: its global batches, compared with the plan's.
+"""How much of an order a trainer keeps: compares its global batches with the plan's.
 
 Positions count sequences in the plan's order: position e * S + i is place i of epoch e.
 """
@@ -16,14 +16,14 @@ from dagster_divorder.trainers.compare import Kept, compare
 from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
 
 ONE_RANK = {"world_size": 1, "workers": 1}
-"""Settings of `exports` with which rows lie in the order of training."""
+"""Settings of `exports` that store rows in the order of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """Properties of an export that decide how it is read: sequences S of an epoch, epochs, tokens of a sequence,
-    sequences of a global batch, rows of each file. layout: the `world_size`, `micro_batch` and `workers` for which its
-    rows lie (`rows_for_contiguous_ranks`); empty for the order of training."""
+    sequences of a global batch, rows of each file. layout: the `world_size`, `micro_batch` and `workers` that its rows
+    are laid out for (`rows_for_contiguous_ranks`); empty for the order of training."""
 
     path: str
     prefix: str
@@ -59,7 +59,7 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Rows in all files, where they hold every epoch."""
+        """Rows in all files, if these hold every epoch."""
         total, step = self.sequences * self.epochs, math.prod(self.layout.values())
         return total // step * step
 
@@ -76,18 +76,18 @@ class Shape:
         workers: int | None = None,
         nodes: int | None = None,
     ) -> Reading:
-        """How a trainer reads it. None: as the rows lie, else two ranks, since a single one may keep an order that more
-        lose.
+        """How a trainer reads the export. Defaults for None: the layout's numbers; without a layout two ranks, because
+        a single rank may keep an order that several lose.
 
         Raises:
-            InputError: as `Reading`; for example, world size and micro-batch do not divide the batch.
+            InputError: see `Reading`; for example, world size and micro-batch do not divide the batch.
         """
-        # With another world size than that of the layout, the rest of the layout is no default either.
+        # If the world size differs from the layout's, the rest of the layout is no default either.
         laid = self.layout if world_size in (None, self.layout.get("world_size")) else {}
         usual = {"world_size": math.gcd(self.batch, 2), "micro_batch": 1, "workers": 0, "nodes": 1, **laid}
         asked = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
         return Reading(
-            # A layout may leave rows out, so that the export counts as one epoch of the rest.
+            # A layout may leave rows out; the export then counts as one epoch of the other rows.
             rows=self.rows if self.layout else self.sequences,
             epochs=1 if self.layout else self.epochs,
             stored_epochs=True,
@@ -99,8 +99,8 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way in which a trainer reads a plan. lines: with its lines of configuration, else with its defaults. layout: of
-    the export; None is the present one, empty the order of training. read: positions, int64 (batches, B), -1 for
+    """One way in which a trainer reads a plan. lines: with our configuration lines, else with its defaults. layout: of
+    the export; None for the present one, empty for the order of training. read: positions, int64 (batches, B), -1 for
     nothing."""
 
     lines: bool
@@ -110,7 +110,7 @@ class Way:
 
     @property
     def needs(self) -> str:
-        """The necessary settings, in words."""
+        """The required settings, in words."""
         layout = "" if self.layout is None else export_keys(self.layout)
         lines = "its lines" if self.lines else ""
         return ", and ".join(filter(None, (layout, lines))) or "nothing set"
@@ -118,9 +118,9 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What a trainer keeps of a plan: with its defaults (`default`), in the best way for this export (`here`) and for
-    any layout of it (`best`). Each keeps at least as much as the one before. Of equally good ways `here` and `best` are
-    those that need the fewest settings."""
+    """How much of a plan a trainer keeps: with its defaults (`default`), at best with this export (`here`), and at best
+    with any layout (`best`). Each keeps at least as much as the one before. Of equally good ways, `here` and `best`
+    need the fewest settings."""
 
     trainer: Trainer
     reading: Reading
@@ -128,7 +128,7 @@ class Replay:
     here: Way
     best: Way
     lines: str | None
-    """The trainer's configuration for `best`; None where the defaults are best and the lines would lose the order."""
+    """The trainer's configuration for `best`; None if the defaults are best and the lines would lose the order."""
 
 
 def export_keys(layout: Mapping[str, int]) -> str:
@@ -137,7 +137,7 @@ def export_keys(layout: Mapping[str, int]) -> str:
 
 
 def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
-    """Replay a trainer's sampler over an export; asked: see `Shape.reading`.
+    """Replays a trainer's sampler over an export. asked: see `Shape.reading`.
 
     Raises:
         InputError: see `Shape.reading`.
@@ -173,7 +173,7 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
 
 
 def _better(one: Way, other: Way) -> Way:
-    """The way that keeps more; the first where both are equal."""
+    """The way that keeps more; the first if both are equal."""
     first, second = (
         (way.kept.in_order, way.kept.kept, -way.kept.never_read, -way.kept.repeated) for way in (one, other)
     )
@@ -181,7 +181,7 @@ def _better(one: Way, other: Way) -> Way:
 
 
 def _layouts(export: Shape, trainer: Trainer, reading: Reading) -> list[Mapping[str, int]]:
-    """Other layouts of an export for a trainer: the order of training, and those for its ranks."""
+    """Other layouts of an export for a trainer: the order of training, and layouts for its ranks."""
     layouts: list[Mapping[str, int]] = [{}]
     if trainer.contiguous_ranks:
         ranks = {"world_size": reading.world_size, "micro_batch": reading.micro_batch}

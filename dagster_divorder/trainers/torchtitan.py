@@ -1,7 +1,7 @@
 """torchtitan's HuggingFaceTextDataLoader over a map-style dataset.
 
-Each rank reads a contiguous slice of the rows, and shuffles it from the second pass on. Every worker reads the whole
-slice of its rank, so W ranks of n workers read each row n times: keep num_workers = 0.
+Each rank reads a contiguous slice of the rows and shuffles it from the second pass on. Every worker reads its rank's
+whole slice, so with n workers each row is read n times: keep num_workers = 0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """torchtitan's HuggingFaceTextDataLoader over a streaming dataset.
 
-It splits as `datasets` does (hf_streaming), and its second pass calls set_epoch, which reorders the files. A dataset
-of one source has no files to share or reorder: each rank reads every W-th row, and a batch is consecutive.
-Known weakness: the workers of a loader share the epoch's number, and a fast worker may set it before another has read
-it. From the second pass on several workers may then read the files in an order that no model predicts.
+The dataset is split as in `datasets` (hf_streaming), and its second pass calls set_epoch, which reorders the files. A
+dataset of one source has no files to share or reorder: each rank reads every W-th row, and a batch is consecutive.
+Known weakness: a loader's workers share the epoch's number, and a fast worker may set it before another has read it.
+From the second pass on, several workers may then read the files in an unpredictable order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAINER = Trainer(
     lines="""\
 DATASETS["plan"] = DatasetConfig(
     path="{path}",
-    # One source whatever the number of files, so that no rank takes files for itself.
+    # One source whatever the number of files, so that ranks share all files.
     loader=lambda path: IterableDataset.from_generator(
         load_dataset, gen_kwargs=dict(path="parquet", data_dir=path, split="train", streaming=True)
     ),

@@ -1,8 +1,8 @@
 """torchtune's recipes: DistributedSampler under a StatefulDataLoader that drops incomplete batches.
 
-Micro-batches that do not fill a step at an epoch's end are added to the first step of the next one, unless
-`max_steps_per_epoch` ends the epoch before them. `packed` fills rows in the order of the records, so that a batch holds
-another number of them.
+Micro-batches that do not fill a step at an epoch's end are added to the next epoch's first step, unless
+`max_steps_per_epoch` ends the epoch before. `packed` fills rows in the order of the records, so a batch holds another
+number of records.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ batch_size: {micro_batch}
 gradient_accumulation_steps: {accumulation}
 max_steps_per_epoch: {steps}
 """,
-    resumes="its state counts a rank's own rows, so twice as many ranks go on at twice the place",
+    resumes="its state counts a rank's own rows, so twice as many ranks resume at twice the position",
 )

@@ -24,12 +24,12 @@ CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
 """Forms of records that trainers of conversations read."""
 
 MAX_WORKERS = 1024
-"""Loader processes of a rank. A larger number is a mistake, and each costs a model time and memory."""
+"""Most loader processes of a rank. A larger number is a mistake, and each process costs the model time and memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How an export is read. What it says of sequences holds for the records of a curated output, too."""
+    """How an export is read. For a curated output, records take the place of sequences."""
 
     rows: int
     """Rows of one epoch."""
@@ -37,9 +37,9 @@ class Reading:
     """Sequences of a global batch, over all ranks and accumulated steps."""
     epochs: int = 1
     stored_epochs: bool = False
-    """The export holds every epoch, as copies or as an index: the trainer goes through it once, and row e * rows + i is
-    row i of epoch e. Otherwise it holds one epoch, and the trainer begins again. `default` of a trainer that reads an
-    index (Megatron, OLMo-core) uses no index, and numbers the rows of one epoch."""
+    """Whether the export holds every epoch, as copies or as an index. If so, the trainer passes through it once, and
+    row e * rows + i is row i of epoch e. If not, it holds one epoch, and the trainer starts it again. `default` of a
+    trainer that reads an index (Megatron, OLMo-core) uses no index and numbers the rows of one epoch."""
     world_size: int = 1
     """Data-parallel ranks."""
     micro_batch: int = 1
@@ -49,7 +49,7 @@ class Reading:
     nodes: int = 1
     """Machines that the ranks are spread over."""
     files: tuple[int, ...] = ()
-    """Rows of each file of the export, for trainers that share out files; empty stands for one file."""
+    """Rows of each file of the export, for trainers that share files among ranks; empty means one file."""
     seed: int = 0
     """Seed of the trainer's own shuffling."""
 
@@ -66,8 +66,8 @@ class Reading:
         if self.batch % step:
             raise InputError(
                 f"A batch of {self.batch} sequences is not a whole number of steps of {self.world_size} ranks x "
-                f"{self.micro_batch} sequences: choose a world size and a micro-batch whose product, now {step}, "
-                "divides the batch"
+                f"{self.micro_batch} sequences: choose a world size and a micro-batch with a product, now {step}, "
+                f"that divides the batch"
             )
         if self.world_size % self.nodes:
             raise InputError(
@@ -86,38 +86,39 @@ class Reading:
 
     @property
     def passes(self) -> int:
-        """Times that the trainer goes through the export."""
+        """Passes of the trainer through the export."""
         return 1 if self.stored_epochs else self.epochs
 
     @property
     def steps(self) -> int:
-        """Whole global batches in all epochs together."""
+        """Whole global batches over all epochs."""
         return self.rows * self.epochs // self.batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A trainer, and two ways in which it reads an export: with its defaults, and so that it keeps the order."""
+    """A trainer, and two ways in which it reads an export: with its defaults, and keeping the order."""
 
     name: str
     title: str
     formats: tuple[str, ...] = ()
-    """Names of the export formats that it reads, best first."""
+    """Names of the export formats that the trainer reads, best first."""
     forms: tuple[str, ...] = ()
-    """Forms of records (`input.format`) that it tokenises itself. It reads them from the curated output, in place of
-    an export: a row is a record."""
+    """Forms of records (`input.format`) that the trainer tokenises itself. It reads them from the curated output
+    instead of an export: a row is a record."""
     default: Callable[[Reading], Rows]
     best: Callable[[Reading], Rows]
-    """With `lines` in its configuration, which may set the number of workers."""
+    """The batches with `lines` in the trainer's configuration, which may set the number of workers."""
     lines: str
-    """Lines of its configuration for `best`, a format string; see `configuration`."""
+    """Lines of the trainer's configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """Effect of a resume at another world size."""
     reads_labels: bool = True
-    """Labels of an export with a loss mask reach its loss; else it makes them of the ids, and trains on every token."""
+    """Whether an export's loss mask reaches the trainer's loss. If not, it makes labels from the ids and trains on
+    every token."""
     contiguous_ranks: bool = False
-    """With `best` each rank reads a contiguous part of the export, whose rows have to lie by
-    `rows_for_contiguous_ranks`; they are numbered in that layout."""
+    """Whether with `best` each rank reads a contiguous part of the export. Rows must then be laid out by
+    `rows_for_contiguous_ranks`, and are numbered in this layout."""
 
     def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
         """The lines for `best`. prefix: of the names of the export's files. sequence_length: tokens of a row."""
@@ -138,32 +139,32 @@ class Trainer:
 
 
 def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
-    """Rows in the order read by all ranks together, (n,) -> (batches, B). drop_last: drop an incomplete last batch,
-    else fill it up with -1."""
+    """Rows in the order of reading over all ranks, (n,) -> (batches, B). drop_last: drop an incomplete last batch
+    instead of filling it up with -1."""
     if not drop_last:
         order = np.append(order, np.full(-order.size % batch, -1))
     return order[: order.size // batch * batch].reshape(-1, batch)
 
 
 def one_after_another(reading: Reading) -> Rows:
-    """The rows as they lie, pass after pass: (batches, B)."""
+    """The rows in stored order, pass after pass: (batches, B)."""
     return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
 
 
 def pass_by_pass(reading: Reading) -> Rows:
-    """The rows as they lie; each pass drops its incomplete last batch: (batches, B)."""
+    """The rows in stored order; each pass drops its incomplete last batch: (batches, B)."""
     return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
 
 
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
-    """The rows of each of W ranks -> (batches, B). Ends where the first rank has no whole micro-batch left."""
+    """The rows of each of W ranks -> (batches, B). Ends when the first rank has no whole micro-batch left."""
     steps = min(len(stream) for stream in streams) // reading.micro_batch
     cut = [stream[: steps * reading.micro_batch].reshape(steps, reading.micro_batch) for stream in streams]
     return consecutive(np.stack(cut, axis=1).reshape(-1), reading.batch)
 
 
 def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
-    """The rows of each worker of a rank -> (n,) in the order in which the rank gets them.
+    """The rows of each worker of a rank -> (n,) in the rank's order.
 
     A PyTorch DataLoader takes a micro-batch from each worker in turn, and skips finished workers. A worker's incomplete
     last micro-batch is dropped.
@@ -178,7 +179,7 @@ def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, w
     the order, int64 (n,). With it step i of all ranks reads the rows [i W b, (i + 1) W b) of the order.
 
     The file is W slices of `workers` slices (0 counts as 1), and a rank takes a micro-batch from each of its workers
-    in turn. n is the largest multiple of W * b * workers up to `rows`: the last `rows` - n rows are left out, since
+    in turn. n is the largest multiple of W * b * workers up to `rows`: the last `rows` - n rows are left out, because
     slices of unequal length would shift all others.
     """
     turn = max(workers, 1)
@@ -188,7 +189,7 @@ def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, w
 
 
 def torch_permutation(rows: int, seed: int) -> Rows:
-    """A permutation (rows,) of torch's generator, as its samplers draw it."""
+    """A permutation (rows,) from torch's generator, as its samplers draw it."""
     import torch
 
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).numpy()

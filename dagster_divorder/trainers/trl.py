@@ -1,9 +1,9 @@
-"""TRL's trainers, which sample as the Hugging Face Trainer does; GRPO's has a sampler of its own.
+"""TRL's trainers: they sample as the Hugging Face Trainer does, except GRPO's, which has its own sampler.
 
-SFTTrainer reads the rows of an export. Two of its settings change them: packing makes other rows of them, and
-max_length cuts them. The others read the records of a curated output, and max_length leaves records out, which shifts
-every batch behind them. KTOTrainer takes pairs apart, 1,000 at a time: their chosen answers come first, then the
-rejected ones. So it is modelled for records with a `label` only.
+SFTTrainer reads the rows of an export. Two settings change the rows: packing makes other rows, and max_length cuts
+them. The other trainers read the records of a curated output, and max_length drops records, which shifts every later
+batch. KTOTrainer splits pairs, 1,000 at a time: chosen answers come first, then the rejected ones. So its model covers
+only records with a `label`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Pictures: numbers in, a figure out. Nothing here reads a corpus or decides anything."""
+"""Pictures: numbers in, a figure out. Modules here read no corpus and decide nothing."""

@@ -1,4 +1,4 @@
-"""Answers of commands: lines and tables for people, and the same as data for programs."""
+"""Answers of commands: lines and tables for people, and the same content as data for programs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TextTable:
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether a column holds numbers only, by column."""
+        """Column -> whether it holds only numbers."""
         return [all(NUMERIC.match(row[name]) for row in self.rows) for name in self.rows[0]]
 
     def markdown(self) -> str:
@@ -51,7 +51,7 @@ class TextTable:
             return ""
         rules = ["--:" if numeric else "---" for numeric in self.numeric]
         lines = [tuple(self.rows[0]), rules, *(tuple(row.values()) for row in self.rows)]
-        # Names of traits may hold any character.
+        # Trait names may contain any character.
         return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
     def _repr_html_(self) -> str:
@@ -70,7 +70,7 @@ class TextTable:
 
 
 class AsTable:
-    """An object that prints as a table, also in a notebook."""
+    """An object that prints as a table, also in notebooks."""
 
     __slots__ = ()
 
@@ -90,8 +90,8 @@ Part = str | Line | TextTable
 
 @dataclass(frozen=True)
 class Answer:
-    """parts: lines and tables for people, in their order; empty lines separate them. data: the same for JSON. passed:
-    result of a command that tests something. ran: the stages that were run for it, and their settings."""
+    """parts: lines and tables for people, in order; empty lines separate them. data: the same for JSON. passed: result
+    of a command that tests something. ran: the stages run for the answer, and their settings."""
 
     parts: Sequence[Part]
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -103,8 +103,8 @@ class Answer:
 
 
 def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = False) -> str:
-    """The parts below each other, at most `width` characters wide: text breaks between words, cells of a table fold.
-    Lines that begin with a space stay whole, so that people can copy code. Characters that would move a cursor become
+    """The parts below each other, at most `width` characters wide: text breaks between words, table cells fold. Lines
+    that begin with a space are not broken, so that people can copy code. Characters that would move a cursor become
     escapes."""
     from rich import box
     from rich.console import Console
@@ -117,6 +117,7 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
         width=width,
         force_terminal=colour,
         color_system="standard" if colour else None,
+        force_jupyter=False,  # else it shows the text in a notebook, and writes nothing
         highlight=False,
         legacy_windows=False,
     )
@@ -140,7 +141,7 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
             text, tone = part if isinstance(part, Line) else (part, "")
             shown = printable(text)
             if not text.startswith(" "):
-                # Long words stay whole, so that people can copy paths.
+                # Long words are not broken, so that people can copy paths.
                 shown = "\n".join(
                     textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
                     for line in shown.split("\n")

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CURVE = 300
-"""Points of a curve, at most."""
+"""Most points of a curve."""
 K_TICKS = 8
 NAMED = 20
-"""The largest clusters that a map names, if their names find room beside larger ones."""
+"""Number of largest clusters that a map names, if there is room beside larger clusters' names."""
 ARROW_FROM = 8.0
-"""Differences above so many times the median become arrows at the edge."""
+"""Differences above this many times the median become arrows at the edge."""
 LINES_APART = (0.0, 1.3, -1.3)
-"""Places of a name in lines above the middle of its cluster; it takes the first free one."""
+"""Candidate places of a name, in lines above its cluster's middle; the first free place is used."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ MOVED = Series("moved by the schedule", "original", dashed=True)
 
 
 def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float) -> None:
-    """Distinct clusters in every sequence: the mean of neighbouring sequences, and a band from the fewest to the most.
+    """Distinct clusters in every sequence: the mean of neighbouring sequences, and a band from fewest to most.
 
-    orders: by name. top: the most in any of the charts that stand together.
+    orders: by name. top: the most in any chart beside this one.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -86,8 +86,8 @@ def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float
 
 
 def along(axes: Axes, lines: Iterable[Line], *, log: bool = False, top: float | None = None) -> None:
-    """Lines along the dataset, each thinned to CURVE points; a logarithmic scale leaves out zeros. top: the end of a
-    scale that begins at 0."""
+    """Lines along the dataset, each thinned to CURVE points; a logarithmic scale omits zeros. top: end of a scale that
+    begins at 0."""
     any_points = False
     for at, values, series in lines:
         points = np.flatnonzero(values > 0) if log else np.arange(len(values))
@@ -102,7 +102,7 @@ def along(axes: Axes, lines: Iterable[Line], *, log: bool = False, top: float | 
 
 
 def drift(axes: Axes, feature: Drift) -> None:
-    """Distance of each tenth of training from the whole, over the band of nine in ten of the shuffles' tenths."""
+    """Distance of each tenth of training from the whole, over a band that holds 90 % of the shuffles' tenths."""
     axes.axhspan(*feature.shuffled_along, color=COLOURS["shuffled"], alpha=0.25, linewidth=0)
     middles = 100 * (np.arange(TENTHS) + 0.5) / TENTHS
     axes.plot(middles, feature.along, color=COLOURS["sequences"], marker="o", markersize=4)
@@ -112,8 +112,8 @@ def drift(axes: Axes, feature: Drift) -> None:
 
 
 def schedule(axes: Axes, curves: Mapping[str, Any]) -> None:
-    """The rank of the score along training: asked, what can be had, and what is had, with the band from the 10th to the
-    90th percentile. curves: of a scale of the stage `schedule`."""
+    """The rank of the score along training: asked, achievable and achieved, with the band from the 10th to the 90th
+    percentile. curves: of a scale of the stage `schedule`."""
     at, values = 100 * np.asarray(curves["progress"]), {name: _known(curves[name]) for name in curves}
     line = SERIES["sequences"].line
     axes.fill_between(at, values["low"], values["high"], color=line["color"], alpha=0.18, linewidth=0)
@@ -135,8 +135,8 @@ def score(axes: Axes, curves: Mapping[str, Any]) -> None:
 
 def at_points(axes: Axes, tenths: Mapping[str, Any], top: float) -> None:
     """TV of batches to a trait's mix at their point of the schedule, in order and shuffled in windows, and how far the
-    schedule moves that mix, %, in tenths of training. tenths: of a trait, from a scale of the stage `schedule`. top: of
-    all charts that stand together, a share."""
+    schedule moves this mix, %, in tenths of training. tenths: of a trait, from a scale of the stage `schedule`. top:
+    the largest share in any chart of the row."""
     middles = 100 * (np.arange(TENTHS) + 0.5) / TENTHS
     for name, series in (("moved", MOVED), ("shuffled", WINDOWS), ("batch", SERIES["sequences"])):
         axes.plot(middles, 100 * _known(tenths[name]), marker="o", markersize=3, **series.line)
@@ -145,13 +145,13 @@ def at_points(axes: Axes, tenths: Mapping[str, Any], top: float) -> None:
 
 
 def _known(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """Values with NaN for None, which charts leave out."""
+    """Values with NaN for None, which charts omit."""
     return np.array(values, np.float64)
 
 
 def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, high: float) -> None:
-    """Lengths of the documents along an order: five rising quantiles in slices of the dataset, (C, 5), with the middle
-    one as a line. low, high: of all charts that stand together."""
+    """Lengths of the documents along an order: five rising quantiles in slices of the dataset, (C, 5), the middle one
+    as a line. low, high: over all charts of the row."""
     from matplotlib.ticker import LogLocator
 
     colour = COLOURS[SERIES[name].colour]
@@ -168,8 +168,8 @@ def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, h
 
 
 def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Mean silhouette against the number of clusters, with the standard deviation of the fits, over a band of values as
-    good as the best. rows: the table of k_calibration, by rising `k`."""
+    """Mean silhouette against the number of clusters, with the standard deviation of the fits, over a band of values
+    close to the best. rows: the table of k_calibration, by rising `k`."""
     values = [row["silhouette"] for row in rows]
     axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
     axes.errorbar(
@@ -208,9 +208,9 @@ def documents_map(
     *,
     outlined: bool = True,
 ) -> None:
-    """Documents at their places xy (n, 2) in the colours of their clusters, RGB (K, 3), with names of the largest.
+    """Documents at their places xy (n, 2), in their clusters' colours, RGB (K, 3), with the largest clusters' names.
 
-    Points are drawn in the given order, so that no cluster lies over another; in an SVG drawing they are one picture.
+    Points are drawn in the given order, so that no cluster covers another; in an SVG drawing they are one picture.
     outlined: names have a white outline, which turns text into shapes; in a page the style sheet outlines them.
     """
     axes.set_axis_off()
@@ -224,7 +224,7 @@ def documents_map(
 def _draw_names(
     axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str], outlined: bool
 ) -> None:
-    """Names of the largest clusters, each at the document nearest to the middle of its cluster."""
+    """Names of the largest clusters, each at the document nearest to its cluster's middle."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.patheffects import withStroke
 
@@ -249,7 +249,7 @@ def _draw_names(
             path_effects=[withStroke(linewidth=3, foreground="white")] if outlined else [],
         )
         box = text.get_window_extent(renderer)
-        # Moves a name that sticks out to the left or right back inside.
+        # Moves a name that sticks out at the left or right back inside.
         aside = max(0.0, inside.x0 - box.x0) - max(0.0, box.x1 - inside.x1)
         for lines in LINES_APART:
             text.set_position((72.0 / figure.dpi * aside / size, lines))
@@ -264,7 +264,7 @@ def _draw_names(
 def cluster_legend(
     figure: Figure, names: Sequence[str], sizes: NDArray[Any], sides: tuple[float, float], top: float
 ) -> None:
-    """A row of names of the largest clusters, each behind its colour, as many as fit. names, sizes: by cluster. sides,
+    """A row of the largest clusters' names, each after its colour, as many as fit. names, sizes: by cluster. sides,
     top: shares of the figure's width and height."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -315,7 +315,7 @@ def shapes(
     axes: Axes, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], measure: str, unit: float
 ) -> None:
     """A row for each shape of schedules, the first on top: a measure with windows shuffled and with windows ordered,
-    joined by a line. measure: its name in the rows; unit: what it is multiplied by."""
+    joined by a line. measure: its name in the rows; unit: its factor."""
     for at, pair in enumerate(pairs):
         values = [unit * row[measure] for row in pair]
         axes.plot(values, [at, at], color=COLOURS["rule"], linewidth=3, zorder=1)
@@ -345,7 +345,7 @@ def _log_axis(axes: Axes) -> None:
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    # matplotlib replaces fewer than two ticks by many that touch.
+    # matplotlib replaces fewer than two ticks with many that touch.
     subs = (1.0, 3.0) if high >= 10 * low else (1.0, 2.0, 5.0)
     axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -395,7 +395,7 @@ def training_losses(axes: Axes, orders: Sequence[Mapping[str, Any]], epochs: int
     curves = [np.asarray(order["losses"], np.float64) for order in orders]
     for line, losses in zip(trained_lines([order["order"] for order in orders]), curves, strict=True):
         axes.plot(epochs * (np.arange(len(losses)) + 0.5) / len(losses), losses, **line)
-    # The high losses of the first steps would leave no room for the rest.
+    # The first steps' high losses would leave no room for the rest.
     axes.set_ylim(0.98 * np.nanmin(np.concatenate(curves)), np.nanquantile(np.concatenate(curves), 0.96))
     axes.set_xlabel("epochs")
 
@@ -416,9 +416,9 @@ def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]], figure: str) ->
 def heldout_differences(
     axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Held-out loss less that of shuffled sequences with its interval, an order a mark: the mean over sources first,
-    then each source. Orders off the scale of the others become arrows at the edge. rows, sources: `orders` and
-    `sources` of `stages.evidence.training_evidence`."""
+    """Held-out loss less shuffled sequences' loss, with its interval, a mark an order: the mean over sources first,
+    then each source. Orders outside the others' scale become arrows at the edge. rows, sources: `orders` and `sources`
+    of `stages.evidence.training_evidence`."""
     groups = ["all", *dict.fromkeys(row["source"] for row in sources)]
     marks: list[tuple[NDArray[np.float64], dict[str, Any]]] = []
     for order, line in zip(rows, trained_lines([row["order"] for row in rows]), strict=True):
@@ -446,7 +446,7 @@ def heldout_differences(
 
 
 def stable_ranks(axes: Axes, layers: Sequence[Mapping[str, Any]]) -> None:
-    """Stable rank of the gradient of every weight matrix at the end of training, less that of shuffled sequences."""
+    """Stable rank of every weight matrix's gradient at the end of training, less shuffled sequences' rank."""
     matrices = list(dict.fromkeys(row["matrix"] for row in layers))
     ends = {(row["matrix"], row["order"]): float(row["ranks"][-1] or np.nan) for row in layers}
     names = list(dict.fromkeys(row["order"] for row in layers))

@@ -1,6 +1,6 @@
-"""Shapes of schedules side by side on one plan, in sentences and a picture.
+"""Shapes of schedules compared on one plan, in sentences and a picture.
 
-rows: of `stages.evidence.curriculum_comparison`, two a shape: windows shuffled, and windows ordered as the plan is.
+rows: of `stages.evidence.curriculum_comparison`, two a shape: windows shuffled, and windows ordered like the plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
-    """A sentence each: what ordered windows keep beside shuffled ones, and what the shapes differ in."""
+    """Sentences: what ordered windows keep against shuffled ones, and how the shapes differ."""
     if not rows:
         return ["No sequence is left to order along a schedule."]
     beside, nearer = pairs(rows), []
@@ -41,13 +41,13 @@ def conclusions(rows: Sequence[Row]) -> list[str]:
     more = "".join(f", of {name} {times}" for name, times in others)
     sentences = [
         f"With windows {beside[0][1]['windows']}, batches are {times_as_near} times as near the mix of {trait} at "
-        f"their point as with windows shuffled{more}."
+        f"their point as with shuffled windows{more}."
     ]
     ordered = [ours for _, ours in beside]
     followed, kept = (sorted(ordered, key=lambda row: row[name]) for name in (OFF, CORPUS))
     sentences.append(
-        f"Nearest its schedule is {followed[0]['shape']}, {fixed(followed[0][OFF], 3)} of the ranking off; farthest "
-        f"{followed[-1]['shape']}, {fixed(followed[-1][OFF], 3)}."
+        f"{followed[0]['shape']} is nearest its schedule, {fixed(followed[0][OFF], 3)} of the ranking off; "
+        f"{followed[-1]['shape']} is farthest, {fixed(followed[-1][OFF], 3)}."
     )
     sentences.append(
         f"Batches are nearest the corpus's own mix of topics with {kept[0]['shape']}, {points(kept[0][CORPUS])} % off; "
@@ -75,11 +75,11 @@ def in_short(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def meanings() -> list[str]:
-    """What the columns of `in_short` are."""
+    """The meanings of the columns of `in_short`."""
     return [
         f"rank off: {MEASURES[OFF].meaning}",
         f"there: {MEASURES[AT_POINT + TRAIT].meaning.replace(TRAIT, 'a trait')}",
-        "corpus: the same for the corpus's own mix of topics, which the schedule leaves",
+        "corpus: the same for the corpus's own mix of topics, which the schedule leaves on purpose",
     ]
 
 

@@ -1,7 +1,7 @@
-"""Colours and typeface of all pictures, and matplotlib figures as PNG files or as SVG inside a page.
+"""Colours and typeface of all pictures, and matplotlib figures as PNG files or as SVG in a page.
 
-Guarantee: the same numbers give the same bytes (one machine, its typefaces, one matplotlib), whatever the user's style;
-matplotlib's global state stays as it was.
+Guarantee: the same numbers give the same bytes (same machine, typefaces and matplotlib), whatever the user's style;
+matplotlib's global state is unchanged.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ COLOURS = {
     "sequences": "#04345c",
     "surface": "#fefefe",
 }
-"""People tell them apart with any colour vision, and in grey. In a page each becomes the style sheet's variable of that
-name, so that one drawing serves light, dark and print."""
+"""Distinguishable with any colour vision, and in grey. In a page each becomes the style sheet's variable of this name,
+so that one drawing serves light, dark and print."""
 
 DPI = 100
 SHADES, POINT_SHADES = 255, 64
@@ -49,7 +49,7 @@ GOLDEN = (5.0**0.5 - 1.0) / 2.0
 OTHERS = (0.62, 0.63, 0.65)
 """RGB of the clusters that share a colour."""
 
-# Typefaces for scripts that matplotlib's own lacks; used if installed.
+# Typefaces for scripts that matplotlib's own typeface lacks; used if installed.
 OTHER_SCRIPTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans CJK TC", "Noto Sans SC", "Noto Sans JP"),
     *("Noto Sans KR", "Noto Sans TC", "Source Han Sans SC", "Source Han Sans", "WenQuanYi Zen Hei"),
@@ -77,7 +77,7 @@ _STYLE: Any = {
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
     "axes.titlepad": 9,
-    # Its usual place; without it matplotlib measures all labels of an axis.
+    # The label's usual place; without it matplotlib measures all labels of an axis.
     "axes.titley": 1.0,
     **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
     "grid.color": COLOURS["rule"],
@@ -93,7 +93,7 @@ _STYLE: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's defaults and ours, whatever the user has set; restores the user's afterwards. Letters that no
+    """matplotlib's defaults and ours, whatever the user has set; restores the user's style afterwards. Letters that no
     installed typeface has become boxes without warnings; see `drawable`."""
     import matplotlib as mpl
 
@@ -123,7 +123,7 @@ def _letters(families: tuple[str, ...]) -> frozenset[int]:
 
 
 def drawable(names: Sequence[str], noun: str = "cluster") -> tuple[list[str], str]:
-    """(names by label for a picture, a note or ""): a name with letters that no installed typeface has becomes the noun
+    """(names by label for a picture, a note or ""). If no installed typeface has a name's letters, it becomes the noun
     and its label, and the note names the scripts."""
     letters = _letters(_installed())
     lacking = {
@@ -143,7 +143,7 @@ def drawable(names: Sequence[str], noun: str = "cluster") -> tuple[list[str], st
 def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colours: bool = False) -> bytes:
     """A PNG file of width x height pixels on white.
 
-    few_colours: at most SHADES colours, which takes a third of the bytes for a picture of many points.
+    few_colours: at most SHADES colours; a picture of many points then takes a third of the bytes.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -169,7 +169,7 @@ def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
 
 
 def stamped(file: bytes, line: str) -> bytes:
-    """A PNG file with a line of text below the picture, which names its output."""
+    """A PNG file with a line of text below the picture that names its output."""
     import PIL.Image
 
     image = PIL.Image.open(io.BytesIO(file))
@@ -181,7 +181,7 @@ def stamped(file: bytes, line: str) -> bytes:
 
 
 def with_below(file: bytes, lower: bytes) -> bytes:
-    """A PNG file with another one of its width below, in the colours of the first."""
+    """A PNG file with another of the same width below, in the first one's colours."""
     import PIL.Image
 
     images = [PIL.Image.open(io.BytesIO(each)) for each in (file, lower)]
@@ -203,7 +203,7 @@ def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> M
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         draw(figure)
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        # The resolution of points, which are a picture inside the drawing.
+        # The resolution of the points' picture inside the drawing.
         figure.savefig(file, format="svg", dpi=144, metadata=metadata)
     return Markup(f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">') + Markup(
         _for_the_page(name, file.getvalue())
@@ -214,7 +214,7 @@ def _for_the_page(name: str, text: str) -> str:
     """The content of an SVG file without its opening tag and global style."""
     text = text[text.index("</style>") :]
     text = text[text.index("</defs>") + len("</defs>") :]
-    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # groups are numbered in every drawing alike
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # every drawing numbers its groups alike
     text = re.sub(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)', f"{name}-", text).replace("xlink:href", "href")
     text = re.sub(r"(?<=data:image/png;base64,)[^\"]*", _in_few_shades, text)
     text = re.sub(r'(?<= d=")[^"]*', _shortened, text)
@@ -278,7 +278,7 @@ def indexed(values: NDArray[np.integer], palette: NDArray[np.floating]) -> Image
 
 def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
     """The values of a mix along an order, (C, J), sorted by the mean place of their tokens, int64 (J,), so that values
-    that lie together become neighbours."""
+    at nearby places become neighbours."""
     total = mix.sum(axis=0, dtype=np.float64)
     moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
     return np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")

@@ -1,4 +1,4 @@
-"""The measures of an order that people see: one registry, and tables of it."""
+"""The measures of an order that people see: one registry, and tables from it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Figures = Diversity | Mapping[str, Any]
 """The measures of an order, as `core.measure` gives them, or as its `to_dict`."""
 BATCHES = ("batch_shares", "cluster")
 TRAIT = "TRAIT"
-"""Stands for the name of a trait in the measure of each trait other than the clusters."""
+"""Placeholder for a trait's name in measures of traits other than the clusters."""
 OF_TRAIT = "batch TV of "
 AT_POINT = "TV there of "
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure on all surfaces.
+    """One measure, the same everywhere.
 
     show: text of a stored figure, in the unit. meaning: one line for newcomers. path: to its figure in `Diversity`;
-    measures without one come from elsewhere. unit: "" where values have none, or `show` writes it. better: "more" or
+    measures without a path come from elsewhere. unit: "" if values have none, or `show` writes it. better: "more" or
     "less".
     """
 
@@ -36,13 +36,13 @@ class Measure:
     better: str = "less"
 
     def figure(self, figures: Figures) -> float | None:
-        """The figure of an order to be stored; None for batches of a corpus that is smaller than one."""
+        """The figure of an order, to be stored; None for batches of a corpus smaller than a batch."""
         value: float | None = at(figures, self.path)
         too_small = not at(figures, (*BATCHES, "windows")) or at(figures, (*BATCHES, "partial"))
         return None if too_small and any(key.startswith("batch") for key in self.path) else value
 
     def of_trait(self, trait: str) -> Measure:
-        """The measure of each trait, for one of them, whose name may be any text."""
+        """The measure for one trait; its name may be any text."""
         shown = clip(trait)
         return replace(
             self,
@@ -67,7 +67,7 @@ class Measure:
         return None if stored is None else units * stored
 
     def compared(self, ours: float | None, shuffled: float | None) -> str:
-        """`2.2 times better`, `1.5 times worse` or `as shuffled`; a dash if a value is missing."""
+        """A comparison: `2.2 times better`, `1.5 times worse` or `as shuffled`; a dash if a value is missing."""
         if ours is None or shuffled is None or ours != ours or shuffled != shuffled:
             return "–"
         low, high = sorted((abs(ours), abs(shuffled)))
@@ -88,14 +88,14 @@ MEASURES = {
     "fewest": Measure(
         "clusters in a sequence, fewest",
         number,
-        "topics in the sequence that has the fewest",
+        "topics in the sequence with the fewest",
         ("split", "min"),
         better="more",
     ),
     "distinct clusters, flush": Measure(
         "clusters in a sequence, flush",
         fixed,
-        "the same where a document that does not fit starts a new sequence",
+        "the same if a document that does not fit starts a new sequence",
         better="more",
     ),
     "batch TV, clusters": Measure(
@@ -129,7 +129,7 @@ MEASURES = {
     "off the schedule": Measure(
         "off the schedule, mean",
         partial(fixed, decimals=3),
-        "how far the mean rank by the score, from 0 to 1, is from the one that is asked for, in hundredths of training",
+        "distance of the mean rank by the score, from 0 to 1, from the asked rank, in hundredths of training",
         ("off", "achieved"),
     ),
     "tokens off the schedule": Measure(
@@ -155,26 +155,26 @@ MEASURES = {
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
         number,
-        "how far all that was read so far is off the corpus's mix",
+        "distance of everything read so far from the corpus's mix",
         ("prefix", "mean"),
         "tokens",
     ),
     "every cluster seen after": Measure(
         "every cluster seen after",
         percent,
-        "part of the training after which every topic has come up",
+        "share of training after which every topic has come up",
         ("coverage",),
     ),
     "features that drift": Measure(
-        "features that drift", number, "features clearly further from the whole than shuffles are"
+        "features that drift", number, "features clearly farther from the whole than in shuffles"
     ),
     "rank correlation, largest": Measure(
-        "rank correlation, largest", fixed, "of a feature with the place in the order; 0 is none"
+        "rank correlation, largest", fixed, "of a feature with its place in the order; 0 is none"
     ),
     "farthest tenth, times shuffled": Measure(
         "farthest tenth",
         fixed,
-        "the tenth of the order that is furthest from the whole, in any feature",
+        "the tenth of the order farthest from the whole, in any feature",
         unit="times shuffled",
     ),
     "mean batch, times shuffled": Measure(
@@ -191,7 +191,7 @@ ALONG_SCHEDULE = {
     AT_POINT + TRAIT: ("traits", TRAIT, "shuffled"),
     f"worst {AT_POINT}{TRAIT}": ("traits", TRAIT, "worst_shuffled"),
 }
-"""Measures of an order along a schedule (`view.schedule`), with the paths to those of the window shuffle."""
+"""Measures of an order along a schedule (`view.schedule`), with paths to the window shuffle's measures."""
 SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and name not in ALONG_SCHEDULE)
 """Measures of the summary."""
 
@@ -202,10 +202,10 @@ IN_FULL_ONLY = (
     "tokens off the schedule",
     f"worst {AT_POINT}{TRAIT}",
 )
-"""Measures that the summary shows with --details only."""
+"""Measures that the summary shows only with --details."""
 
 FOLLOWED = ("distinct clusters a sequence", "batch TV, clusters", "worst share, batch anywhere")
-"""Measures that people follow over runs, also as multiples of shuffling's."""
+"""Measures that people follow over runs, also as multiples of shuffling."""
 
 
 def measures(names: Iterable[str]) -> dict[str, Measure]:
@@ -227,14 +227,14 @@ def at(figures: Any, path: tuple[str, ...]) -> Any:
 
 
 def summary_row(order: str, figures: Figures) -> dict[str, Any]:
-    """The figures of an order that people read first, by the names of `measures`; None where nothing can be told."""
+    """The main figures of an order, by the names of `measures`; None if unknown."""
     others = [trait for trait in at(figures, ("batch_shares",)) if trait != "cluster"]
     names = [name.replace(TRAIT, trait) for name in SUMMARY for trait in (others if TRAIT in name else [""])]
     return {"order": order, **{name: measure.figure(figures) for name, measure in measures(names).items()}}
 
 
 def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of measures as text by their labels; other cells keep their names."""
+    """A row of measures as texts by label; other cells keep their names."""
     known = measures(row)
     return {
         (known[name].label if name in known else name): known[name].show(value)
@@ -247,7 +247,7 @@ def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A row a measure, a column an order of the summary, with the order to train on first."""
+    """A row a measure, a column an order of the summary; the order to train on comes first."""
     return [
         {
             "measure": measure.label,
@@ -259,7 +259,7 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 class Beside(NamedTuple):
-    """Stored figures of one measure of an order and of shuffles; None where there is none."""
+    """Stored figures of one measure, of an order and of shuffles; None if missing."""
 
     measure: Measure
     ours: float | None

@@ -23,18 +23,16 @@ LEFT, GAP = 0.04, 0.03
 def draw_mixes(
     mixes: Mapping[str, Mapping[str, NDArray[np.floating]]], names: Mapping[str, Sequence[str]], note: str
 ) -> Figure:
-    """A row of panels a trait, a panel an order: slices of the order from left to right, each divided among J values by
-    their shares.
+    """A row of panels for each trait, a panel for each order: slices of the order from left to right, each divided
+    among J values by share.
 
     mixes: by trait and order, shares (C, J), rows sum to 1. names: of the J values, by trait.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from dagster_divorder.view.shown_figure import ShownFigure
 
     height = HEAD + PANEL * len(mixes)
     with style():
-        figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(figure)
+        figure = ShownFigure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor="white")
         figure.text(
             LEFT,
             1 - 40 / height,

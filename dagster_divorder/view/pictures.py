@@ -1,10 +1,10 @@
 """PNG files of stages: an order before and after, clusters and their map, two clusterings, a calibration.
 
 Letters: S sequences, N documents on a map, K clusters, C columns of a bar.
-Cost: 0.3 to 2 s each, whatever the corpus, since points are thinned or sampled first.
-Known weakness: above some 30 clusters the place tells neighbours apart, not the colour. A name in a script that no
-installed typeface has becomes the cluster's number, and a note says so.
-Source: the ordering_comparison.png and the calibration plot of Diversity-Ordered Training.
+Cost: 0.3 to 2 s each, whatever the corpus, because points are thinned or sampled first. Known weakness: above some 30
+clusters only their places distinguish neighbours, not their colours. A name in a script that no installed typeface has
+becomes the cluster's number, with a note. Source: the ordering_comparison.png and the calibration plot of
+Diversity-Ordered Training.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 MUTED = COLOURS["muted"]
 LARGEST = 30
-"""Clusters whose sizes become bars."""
+"""Number of clusters with a bar of their size."""
 IN_TABLE = (
     *("distinct clusters a sequence", "fewest", "batch TV, clusters", "worst batch TV, clusters"),
     *("mean prefix deviation, tokens", "every cluster seen after"),
 )
-"""Measures in the table below the comparison of orders; those that the corpus cannot tell are left out."""
+"""Measures in the table below the comparison of orders; measures unknown for the corpus are omitted."""
 PAIRS = 40
-"""Clusters of either clustering in the heatmap, at most."""
+"""Most clusters of either clustering in the heatmap."""
 
 # The comparison of orders.
 WIDTH, HEIGHT = 1600, 1100  # pixels
@@ -63,7 +63,7 @@ ACROSS, TRAIT_ROW, SCHEDULE_HEAD = (
     4,
     225,
     600,
-)  # charts of traits in a row; pixels of a row, and of what is above them
+)  # charts of traits in a row; pixels of a row, and of the part above
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
@@ -71,8 +71,8 @@ Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class PicturedOrder:
-    """A measured order. distinct: of an order with a chart of distinct clusters in each sequence, int (S,). mix: of an
-    order with a bar, float (C, K), from `core.measure.cluster_mix`; sharpest with C = min(S, BAR_PIXELS)."""
+    """A measured order. distinct: distinct clusters in each sequence, int (S,), if the order has a chart of them. mix:
+    float (C, K), from `core.measure.cluster_mix`, if the order has a bar; sharpest with C = min(S, BAR_PIXELS)."""
 
     diversity: Diversity
     distinct: NDArray[np.int64] | None = None
@@ -84,12 +84,12 @@ def ordering_comparison(
     names: Sequence[str] = (),
     schedule: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Effects of orders, 1600 x 1100 pixels, and more with a schedule: the dataset as a bar in each order with a mix,
-    each column coloured by the clusters of its tokens, beside the corpus's own mix, which every column should resemble;
-    distinct clusters in each sequence, the prefix deviation, and a table of the numbers.
+    """Effects of orders, 1600 x 1100 pixels, higher with a schedule. For each order with a mix a bar of the dataset:
+    each column is coloured by its tokens' clusters and should resemble the corpus's own mix beside it. Below: distinct
+    clusters in each sequence, the prefix deviation, and a table of the numbers.
 
     orders: by name, see `charts.SERIES`; up to three have a mix, of the same K clusters. names: of the K clusters, by
-    label; a row above the bars holds the largest, as many as fit. schedule: figures of the stage `schedule`, for charts
+    label; a row above the bars shows the largest, as many as fit. schedule: figures of the stage `schedule`, for charts
     below.
     """
 
@@ -121,7 +121,7 @@ def ordering_comparison(
         _draw_table(figure, {name: order.diversity for name, order in orders.items()})
 
     compared = picture(WIDTH, HEIGHT, draw)
-    # Where nothing is left to order there are no figures.
+    # If nothing is left to order there are no figures.
     if schedule is None or not schedule["scales"]["sequences"]["traits"]:
         return compared
     return with_below(compared, _schedule(schedule))
@@ -170,7 +170,7 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
     def draw(figure: Figure) -> None:
         recommended = [row["k"] for row in rows if row["recommended"]]
         title = f"{recommended[0]:,} clusters recommended" if recommended else "No clear number of clusters"
-        note = "recommended is the highest number whose silhouette is as good as the best (grey: that good)"
+        note = "recommended: the highest number with a silhouette close to the best (grey)"
         _title(figure, title, note, 0.08, 0.945)
         above = figure.add_axes((0.08, 0.51, 0.88, 0.31))
         below = figure.add_axes((0.08, 0.08, 0.88, 0.31))
@@ -181,7 +181,7 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
             "cosine, mean over the documents and fits; bars: standard deviation of the fits",
         )
         charts.distinct_by_k(below, rows)
-        _headline(below, "Clusters per sequence", "distinct ones, mean; by the order that they lead to")
+        _headline(below, "Clusters per sequence", "distinct clusters, mean; in the order that they lead to")
         below.legend(loc="lower right", bbox_to_anchor=(1.0, 1.02), ncols=2)
         below.set_xlabel("clusters")
 
@@ -189,7 +189,7 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) -> bytes:
-    """Choices against alpha, the weight of quality beside diversity, 1200 x 900 pixels. rows: the table of choices;
+    """Choices against alpha, the weight of quality against diversity, 1200 x 900 pixels. rows: the table of choices;
     alphas: names of the spokes choices, by rising alpha."""
     by_name = {row["choice"]: row for row in rows}
     panels = {
@@ -209,7 +209,7 @@ def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) ->
         for (left, low), (title, (note, *columns)) in zip(places, panels.items(), strict=True):
             axes = figure.add_axes((left, low, 0.4, 0.31))
             for column in columns:
-                # Without scores of quality a choice has neither its mean nor an overlap with it.
+                # Without quality scores a choice has neither mean quality nor overlap with quality.
                 values = [value for name in alphas if (value := by_name[name].get(column)) is not None]
                 if values:
                     axes.plot(range(len(alphas)), values, "o-", color=COLOURS["curated"], markersize=5)
@@ -232,8 +232,8 @@ def cluster_map(
 ) -> bytes:
     """The map and the sizes of all clusters, 1600 x 1000 pixels, at most some 300 kB.
 
-    names, sizes: of the K clusters. xy, labels: places on the map, float (N, 2), and clusters of documents, int (N,);
-    without them the picture has the sizes alone.
+    names, sizes: of the K clusters. xy, labels: documents' places on the map, float (N, 2), and clusters, int (N,);
+    without them the picture shows only sizes.
     """
 
     def draw(figure: Figure) -> None:
@@ -276,7 +276,7 @@ def contingency(
     """Two clusterings of the same documents as a heatmap, 1400 x 1150 pixels.
 
     table: documents in cluster k of the first space and j of the second, int (m, m); matched clusters are on the
-    diagonal, pairs with most common documents first; the picture has the first PAIRS. rows, columns: m names each.
+    diagonal, pairs with most common documents first; the picture shows the first PAIRS. rows, columns: m names each.
     """
 
     def draw(figure: Figure) -> None:
@@ -392,7 +392,7 @@ def _draw_bars(
 
 
 def _draw_distinct(figure: Figure, distinct: Mapping[str, Binned], clusters: int) -> None:
-    """A panel an order, side by side on one scale, since bands of several orders would hide each other."""
+    """A panel for each order, on one scale: in one panel, bands would hide each other."""
     top = max((float(bins.high.max(initial=1)) for bins in distinct.values()), default=1.0)
     width = (HALF - BESIDE * (len(distinct) - 1)) / max(1, len(distinct))
     for at, (name, bins) in enumerate(distinct.items()):
@@ -412,7 +412,7 @@ def _draw_distinct(figure: Figure, distinct: Mapping[str, Binned], clusters: int
 
 
 def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
-    """Numbers right-aligned under their headings, a row an order."""
+    """Right-aligned numbers under headings, a row for each order."""
     rows = [summary_row(name, diversity) for name, diversity in measured.items()]
     columns = {name: MEASURES[name] for name in IN_TABLE if rows[0][name] is not None}
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
@@ -432,7 +432,7 @@ def _draw_sizes(figure: Figure, left: float, names: Sequence[str], sizes: NDArra
     k = len(sizes)
     figure.text(left, 0.875, "Documents of each cluster", size=15, weight="bold")
     top, bottom = 0.86, 0.06
-    # A bar is never thicker than one of 20.
+    # Bars are never thicker than with 20 clusters.
     height = (top - bottom) * min(1.0, max(1, len(largest)) / 20)
     axes = figure.add_axes((left + 0.155, top - height, 0.765 - left, height))
     bars = axes.barh(

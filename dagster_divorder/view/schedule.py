@@ -1,5 +1,5 @@
-"""An order along a schedule of a score, in sentences and a table: what it follows, what every other trait keeps at each
-point of the schedule beside the papers' window shuffle, and what the schedule itself moves.
+"""An order along a score's schedule, in sentences and a table: what it follows, how near every other trait stays to its
+mix at each point of the schedule, against the papers' window shuffle, and what the schedule itself moves.
 
 measured: figures of the stage `schedule`. A scale is one of its `scales`: sequences or documents.
 """
@@ -16,14 +16,14 @@ from dagster_divorder.view.words import clip, count, fixed, listed, number, perc
 Measured = Mapping[str, Any]
 
 MOVED = "moved, %"
-BESIDE_CORPUS = "beside the corpus's own mix; shuffled: without a schedule"
-"""The title of measures that no schedule counts in."""
+BESIDE_CORPUS = "against the corpus's own mix; shuffled: without a schedule"
+"""The title of measures that ignore the schedule."""
 NAME = 60
 """Characters of a score's name."""
 
 
 def form(measured: Measured) -> str:
-    """`zigzag`, or `zigzag (folds 2)` with options that differ from their defaults."""
+    """The shape: `zigzag`, or `zigzag (folds 2)` with options that differ from their defaults."""
     given = [
         f"{name} {'yes' if value is True else value}"
         for name, value in measured["options"].items()
@@ -33,12 +33,12 @@ def form(measured: Measured) -> str:
 
 
 def followed(measured: Measured) -> str:
-    """`quality along zigzag (folds 2)`."""
+    """The score and the shape: `quality along zigzag (folds 2)`."""
     return f"{clip(measured['score'], NAME)} along {form(measured)}"
 
 
 def not_nearer(scale: Measured) -> list[str]:
-    """The balanced traits whose batches are no nearer the mix at their point than those of a window shuffle."""
+    """Balanced traits whose batches are no nearer the mix at their point than a window shuffle's."""
     return [
         trait
         for trait, figures in scale["traits"].items()
@@ -47,7 +47,7 @@ def not_nearer(scale: Measured) -> list[str]:
 
 
 def sentences(measured: Measured) -> tuple[str, str]:
-    """The claim, and the figures that show it."""
+    """The claim and its figures."""
     scale = measured["scales"]["sequences"]
     traits, failed = scale["traits"], not_nearer(scale)
     if not traits:
@@ -71,7 +71,7 @@ def sentences(measured: Measured) -> tuple[str, str]:
 
 
 def notes(measured: Measured) -> list[str]:
-    """What else decides how the schedule is followed, a sentence each."""
+    """Other settings that decide how the order follows the schedule, a sentence each."""
     strength, window = measured["strength"], measured["window"]
     lines = [
         f"A sequence moves within {number(window['batches'], 2)} batches, {percent(window['share'])} of training, to "
@@ -81,7 +81,7 @@ def notes(measured: Measured) -> list[str]:
         lines.append(f"{percent(strength)} of the tokens follow the schedule; the others are spread evenly.")
     if measured["epochs"]:
         lines.append(
-            "One schedule goes over all epochs."
+            "One schedule spans all epochs."
             if measured["epochs"] == "together"
             else "The schedule starts again in every epoch."
         )
@@ -95,7 +95,7 @@ def notes(measured: Measured) -> list[str]:
 
 
 def without_score(measured: Measured) -> list[str]:
-    """What becomes of records without a score, if there are some."""
+    """A sentence on records without a score, if any."""
     missing, records = measured["missing"], measured["records"]
     name = clip(measured["score"], NAME)
     return (
@@ -111,7 +111,7 @@ def title(measured: Measured) -> str:
 
 
 def rows(scale: Measured, *, in_full: bool = True) -> list[dict[str, str]]:
-    """A row a measure, beside the window shuffle, and what the schedule itself moves. in_full: with worst batches."""
+    """A row a measure, against the window shuffle, and what the schedule itself moves. in_full: with worst batches."""
     table = []
     for name, path in ALONG_SCHEDULE.items() if scale["traits"] else ():
         measure = MEASURES[name]
@@ -139,7 +139,7 @@ def meanings(*, in_full: bool = True) -> list[str]:
 
 
 def markdown(measured: Measured) -> str:
-    """Its tables and what they mean, in Markdown."""
+    """The tables and their meanings, in Markdown."""
     tables = [
         f"{items}, {title(measured)}\n\n{TextTable(rows(scale)).markdown()}"
         for items, scale in measured["scales"].items()
@@ -149,7 +149,7 @@ def markdown(measured: Measured) -> str:
 
 
 def trait_names(scale: Measured) -> Sequence[str]:
-    """The traits, those that are balanced first."""
+    """The traits, balanced ones first."""
     return sorted(scale["traits"], key=lambda trait: not scale["traits"][trait]["balanced"])
 
 

@@ -1,4 +1,4 @@
-"""Strategies side by side: which of both orders does the work, in sentences, a table and a picture.
+"""Strategies compared, in sentences, a table and a picture: whether the order of documents or of sequences decides.
 
 rows: of `stages.evidence.strategy_comparison.row`, one a pair of a document and a sequence strategy.
 """
@@ -23,8 +23,8 @@ WIDTH, HEIGHT = 900, 620
 
 
 def by_batches(rows: Sequence[Row]) -> list[Row]:
-    """The pairs by their batches' distance from the mix, nearest first; in a corpus smaller than a batch by clusters in
-    a sequence, most first."""
+    """The pairs by their batches' distance from the mix, nearest first; for a corpus smaller than a batch, by clusters
+    in a sequence, most first."""
     return sorted(rows, key=lambda row: (row[TV] if row[TV] is not None else 0.0, -row[DISTINCT]))
 
 
@@ -41,11 +41,11 @@ def four_columns(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
-    """A sentence each: what decides the mix of a batch, what decides the mix of a sequence, and what drifts."""
+    """Sentences: what decides a batch's mix, what decides a sequence's mix, and what drifts."""
     sentences = [_of_batches(rows), _of_sequences(rows)]
     drifting = [row for row in by_batches(rows) if row[DRIFT]]
     if drifting:
-        # If all pairs of a sequence strategy drift, the strategy is named alone.
+        # If all pairs of a sequence strategy drift, only the strategy is named.
         whole = {row["sequences"] for row in drifting} - {row["sequences"] for row in rows if not row[DRIFT]}
         pairs = [
             row["sequences"] if row["sequences"] in whole else f"{row['documents']} + {row['sequences']}"
@@ -61,7 +61,7 @@ def conclusions(rows: Sequence[Row]) -> list[str]:
 
 def _of_batches(rows: Sequence[Row]) -> str:
     if any(row[TV] is None for row in rows):
-        return "The corpus is too small for batches to be compared: it fills less than one."
+        return "The corpus is too small to compare batches: it fills less than one."
     by_strategy: dict[str, list[float]] = {}
     for row in rows:
         by_strategy.setdefault(row["sequences"], []).append(row[TV])
@@ -71,7 +71,7 @@ def _of_batches(rows: Sequence[Row]) -> str:
     if others and max(by_strategy[best]) < min(min(by_strategy[name]) for name in others):
         rest = listed([f"{_range(by_strategy[name])} with {name}" for name in others])
         return (
-            f"The order of sequences does the work: batches are {_range(by_strategy[best])} off the mix with {best}, "
+            f"The order of sequences decides: batches are {_range(by_strategy[best])} off the mix with {best}, "
             f"whatever orders the documents, and {rest}."
         )
     return (
@@ -81,7 +81,7 @@ def _of_batches(rows: Sequence[Row]) -> str:
 
 
 def _of_sequences(rows: Sequence[Row]) -> str:
-    # The order of sequences does not change what they hold.
+    # The order of sequences does not change their content.
     distinct = {row["documents"]: row[DISTINCT] for row in rows}
     ranked = sorted(distinct, key=lambda name: -distinct[name])
     best, worst = ranked[0], ranked[-1]
@@ -101,7 +101,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def draw(rows: Sequence[Row]) -> bytes:
-    """The trade-off as a PNG file: topics in a sequence against how far batches are off the mix."""
+    """The trade-off as a PNG file: topics in a sequence against the batches' distance from the mix."""
 
     def fill(figure: Figure) -> None:
         axes = figure.add_axes((0.09, 0.12, 0.88, 0.8))

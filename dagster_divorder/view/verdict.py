@@ -1,4 +1,4 @@
-"""Whether an order beats shuffling, in two sentences: the same on a terminal, in the report and in Dagster."""
+"""Whether an order beats shuffling, in two sentences, the same on a terminal, in the report and in Dagster."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dagster_divorder.view import schedule
 from dagster_divorder.view.words import fixed, listed, points
 
 SHOWN = ("sequences", "sequences_random", "original")
-"""Orders whose figures the sentences name."""
+"""Orders whose figures the sentences quote."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether orders beat shuffling: `sequences` of the packed sequences, `documents` of the documents.
 
-    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change if it does not.
-    schedule: figures of the stage `schedule`, where orders follow a score. They are then held against the mix at each
-    point of the schedule and against a window shuffle.
+    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change if the order fails.
+    schedule: figures of the stage `schedule`, if orders follow a score; they are then compared with the mix at each
+    point of the schedule and with a window shuffle.
     """
 
     sequences: ShufflingCheck
@@ -43,13 +43,13 @@ class Verdict:
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """The claim, and the figure that shows it (or what to do)."""
+        """The claim, and its figure (or the remedy)."""
         if self.schedule:
             return schedule.sentences(self.schedule)
         check, metrics = self.sequences, self.metrics
         if not self.compared:
             return (
-                "Whether this order beats shuffling cannot be told: nothing could be compared "
+                "Whether this order beats shuffling is unknown: nothing could be compared "
                 f"({'; '.join(check.skipped)}).",
                 f"Its sequences hold {fixed(metrics['sequences']['split']['mean'])} distinct clusters on average, "
                 f"against {fixed(metrics['sequences_random']['split']['mean'])} after shuffling.",

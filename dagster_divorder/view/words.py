@@ -1,4 +1,4 @@
-"""Numbers and texts as a reader wants them."""
+"""Numbers and texts, formatted for readers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import PurePath
 from typing import Any
 
 CLIP = 240
-"""Characters of a document's text that are shown."""
+"""Most characters shown of a document's text."""
 READ = 4 * CLIP + 1
-"""Characters that `clip` looks at: more than it shows, since it folds white space, and one to see that more follow."""
+"""Characters that `clip` examines: more than it shows, because it folds white space, and one to see that more
+follow."""
 LONGEST_WORD = 24
-"""`clip` drops a shorter word that does not fit, and cuts a longer one."""
+"""`clip` drops a shorter last word that does not fit, and cuts a longer one."""
 NAME = 30
-"""Letters of a name that fit into a picture."""
+"""Most letters of a name in a picture."""
 
 ORDERS = {
     "original": "original order",
@@ -24,7 +25,7 @@ ORDERS = {
     "sequences_random": "training sequences shuffled",
     "sequences": "training sequences in order",
 }
-"""Names of the measured orders for people, by their names in metrics, manifest and files (`core.measure`)."""
+"""Readable names of the measured orders, by their names in metrics, manifest and files (`core.measure`)."""
 TRAIN_ON = "sequences"
 """The order that trainers read."""
 
@@ -32,7 +33,8 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`digits` significant digits and thousands separators; whole numbers in full; a dash for None and NaN."""
+    """A number with `digits` significant digits and thousands separators; whole numbers in full; a dash for None and
+    NaN."""
     if value is None or value != value:
         return "–"
     if float(value).is_integer() or abs(value) >= 10**digits:
@@ -41,7 +43,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def cells(rows: Sequence[Mapping[str, Any]], longest: int = CLIP) -> list[dict[str, str]]:
-    """Rows of plain values as text: numbers to four digits, true as "yes", texts on one line of so many characters."""
+    """Rows of plain values as text: numbers to four digits, true as "yes", texts clipped to one line."""
 
     def cell(value: Any) -> str:
         if isinstance(value, bool):
@@ -52,7 +54,7 @@ def cells(rows: Sequence[Mapping[str, Any]], longest: int = CLIP) -> list[dict[s
 
 
 def fixed(value: float | None, decimals: int = 2) -> str:
-    """A fixed number of decimals, so that people can compare a column of numbers; a dash for None and NaN."""
+    """A number with fixed decimals, so that a column is comparable; a dash for None and NaN."""
     return "–" if value is None or value != value else f"{value:,.{decimals}f}"
 
 
@@ -62,7 +64,7 @@ def points(share: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share, such as `4.2 %`, with a space at which no line breaks."""
+    """A share, such as `4.2 %`, with a non-breaking space."""
     return "–" if share is None or share != share else f"{number(100 * share)}\u00a0%"
 
 
@@ -98,21 +100,21 @@ def listed(names: list[str]) -> str:
 
 
 def clip(text: str, characters: int = CLIP) -> str:
-    """The beginning of a text on one line, without control characters and characters that turn the direction of writing
-    or show nothing, so that no text can disguise its neighbours."""
+    """The beginning of a text on one line, without control, invisible and direction-changing characters, so that no
+    text can disguise its neighbours."""
     head = text[: 4 * characters]
     shown = "".join(" " if c.isspace() else "" if unicodedata.category(c) in _INVISIBLE else c for c in head)
     line = " ".join(shown.split())
     if len(line) <= characters and len(text) <= len(head):
         return line
     cut = line[:characters]
-    # Cut between words, unless the last word is long.
+    # Cuts between words, unless the last word is long.
     words, _, last = cut.rpartition(" ")
     return f"{(words if words and len(last) < LONGEST_WORD else cut).rstrip()} …"
 
 
 def brief(name: str) -> str:
-    """A name for a picture: at most NAME letters, cut between its terms if it has several."""
+    """A name for a picture: at most NAME letters, cut between terms if there are several."""
     line = clip(name, len(name))
     if len(line) <= NAME:
         return line
@@ -121,7 +123,7 @@ def brief(name: str) -> str:
 
 
 def corpus_name(files: Sequence[str]) -> str:
-    """The name of a corpus: its only file without the endings, or the folder that holds all of its files."""
+    """The name of a corpus: its only file without endings, or the folder with all of its files."""
     if len(files) == 1:
         path = PurePath(files[0])
         name = f"{path.parent.name}/{path.name.split('.')[0] or path.name}".lstrip("/")

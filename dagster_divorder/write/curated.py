@@ -45,7 +45,7 @@ from dagster_divorder.store.output_manifests import (
     read_manifest,
     sound_manifests,
 )
-from dagster_divorder.store.state import load_state, save_state
+from dagster_divorder.store.state import changing, load_state, save_state
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of the files that hold the records."""
@@ -201,8 +201,8 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
     before = _noted(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
-        state = load_state(store)
-        save_state(store, replace(state, outputs={**state.outputs, real_place(place): sorted(after)}))
+        with changing(store) as state:
+            save_state(store, replace(state, outputs={**state.outputs, real_place(place): sorted(after)}))
 
 
 @contextlib.contextmanager

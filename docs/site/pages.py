@@ -1,8 +1,15 @@
-"""What the site adds to pages of the repository: its contents, and anchors in the glossary."""
+"""What the site adds to pages of the repository: its contents, anchors in the glossary and links to these, and notebooks
+as pages."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
+
+_TERM = re.compile(r"(\*{1,2})([^*\n]+)\1(?=[:;,]| \()")
+"""A term of the glossary: **one that links there**, or *one that does not*."""
 
 
 def with_contents(text: str) -> str:
@@ -13,21 +20,48 @@ def with_contents(text: str) -> str:
 
 def _toctree(section: str) -> str:
     heading = re.match(r"## (.+)", section)
-    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.md\)", section)
+    pages = re.findall(r"\[([^]]+)\]\(([^)#:]+)\.(?:md|ipynb)\)", section)
     caption = [f":caption: {heading[1]}"] if heading else []
     # A link whose text is a file's name gives no title: the page's own heading is one.
-    entries = [path if title.endswith(".md") else f"{title} <{path}>" for title, path in pages]
+    titled = ((" ".join(title.split()), path) for title, path in pages)
+    entries = [path if title.endswith(".md") else f"{title} <{path}>" for title, path in titled]
     return "\n".join(["```{toctree}", ":hidden:", *caption, "", *entries, "```", ""]) if pages else ""
 
 
 def with_anchors(text: str) -> str:
     """The glossary with an anchor at each term, which the search looks for first."""
-    return re.sub(r"\*\*([^*]+)\*\*(?=[:;]| \()", _anchored, text)
+    return _TERM.sub(lambda term: _anchored(*term.groups()), text)
 
 
-def _anchored(term: re.Match[str]) -> str:
-    anchor = re.sub(r"[^a-z0-9]+", "-", term[1].lower()).strip("-")
-    return f"[**{{index}}`{term[1]} <!{term[1]}>`**]{{#{anchor}}}"
+def _anchored(mark: str, term: str) -> str:
+    return f"[{mark}{{index}}`{term} <!{term}>`{mark}]{{#{_anchor(term)}}}"
+
+
+def _anchor(term: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
+
+
+def linked_terms(glossary: str) -> dict[str, str]:
+    """Term -> its anchor, of the terms that other pages link."""
+    return {term: _anchor(term) for mark, term in _TERM.findall(glossary) if mark == "**"}
+
+
+def with_first_uses(text: str, unseen: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The parts of a text, each with the anchor of its term, or "". unseen: terms that the page has not used so far; those
+    that the text uses are taken from it."""
+    words = "|".join(
+        f"[{term[0].upper()}{term[0]}]{re.escape(term[1:])}s?"
+        for term in sorted(unseen, key=len, reverse=True)
+    )
+    end = 0
+    for use in re.finditer(rf"\b(?:{words})\b", text) if unseen else ():
+        found = (use[0], use[0].removesuffix("s"))
+        terms = (form for word in found for form in (word, word[0].lower() + word[1:]) if form in unseen)
+        if term := next(terms, None):
+            yield text[end : use.start()], ""
+            yield use[0], unseen.pop(term)
+            end = use.end()
+    yield text[end:], ""
 
 
 def with_tables(text: str) -> str:
@@ -49,3 +83,26 @@ def _arrows(graph: re.Match[str]) -> str:
             return graph[0]
     rows = [f"| {part} | `{name}` | {', '.join(read_by.get(name, []))} |" for name, part in parts.items()]
     return "\n".join(["| part | name | read by |", "|---|---|---|", *rows])
+
+
+def of_notebook(text: str) -> str:
+    """A notebook as Markdown: its cells and the outputs that are kept in it. Nothing is run."""
+    parts: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        else:
+            language = "sh" if re.search("^!", source, re.M) else "python"
+            parts += [f"```{language}\n{source}\n```", *map(_output, cell["outputs"])]
+    return "\n\n".join(parts)
+
+
+def _output(output: dict[str, Any]) -> str:
+    shown = output.get("data", {"text/plain": output.get("text", [])})
+    if "image/png" in shown:
+        return f"![Output of the cell above](data:image/png;base64,{''.join(shown['image/png']).strip()})"
+    if "text/html" in shown:
+        table = re.sub(r"<style.*?</style>|(?<=<table)[^>]*", "", "".join(shown["text/html"]), flags=re.S)
+        return f"```{{raw}} html\n{table.replace('<table', '<table class=docutils')}\n```"
+    return f"```text\n{''.join(shown['text/plain']).strip()}\n```"

@@ -45,7 +45,7 @@ def test_a_damaged_compressed_file_is_an_error(
     outcome = divorder()
     assert outcome.status == 1
     assert f"{path} cannot be read after line" in outcome.error
-    assert "must be copied or compressed again" in outcome.error
+    assert "copy or compress a damaged or truncated compressed file again" in outcome.error
     assert not outcome.output.exists()
 
 
@@ -183,7 +183,7 @@ def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, d
         (
             "a.json",
             b'{"data": [{"text": "cut',
-            "a.json:1, which ends without a newline and is no whole JSON, is one object",
+            "a.json:1, which ends without a newline and is incomplete JSON, is one object",
         ),
         (
             "a.jsonl",

@@ -49,8 +49,8 @@ def test_a_file_with_another_schema_is_an_error(tmp_path: Path, divorder: Divord
     path = write(tmp_path, "b.parquet", other)
     outcome = divorder()
     assert outcome.status == 1
-    assert f"{path} has other columns than the files before it" in outcome.error
-    assert "rewrite it with that schema, or give it an [[input]] block of its own" in outcome.error
+    assert f"{path} has other columns than earlier files" in outcome.error
+    assert "rewrite it with this schema, or give it its own [[input]] block" in outcome.error
 
 
 def test_a_file_without_rows_sets_the_schema_too(tmp_path: Path, divorder: Divorder) -> None:

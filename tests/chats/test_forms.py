@@ -79,8 +79,8 @@ def test_parts_tools_system_and_weights() -> None:
     [
         ([], "messages has no turn"),
         ('[{"role": "user"}]', 'messages is a string; .* set input.format = "messages_json"'),
-        (["Q"], "turn 1 of messages is no object"),
-        ([SAID], "nobody has asked before"),
+        (["Q"], "turn 1 of messages is not an object"),
+        ([SAID], "no question comes before it"),
         ([ASKED], "no turn is trained on"),
         ([ASKED, {**SAID, "weight": 0}], "no turn is trained on"),
         ([ASKED, {**SAID, "weight": -1}], "weight of turn 2 is -1"),
@@ -290,13 +290,16 @@ def test_what_several_readings_fit_has_no_form(record: dict[str, Any]) -> None:
         ({"prompt": "Q", "chosen": "a", "rejected": "a"}, "chosen and rejected are the same"),
         ({"prompt": "Q", "chosen": " ", "rejected": "a"}, "chosen is empty"),
         ({"prompt": "Q", "chosen": "Q", "rejected": "Q a"}, "chosen is only the prompt"),
-        ({"chosen": "Yes it is", "rejected": "No"}, "no common beginning, and there is no field prompt"),
+        (
+            {"chosen": "Yes it is", "rejected": "No"},
+            "no common beginning, and the record has no field prompt",
+        ),
         ({"chosen": "a b", "rejected": "a b c"}, "only the beginning of the other"),
         ({"chosen": [user("Q")], "rejected": [user("Q"), said("a")]}, "chosen is only the beginning"),
         ({"chosen": [user("Q"), said("a")], "rejected": [user("R"), said("b")]}, "no common prompt"),
         (
             {"prompt": "Z", "chosen": [user("Q"), said("a")], "rejected": [user("Q"), said("b")]},
-            "the prompt is not how chosen and rejected begin",
+            "chosen and rejected do not begin with the prompt",
         ),
         ({"prompt": "Q", "chosen": '[{"role": "user"}]', "rejected": "b"}, "list of turns as a string"),
         ({"prompt": "Q", "chosen": "a", "rejected": {"role": "narrator"}}, "the role 'narrator'"),
@@ -313,16 +316,20 @@ def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) 
         (
             "messages",
             {"prompt": "Q", "completion": "a"},
-            "the record is of the form 'prompt_completion', and input",
+            "the record has the form 'prompt_completion', but input",
         ),
         (
             "alpaca",
             {"messages": [user("Q"), said("a")]},
-            "of the form 'messages', and input.format is 'alpaca'",
+            "has the form 'messages', but input.format is 'alpaca'",
         ),
-        ("pairs", {"text": "a"}, "of the form 'text', and input.format is 'pairs'"),
+        ("pairs", {"text": "a"}, "has the form 'text', but input.format is 'pairs'"),
         ("messages", {"id": 1}, "no field 'messages'"),
-        ("messages", {"messages": [user("Q"), said("a")], "tools": "{"}, "tools is a string that is no JSON"),
+        (
+            "messages",
+            {"messages": [user("Q"), said("a")], "tools": "{"},
+            "tools is a string that is not JSON",
+        ),
         (
             "messages",
             {"messages": [user("Q"), said("a")], "tools": {}, "mask": "assistant"},
@@ -344,11 +351,11 @@ def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) 
             {"messages": [user("Q"), {**said("a"), "function_call": {"name": "f"}}]},
             "has function_call",
         ),
-        ("messages_json", {"messages": "[{'role': 'user'}]"}, "messages is a string that is no JSON"),
+        ("messages_json", {"messages": "[{'role': 'user'}]"}, "messages is a string that is not JSON"),
         (
             "conversations",
             {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "f(x)"}]},
-            "the function call of turn 2 is a string that is no JSON",
+            "the function call of turn 2 is a string that is not JSON",
         ),
         ("prompt_completion", {"prompt": "Q", "completion": " "}, "the completion is empty"),
         (
@@ -357,7 +364,7 @@ def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) 
             "the prompt ends with the beginning of the answer",
         ),
         ("alpaca", {"instruction": "Q", "output": ""}, "turn 2 \\(assistant\\) is empty"),
-        ("alpaca", {"instruction": "Q", "output": "a", "history": ["x"]}, "history is no list of pairs"),
+        ("alpaca", {"instruction": "Q", "output": "a", "history": ["x"]}, "history is not a list of pairs"),
     ],
 )
 def test_other_records_that_cannot_be_used_say_why(form: str, record: dict[str, Any], reason: str) -> None:

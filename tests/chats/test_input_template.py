@@ -49,7 +49,7 @@ def test_a_template_makes_a_text_and_marks_what_is_trained(
             "no character is trained on",
         ),
         ("{% for n in range(10 ** 9) %}{% endfor %}", {}, "Range too big"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", {}, "calls itself without an end"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", {}, "calls itself endlessly"),
         ("{{ q.__class__ }}", {"q": "Q"}, "is unsafe"),
         ("{% include 'other' %}", {}, "no loader"),
         ("{{ turns.append(1) }}", {"turns": []}, "is unsafe|not safely"),

@@ -94,7 +94,7 @@ def test_tools_and_calls_are_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"conversations": turns("gpt", "hi", "human", "Q", "gpt", "A")}, "nobody has asked before"),
+        ({"conversations": turns("gpt", "hi", "human", "Q", "gpt", "A")}, "no question comes before it"),
         ({"messages": [user("Q"), said("A"), user("Q"), said("")]}, "turn 4 (assistant) is empty"),
         ({"messages": [user("Q")]}, "no turn is trained on"),
         ({"messages": [user("Q"), said(None)]}, "the content of turn 2 is NoneType"),
@@ -118,7 +118,7 @@ def test_what_would_be_silently_wrong_is_refused(record: dict[str, Any], reason:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"messages": [user("Q"), said("A")], "tools": [TOOL]}, "does not write the tool 'f'"),
+        ({"messages": [user("Q"), said("A")], "tools": [TOOL]}, "does not write the record's tool 'f'"),
         ({"messages": [user("Q"), said("x", tool_calls=[CALL])]}, ""),
     ],
 )

@@ -227,7 +227,7 @@ def test_an_answer_may_repeat_the_question_or_the_template(name: str) -> None:
 def test_a_template_that_refuses_says_why() -> None:
     with pytest.raises(InputError, match="System role not supported"):
         template("gemma").render(conversation("Q", "A", system="S"))
-    with pytest.raises(InputError, match="does not write what a user says"):
+    with pytest.raises(InputError, match="does not write the user's messages"):
         ChatTemplate("{% for m in messages %}{{ m.role }}{% endfor %}", NAMED, ()).render(
             conversation("Q", "A")
         )
@@ -292,10 +292,10 @@ def refusal(jinja: str, messages: Sequence[Mapping[str, Any]] = conversation("Q"
         (TURNS + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         (TURNS + "{{ raise_exception }}", "address in memory"),
         (TURNS + "{{ messages | random }}", "random"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}", "does not write what a user says"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", "does not write the user's messages"),
         (
             "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
-            "leaves out what message 2 says",
+            "does not write the content of message 2",
         ),
         ("{% generation %}{% endgeneration %}" + TURNS, "marks no part"),
     ],

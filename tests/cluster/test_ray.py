@@ -296,7 +296,7 @@ def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
         run.kill()
     assert run.returncode == 130
     # Ray's own library may have a line before it.
-    assert said.endswith("divorder: stopped; the next run goes on where this one was\n")
+    assert said.endswith("divorder: stopped; the next run resumes here\n")
     assert "Traceback" not in said
     until(lambda: not ray_nodes.workers(), 60, "end of all calls")
     finished, before = set(letters.stored(ray)), len(letters.calls(ray))

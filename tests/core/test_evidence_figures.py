@@ -173,7 +173,7 @@ def test_a_training_that_failed_spoils_no_other() -> None:
     assert found["less shuffled"]["mean"] == 0
     assert np.isfinite(found["losses"]).all()
     nothing = {"curated": figures([failed], [sound]), "shuffled": figures([sound], [sound])}
-    assert "Nothing can be said of curated" in verdict(nothing, "curated", "shuffled")[0]
+    assert "There is no result for curated" in verdict(nothing, "curated", "shuffled")[0]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_training_that_failed_spoils_no_other() -> None:
         ((-0.11, -0.1, -0.09), "better beyond noise"),
         ((0.11, 0.1, 0.09), "worse beyond noise"),
         ((0.2, -0.1, 0.0), "no difference beyond noise"),
-        ((-0.1,), "one training each, which says nothing of noise"),
+        ((-0.1,), "one training each, so the noise is unknown"),
     ],
 )
 def test_the_verdict_says_no_more_than_the_interval(differences: tuple[float, ...], said: str) -> None:
@@ -281,7 +281,7 @@ def test_sentences_on_curricula_say_no_more_than_the_intervals() -> None:
     assert said[4].endswith(": better beyond noise.") and len(said) == 5
     one = {key: several[:1] for key, several in ALONG.items()}
     alone = " ".join(curriculum_verdict(along(one), orders, names, "quality"))
-    assert alone.count("one training each, which says nothing of noise") == 5
+    assert alone.count("one training each, so the noise is unknown") == 5
     assert "beyond noise:" not in alone and "(" not in alone
     assert curriculum_verdict(along(ALONG), orders, (), "") == []
 

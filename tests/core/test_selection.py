@@ -95,7 +95,7 @@ def test_the_bytes_are_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_optimised_is_refused() -> None:
     vectors, rows = unit(0, 3, 2), np.arange(3)
     for quality in ([1, 2, np.nan], [1, -1, 2], [0, 0, 0]):
-        with pytest.raises(InputError, match="expected finite ones from 0 on"):
+        with pytest.raises(InputError, match="expected finite numbers from 0 on"):
             spokes(vectors, rows, np.array(quality, float), alpha=0.5)
     with pytest.raises(InputError, match=r"alpha is 0\.5 and there is no quality"):
         spokes(vectors, rows, alpha=0.5)

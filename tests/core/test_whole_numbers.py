@@ -51,7 +51,7 @@ def test_whatever_is_not_finite_is_found_in_any_block(bad: float, monkeypatch: p
     finite("the sample", vectors)
     for row in range(5):
         vectors[row, 1] = bad
-        with pytest.raises(InputError, match="NaN or infinity in the sample"):
+        with pytest.raises(InputError, match="the sample holds NaN or infinity"):
             finite("the sample", vectors)
         vectors[row, 1] = 0
     for shape in [(0, 3), (3, 0), (0,)]:

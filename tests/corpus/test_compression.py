@@ -63,9 +63,7 @@ def test_a_file_cut_at_any_place_is_an_error(tmp_path: Path, suffix: str) -> Non
     for size in range(len(two)):
         if size == len(one):
             continue
-        with pytest.raises(
-            InputError, match=r"x\.jsonl\.\w+ cannot be read after line .* copied or compressed"
-        ):
+        with pytest.raises(InputError, match=r"x\.jsonl\.\w+ cannot be read after line .* copy or compress"):
             read(path, two[:size])
 
 
@@ -74,7 +72,7 @@ def test_a_file_cut_at_any_place_is_an_error(tmp_path: Path, suffix: str) -> Non
 def test_what_is_no_member_is_an_error(tmp_path: Path, suffix: str, member: int) -> None:
     path, one = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA)
     for other in (*([DATA] if member else []), b"\xff" * 30, b"x" + one):
-        with pytest.raises(InputError, match="copied or compressed again"):
+        with pytest.raises(InputError, match="compress a damaged or truncated"):
             read(path, one * member + other)
 
 
@@ -87,7 +85,9 @@ def test_what_is_not_compressed_is_said_to_be_what_it_is(tmp_path: Path, suffix:
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         (bytes(512) + COMPRESS[suffix](DATA), "zero bytes"),
     ):
-        with pytest.raises(InputError, match=rf"holds no {name} data, as its name says: it is {said}"):
+        with pytest.raises(
+            InputError, match=rf"does not hold {name} data, although its name says so: it is {said}"
+        ):
             read(path, data)
 
 
@@ -97,7 +97,7 @@ def test_zero_bytes_that_pad_members_are_skipped(tmp_path: Path, suffix: str, ze
     path, one, padding = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA), bytes(zeros)
     assert read(path, one + padding) == LINES
     assert read(path, one + padding + one + padding) == LINES * 2
-    with pytest.raises(InputError, match="copied or compressed again"):
+    with pytest.raises(InputError, match="compress a damaged or truncated"):
         read(path, one + padding + one[:-1])
 
 
@@ -120,7 +120,7 @@ def test_a_zstd_window_that_arrow_does_not_read_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.zst"
     assert read(path, LONG_WINDOW) == LINES
     assert read(path, LONG_WINDOW + COMPRESS[".zst"](DATA)) == LINES * 2
-    with pytest.raises(InputError, match="copied or compressed again"):
+    with pytest.raises(InputError, match="compress a damaged or truncated"):
         read(path, LONG_WINDOW[:-1])
 
 

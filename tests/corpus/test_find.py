@@ -94,7 +94,7 @@ def test_links_into_what_this_run_writes_are_no_input(tmp_path: Path) -> None:
     (tmp_path / "in/folder").symlink_to(tmp_path / "own/sub")
     for pattern in ("in", "in/**/*.jsonl", "in/*.jsonl"):
         assert names(tmp_path, pattern, own=(tmp_path / "own",)) == ["in/a.jsonl"]
-    with pytest.raises(InputError, match=r"no file matches .*; left out is what DivOrder wrote: .*/own"):
+    with pytest.raises(InputError, match=r"no file matches .*; skipped, because DivOrder wrote them: .*/own"):
         names(tmp_path, "own/*.jsonl", own=(tmp_path / "own",))
 
 
@@ -109,7 +109,7 @@ def test_another_runs_output_that_is_named_is_read_and_of_it_the_records(tmp_pat
         "out/rejects.jsonl",
     ]
     make_store(tmp_path / "store")
-    with pytest.raises(InputError, match=r"left out is what DivOrder wrote: .*/store"):
+    with pytest.raises(InputError, match=r"skipped, because DivOrder wrote them: .*/store"):
         names(tmp_path, "store")
 
 

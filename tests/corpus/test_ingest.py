@@ -73,7 +73,7 @@ def test_every_state_of_the_input_is_seen_whole_and_nothing_is_stored_twice(
         for lines in runs:
             sound = [one for one in lines if b'"extra"' in one]
             if not sound:
-                with pytest.raises(InputError, match="no records"):
+                with pytest.raises(InputError, match=r"no (usable )?records"):
                     ingest(store, lines, block)
                 continue
             result = ingest(store, lines, block)

@@ -18,7 +18,7 @@ TURNS = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "a
 @pytest.mark.parametrize(
     ("begins", "said"),
     [
-        (b"<!DOCTYPE html><html><head>Sign in", "an HTML page, such as that of a sign-in"),
+        (b"<!DOCTYPE html><html><head>Sign in", "an HTML page, such as a sign-in page"),
         (b"\xef\xbb\xbf\r\n <HTML lang=en>", "an HTML page"),
         (
             b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>',
@@ -31,7 +31,7 @@ TURNS = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "a
         ),
         ('{"text": "a"}'.encode("utf-16"), "UTF-16 text; convert it with `iconv"),
         ('{"text": "a"}'.encode("utf-16-be"), "UTF-16 text"),
-        (b'[{"text": "a"},', "a JSON array; where it holds the records, write one a line with `jq -c '.[]'"),
+        (b'[{"text": "a"},', "a JSON array; if it holds the records, write one a line with `jq -c '.[]'"),
         (b"[", "a JSON array"),
         (b"{", "JSON over several lines; write a record a line with `jq -c . IN"),
         (

@@ -241,14 +241,14 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
     ("line", "shape", "reason"),
     [
         (b'{"messages": "\\ud800"}', Shape(form="messages"), "not valid JSON"),
-        (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages_json"), "is a string that is no JSON"),
+        (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages_json"), "is a string that is not JSON"),
         (b'{"a": 1}', Shape(form="template", jinja="{{ '\\ud800' }}"), "cannot be written as JSON"),
         (b'{"a": 1}', Shape(form="template", jinja="{{ b }}"), "input.template: 'b' is undefined"),
-        (b'{"text": "a"}', Shape(form="pairs"), "of the form 'text', and input.format is 'pairs'"),
+        (b'{"text": "a"}', Shape(form="pairs"), "has the form 'text', but input.format is 'pairs'"),
         (
             b'{"prompt": "a", "completion": "b"}',
             Shape(),
-            "of the form 'prompt_completion', and input.format is 'text'",
+            "has the form 'prompt_completion', but input.format is 'text'",
         ),
     ],
 )

@@ -138,13 +138,13 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
 def test_bytes_that_are_no_npy(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "v.npy"
     path.write_bytes(data)
-    assert "is no whole .npy file" in refused(path)
+    assert "is not a complete .npy file" in refused(path)
 
 
 def test_an_npy_that_is_cut_short(tmp_path: Path) -> None:
     path = saved(tmp_path / "v.npy", matrix())
     path.write_bytes(path.read_bytes()[:-13])
-    assert "greater than file size. It may be cut short" in refused(path)
+    assert "greater than file size. It may be truncated" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -192,16 +192,19 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
             {"row": [0, 1, 2], "vector": with_a_hole[1:].take(pa.array([0, 1, 0]))},
             "'vector' is null in row 0",
         ),
-        ({"row": [0, 1, 2], "vector": one_too_short}, "the vector of row 1 has 1 numbers, those before it 2"),
+        (
+            {"row": [0, 1, 2], "vector": one_too_short},
+            "the vector of row 1 has 1 numbers, earlier vectors have 2",
+        ),
         ({"row": [0, 1, 2], "vector": part_of_it_null}, "the vector of row 2 holds a null"),
         ({"row": [0, None, 2], "vector": lists(matrix(3))}, "'row' is null in row 1"),
         (
             {"row": [0.0, 1.0, 2.0], "vector": lists(matrix(3))},
-            "'row' is of type double; expected whole numbers",
+            "'row' has type double; expected whole numbers",
         ),
         (
             {"doc_id": [1, 2, 3], "vector": lists(matrix(3))},
-            "'doc_id' is of type int64; expected strings of 32",
+            "'doc_id' has type int64; expected strings of 32",
         ),
         ({"doc_id": [*IDS[:2], "x" * 32], "vector": lists(matrix(3))}, f"'doc_id' is '{'x' * 32}' in row 2"),
         (

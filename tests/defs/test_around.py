@@ -162,22 +162,22 @@ def test_the_annotation_decides_what_is_handed_over(
             "curated_output",
             int,
             {},
-            "cannot be handed over as Int; annotate .*results.Results, pathlib.Path$",
+            "cannot be passed as Int; annotate .*results.Results, pathlib.Path$",
         ),
-        ("curated_output", Export, {}, "cannot be handed over as Export"),
+        ("curated_output", Export, {}, "cannot be passed as Export"),
         (
             "clusters",
             Path,
             {},
-            "news/clusters cannot be handed over .* one of dagster_divorder.results.Results$",
+            "news/clusters cannot be passed .* one of dagster_divorder.results.Results$",
         ),
         ("exports", Path, {}, 'names none of them; name one: AssetIn(metadata={"format": "parquet"})'),
-        ("exports", Export, {"format": "olmo"}, "has the formats parquet, mds, and the AssetIn names olmo"),
+        ("exports", Export, {"format": "olmo"}, "has the formats parquet, mds, but the AssetIn names olmo"),
         (
             "exports",
             Export,
             {"format": "mds"},
-            "in the format mds is read by its own trainer; Export reads parquet",
+            "has the format mds, which only its own trainer reads; Export reads parquet",
         ),
         ("cluster_map", Results, {}, "news/cluster_map has no result in .*; materialise it first"),
     ],
@@ -194,7 +194,7 @@ def test_what_cannot_be_handed_over_is_refused(
     [
         (
             dg.AssetIn(OUTPUT, dagster_type=int),
-            "late, argument value: news/curated_output cannot be handed over",
+            "late, argument value: news/curated_output cannot be passed",
         ),
         (
             dg.AssetIn(EXPORTS, dagster_type=Path),
@@ -220,7 +220,7 @@ def test_a_folder_at_a_url_is_not_handed_over(config: Path) -> None:
     project = dg.Definitions.merge(
         build_definitions(remote, key_prefix="news"), dg.Definitions(assets=[rows])
     )
-    assert "lies at s3://bucket/exports/parquet, and Export is of this machine" in why_refused(project)
+    assert "lies at s3://bucket/exports/parquet, but Export needs local files" in why_refused(project)
 
 
 @pytest.mark.usefixtures("made")
@@ -252,11 +252,15 @@ def of(*assets: str) -> dg.AssetSelection:
         (
             {"weights": SHARES},
             of("raw_docs"),
-            "leaves out repeats, greedy_order, .* exports, which would stay",
+            "leaves out repeats, greedy_order, .* exports, which would keep the weights",
         ),
-        ({"weights": SHARES}, of("exports"), "leaves out repeats, .* curated_output, which would stay"),
-        ({"weights": SHARES}, CURATED - of("exports"), "leaves out exports, which would stay"),
-        ({"refit": ["k_calibration"]}, of("clusters"), "k_calibration learns, and this run leaves it out"),
+        (
+            {"weights": SHARES},
+            of("exports"),
+            "leaves out repeats, .* curated_output, which would keep the weights",
+        ),
+        ({"weights": SHARES}, CURATED - of("exports"), "leaves out exports, which would keep the weights"),
+        ({"refit": ["k_calibration"]}, of("clusters"), "k_calibration learns, but this run leaves it out"),
         ({"refit": ["bins"]}, of("raw_docs"), "refit names 'bins', which repeats learns"),
     ],
 )
@@ -281,7 +285,7 @@ def test_a_run_has_no_other_configuration(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({}, "mixing.weights is unset; expected a table of shares there"),
+        ({}, "mixing.weights is unset; expected a table of shares, such"),
         (
             {"mixing": {"weights": "sqrt"}},
             "mixing.weights is 'sqrt', a rule for all values; expected a table",

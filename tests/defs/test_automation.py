@@ -329,7 +329,7 @@ def test_an_update_upstream_starts_one_run_of_all_that_the_output_needs(news: Pr
     assert request and request.asset_selection
     curate = news.defs.resolve_job_def("news_curate").asset_layer.executable_asset_keys
     assert set(request.asset_selection) == set(curate)
-    assert request.tags[WHY] == "an asset upstream was updated"
+    assert request.tags[WHY] == "an upstream asset was updated"
     assert request.tags.items() >= tags_of(news.settings, "news").items()
     for _ in range(2):
         assert news.tick() is None

@@ -46,10 +46,7 @@ def test_the_sensor_asks_before_it_changes_an_export(
     assert "no change" in (tick().skip_message or "")
     write_jsonl(config.parent / "docs.jsonl", topic_records(31))
     asked = tick()
-    assert (
-        not asked.run_requests
-        and "no run starts by itself: order.frozen_tokens is unset" in asked.skip_message
-    )
+    assert not asked.run_requests and "no run starts yet: order.frozen_tokens is unset" in asked.skip_message
     (finding,) = asked.asset_events
     assert (finding.asset_key, finding.check_name) == (dg.AssetKey("exports"), "trainers_keep_the_order")
     assert finding.description == asked.skip_message and not finding.passed

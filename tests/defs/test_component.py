@@ -147,17 +147,17 @@ def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) 
     [
         (
             {"deps": ["x"]},
-            "translation sets deps of raw_docs, which the settings decide; name assets of yours in upstream",
+            "translation changes deps of raw_docs, which the settings decide; name your assets in upstream",
         ),
         (
             {"code_version": "2"},
-            "translation sets code_version of raw_docs, which the settings decide; leave it out",
+            "translation changes code_version of raw_docs, which the settings decide; leave it out",
         ),
         (
             {"partitions_def": {"type": "static", "partition_keys": ["a"]}},
-            "translation sets partitions_def of raw_docs, which the settings decide; leave it out",
+            "translation changes partitions_def of raw_docs, which the settings decide; leave it out",
         ),
-        ({"key": "all"}, "the key 'all'; expected a key for each asset"),
+        ({"key": "all"}, "the key 'all'; expected a different key for each asset"),
     ],
 )
 def test_a_translation_that_breaks_the_order_of_assets_is_refused(
@@ -170,8 +170,11 @@ def test_a_translation_that_breaks_the_order_of_assets_is_refused(
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
-        ({}, "expected settings or config; the component has neither"),
-        ({"settings": {}, "config": "divorder.toml"}, "expected settings or config; the component has both"),
+        ({}, "expected either settings or config; the component has neither"),
+        (
+            {"settings": {}, "config": "divorder.toml"},
+            "expected either settings or config; the component has both",
+        ),
         ({"config": "none.toml"}, "none.toml', which is not a file; give the path of a TOML file"),
         ({"settings": {"inptu": {}}}, "unknown key 'inptu'; the nearest valid key is 'input.paths'"),
         ({"settings": {"clusters": {"k": "many"}}}, "clusters.k = 'many'"),
@@ -364,7 +367,7 @@ def test_a_scaffold_says_which_records_are_no_documents(
     corpus = project.project_root / "data/news.jsonl"
     corpus.write_text(corpus.read_text() + '{"text": 7}\n')
     project.scaffold_component(DivOrderComponent, "news", {"paths": [str(corpus)]})
-    assert "1 of 121 records looked at will be refused" in capsys.readouterr().out
+    assert "1 of 121 records examined will be refused" in capsys.readouterr().out
 
 
 def test_a_scaffold_without_a_corpus_is_refused_until_it_is_filled_in(project: DefsFolderSandbox) -> None:

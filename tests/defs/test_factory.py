@@ -231,7 +231,10 @@ def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Cor
 
 
 def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"upstream is \['docs'\]; expected, by asset"):
+    with pytest.raises(
+        dg.DagsterInvalidDefinitionError,
+        match=r"upstream is \['docs'\]; expected the assets that write the files of each asset",
+    ):
         corpus(upstream=["docs"])
 
 

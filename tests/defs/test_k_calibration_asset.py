@@ -43,5 +43,5 @@ def test_it_shows_table_and_picture_and_clusters_follow(auto: Path, load: Load) 
     shown = metadata["k_calibration"]
     assert [row["k"] for row in rows_of(shown["calibration"])] == [3, 5]
     assert shown["auto_takes"].value == metadata["clusters"]["k"].value
-    assert shown["notes"].value == ["200 not tried: more than the documents there are (120)"]
+    assert shown["notes"].value == ["200 not tried: there are only 120 documents"]
     assert str(shown["picture"].value).startswith("![silhouettes](data:image/png;base64,")

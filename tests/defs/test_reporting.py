@@ -178,7 +178,7 @@ def test_the_sensor_starts_nothing_for_what_the_command_line_reads(
         with store_of(settings.store).lease():
             assert "the store is in use" in tick()
         assert "raw_docs" in run("run")["assets"]
-        assert tick() == "only times differ: 1 input file, every byte as the last run read it"
+        assert tick() == "only times differ: 1 input file, all bytes as in the last run"
         documents.write_bytes(before)
         assert tick() == "starts a run"
     finally:
@@ -319,7 +319,7 @@ def other_server() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("to", "why"),
     [
-        ("http://{server}/page", "it answered as Dagster does not"),
+        ("http://{server}/page", "its answer is not one of"),
         (
             "http://{server}/refuses",
             "it answered 401 Unauthorized (Not authorized to report runless asset events.)",
@@ -335,7 +335,7 @@ def test_a_webserver_that_takes_no_report_stops_no_run(
     url = to.format(server=other_server)
     reported = run("run", "--report-to", url)
     assert why in reported["error"] and reported["assets"] == []
-    assert f"not everything is reported to Dagster at {url}: {reported['error']}" in reported["said"]
+    assert f"the report to Dagster at {url} is incomplete: {reported['error']}" in reported["said"]
     assert "Traceback" not in reported["said"]
 
 
@@ -385,7 +385,7 @@ def test_a_home_that_takes_no_report_stops_no_run(
     assert reported["error"] and reported["assets"] == [] and reported["to"] == str(home)
     if kind in ("missing", "relative", "a file"):
         assert f"DAGSTER_HOME is '{home}'; expected the absolute path of a folder" in reported["said"]
-    assert "Traceback" not in reported["said"] and reported["said"].count("not everything is reported") == 1
+    assert "Traceback" not in reported["said"] and reported["said"].count("is incomplete: ") == 1
 
 
 def test_options_that_lead_nowhere_are_refused_before_the_run(
@@ -394,13 +394,13 @@ def test_options_that_lead_nowhere_are_refused_before_the_run(
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("DIVORDER_CONFIG", str(corpus))
     assert main(["run", "--key-prefix", "news"]) == 1
-    assert "nothing is reported there: set DAGSTER_HOME, or give --report-to" in capsys.readouterr().err
+    assert "nothing is reported to Dagster: set DAGSTER_HOME or give --report-to" in capsys.readouterr().err
     assert main(["run", "--key-prefix", "new s", "--report-to", "http://localhost"]) == 1
     assert "key_prefix has the part 'new s'" in capsys.readouterr().err
     for url in ("localhost:3000", "/home/dagster", "http://", "http://["):
         with pytest.raises(SystemExit):
             main(["run", "--report-to", url])
-        assert "is no address of a webserver" in capsys.readouterr().err
+        assert "is not a webserver's address" in capsys.readouterr().err
 
 
 def test_a_check_that_fails_is_named_and_fails_nothing(

@@ -155,7 +155,7 @@ def test_a_model_without_a_template_has_the_default_or_that_of_its_processor(che
     [
         ({"chat_template": [{"name": "rag", "template": SPAN}]}, {}, "none is named default"),
         ({}, {"additional_chat_templates/rag.jinja": SPAN}, "none is named default"),
-        ({"chat_template": "{% for %}"}, {}, "no Jinja"),
+        ({"chat_template": "{% for %}"}, {}, "is not Jinja"),
         ({"chat_template": SPAN, "eos_token": "<|gone|>"}, {}, "names the control token '<|gone|>'"),
     ],
 )

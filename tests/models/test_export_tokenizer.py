@@ -22,6 +22,8 @@ TEMPLATE = "{{ messages[0]['content'] }}"
 
 Make = Callable[[str], Path]
 
+pytestmark = pytest.mark.slow  # a process reads the files
+
 
 def files_of(directory: Path) -> tuple[dict[str, bytes], str]:
     special = {name: number for name, number in special_ids(directory).items() if number is not None}

@@ -189,14 +189,14 @@ COPIES = [
             [3],
             "no clear number",
             3,
-            "5, 9, 12 not tried: more than the documents there are (3)",
+            "5, 9, 12 not tried: there are only 3 documents",
         ),
         (
             ["the same text"] * 4,
             [1],
             "no clear number",
             1,
-            "5, 9, 12 not tried: more than the documents there are (1)",
+            "5, 9, 12 not tried: there are only 1 documents",
         ),
         (
             COPIES,
@@ -234,7 +234,7 @@ def test_without_topics_it_says_that_no_number_is_clear(tmp_path: Path) -> None:
     receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     report = receipts["k_calibration"].figures
     assert 0 < report["best_silhouette"] < 0.02
-    said = f"the best silhouette is {report['best_silhouette']:.3f}, and under 0.02 hardly any cluster stands apart"
+    said = f"the best silhouette is {report['best_silhouette']:.3f}, and below 0.02 clusters hardly separate"
     note = f'no clear number of clusters: {said}; clusters.k = "auto" takes 12'
     assert report["notes"] == [note]
     # The number that is nearest to 30 of those tried, and no row of the table is marked.

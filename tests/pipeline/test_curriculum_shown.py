@@ -83,7 +83,7 @@ def test_every_shape_is_compared_also_at_strength_0_and_points_where_they_are_se
         (shape, windows) for shape in SHAPES if shape != "points" for windows in ("shuffled", "balanced")
     ]
     assert all(0 < row[name] < 1 for row in rows for name in row if name.startswith(("TV", "batch")))
-    assert "TV there of source, %" in str(answer) and "45 of 400 records have none" in str(answer)
+    assert "TV there of source, %" in str(answer) and "45 of 400 records have no score" in str(answer)
     assert (folder / "shapes.png").read_bytes().startswith(b"\x89PNG")
     points = {"score": "score", "points": [(0, 1), (1, 0)], "strength": 0.0}
     none = compare_curricula(

@@ -183,7 +183,7 @@ def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
     settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
     run_all(settings, Silent())
     found = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
-    assert found.passed and "order.targets asks for a mix that moves" in found.text
+    assert found.passed and "order.targets asks for a moving mix" in found.text
     assert {row["feature"] for row in found.figures["features"] if row["drifts"] == "yes"} >= {
         "source",
         "words",

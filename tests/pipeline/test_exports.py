@@ -215,7 +215,7 @@ def test_an_export_of_version_2_opens_and_is_replaced_by_the_next_run(
     }
     save_state(store, replace(state, outputs=noted if ledger else {}))
     assert list(batches(SequenceStream(folder))) == read
-    assert "every file is as it was written" in str(verify(settings, folder, None))
+    assert "every file is unaltered" in str(verify(settings, folder, None))
     assert rotate_shards(folder, 0).files == list(folder.glob("*.bin"))
     for pattern in ("", "/**/*.json*"):
         assert find_files([f"{settings.exports.path}{pattern}"]).files == [mine]
@@ -283,7 +283,7 @@ def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     assert run_checks(GRAPH, settings, stage="exports")["exports_are_whole"].passed
     (settings.exports.path / "_olmo/manifest.json").write_bytes(b"{}")
     assert not any(finding.passed for finding in run_checks(GRAPH, settings, stage="exports").values())
-    with pytest.raises(InputError, match=r"no manifest\.json that is whole is in .*/_olmo; .*copy both"):
+    with pytest.raises(InputError, match=r"/_olmo has no complete manifest\.json; .*copy both"):
         verify(settings, settings.exports.path / "olmo", None)
 
 
@@ -364,7 +364,7 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     assert verify(settings, folder, "torchtitan").passed
     answer = verify(settings, folder, "hf-trainer")
     passed, text = answer.passed, str(answer)
-    assert not passed and "the first that differs is batch 0" in text
+    assert not passed and "the first difference is in batch 0" in text
     assert "with exports.world_size = 1, exports.workers = 1, and its lines" in text
     # What is read is measured beside the plan.
     assert "features that drift" in text
@@ -480,7 +480,7 @@ def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, 
     assert [*begun, *reading] == whole != again
     assert not {file.name for file in folder.iterdir()} - {*stream_files(folder)}
     state = stream.state_dict()
-    with pytest.raises(InputError, match=f"the state is of the plan {state['plan']}, and"):
+    with pytest.raises(InputError, match=f"the state belongs to the plan {state['plan']}, and"):
         SequenceStream(folder).load_state_dict(state)
 
 

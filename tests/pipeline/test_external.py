@@ -252,7 +252,7 @@ def test_another_number_of_rows_is_refused_with_all_numbers(corpus: Corpus) -> N
         "has 50 rows; the input has 61 records (60 distinct documents; 0 more records were refused)"
         in message
     )
-    assert "embed the records that have come" in message
+    assert "embed the new records" in message
     with pytest.raises(InputError, match="has 50 rows; the input has 61 records"):
         make_plan(GRAPH, corpus.settings())
     np.save(corpus.path, vectors_of([*TEXTS, "a", "b"]))
@@ -312,7 +312,7 @@ def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
         return refused(corpus, embedding={"path": parquet(corpus, vectors[: len(rows)], order, row=rows)})
 
     message = said(all_rows[:-2], list(range(60)))
-    assert "has no vector for 2 of 60 documents, the first of them doc_id " in message
+    assert "has no vector for 2 of 60 documents, the first is doc_id " in message
     assert "'row' is 60 in row 59; expected the number of a record, 0 to 59" in said(
         all_rows, [*range(59), 60]
     )

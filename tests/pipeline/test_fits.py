@@ -171,7 +171,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
     write_jsonl(tmp_path / "docs.jsonl", other)
     planned = {stage.stage: stage.why for stage in make_plan(GRAPH, settings).stages}
-    reason = "0% of the documents that it was made on are left"
+    reason = "0% of the fit's documents are left"
     assert planned["base_model"] == f"{reason}; divorder run --refit model makes it again"
     if not pca:
         assert planned["centroids"] == reason

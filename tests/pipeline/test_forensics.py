@@ -88,7 +88,7 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
 
 
 def test_what_is_not_there_is_named(settings: Settings) -> None:
-    with pytest.raises(InputError, match=r"step is 5,000; the plan has steps 0 to \d+, all epochs together"):
+    with pytest.raises(InputError, match=r"step is 5,000; over all epochs the plan has steps 0 to \d+"):
         where(settings, steps=[5000])
     with pytest.raises(InputError, match=r"sequence is -1; the plan has sequences 0 to"):
         where(settings, sequences=[-1])
@@ -96,11 +96,11 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         InputError, match="no record of the input has the id 'doc-99'; expected one of the field 'id'"
     ):
         where(settings, ids=["doc-1", "doc-99"])
-    with pytest.raises(InputError, match="nothing says where training goes on"):
+    with pytest.raises(InputError, match="the step to resume at is unknown"):
         cut(settings, ids=["doc-1"])
     with pytest.raises(InputError, match="no document is named"):
         cut(settings, resume_at=1)
-    with pytest.raises(InputError, match="nothing is asked for"):
+    with pytest.raises(InputError, match="nothing to look up"):
         where(settings)
     with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
         where(settings, ids=["\udcff"])
@@ -136,7 +136,7 @@ def test_numbers_in_any_order_and_form_are_those_of_a_list(settings: Settings) -
         iter([2, 3, 1]),
     ):
         assert where(settings, steps=numbers).equals(table)
-    with pytest.raises(InputError, match="steps are no whole numbers"):
+    with pytest.raises(InputError, match="steps are not whole numbers"):
         where(settings, steps=[1.5])  # type: ignore[list-item]
 
 
@@ -217,7 +217,7 @@ def test_all_of_an_epoch_can_stay(changed: dict[str, Any], settings: Settings, t
     run_all(planned.settings, Silent())
     assert read_slowly(planned.settings)[: len(before)] == before
     with pytest.raises(
-        InputError, match=rf"step is {steps + 1}; .* in an epoch of 2, and nothing of a later one can stay"
+        InputError, match=rf"step is {steps + 1}; .* in an epoch of 2, and only the first epoch can be frozen"
     ):
         plan_freeze(other, step=steps + 1)
 
@@ -245,9 +245,9 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
     no_store = settings.model_copy(
         update={"store": settings.store.model_copy(update={"path": tmp_path / "none"})}
     )
-    with pytest.raises(InputError, match="the last run did not come to its end; expected an output"):
+    with pytest.raises(InputError, match="the last run did not finish; expected the output"):
         plan_freeze(no_store, step=2)
-    with pytest.raises(InputError, match="nothing says what a trainer has read"):
+    with pytest.raises(InputError, match="the part that a trainer has read is unknown"):
         plan_freeze(settings)
 
 
@@ -264,7 +264,7 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", load)
     monkeypatch.chdir(tmp_path)
     assert main(["freeze"]) == 0
-    assert "nothing stays, and every run orders everything anew" in capsys.readouterr().out
+    assert "nothing is frozen; every run reorders everything" in capsys.readouterr().out
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
     assert "the last output as it is now" not in said
@@ -287,15 +287,15 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     monkeypatch.delenv("DIVORDER_ORDER__FROZEN_TOKENS")
     assert file.read_bytes() == written
     assert main(["freeze", "--step", "0"]) == 0
-    assert "the next run orders everything anew" in capsys.readouterr().out
+    assert "the next run reorders everything" in capsys.readouterr().out
     assert tomllib.loads(file.read_text())["order"] == {"frozen_tokens": 0}
     file.unlink()
     assert main(["freeze", "--tokens", "1_000"]) == 1
-    assert "there is no divorder.toml to write into" in capsys.readouterr().err
+    assert "there is no divorder.toml to write to" in capsys.readouterr().err
     for text in ("-1", "1.5", "1e3", "", "x"):
         with pytest.raises(SystemExit, match="2"):
             main(["freeze", "--step", text])
-        assert f"{text!r} is no whole number from 0" in capsys.readouterr().err
+        assert f"{text!r} is not a whole number from 0" in capsys.readouterr().err
 
 
 def test_freeze_says_if_the_last_run_has_changed_what_was_read(
@@ -319,7 +319,10 @@ def test_freeze_says_if_the_last_run_has_changed_what_was_read(
     other = other.model_copy(update={"seed": 1})
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
-    assert "what stays is the last output as it is now, but" in said and "put input and settings back" in said
+    assert (
+        "the frozen part is the last output as it is now, but" in said
+        and "restore the earlier input and settings" in said
+    )
     assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
 
 

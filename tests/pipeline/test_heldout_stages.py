@@ -324,7 +324,7 @@ def lines(*records: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "valid.jsonl hold no document; expected one at least"),
+        (b"", "valid.jsonl hold no document; expected at least one"),
         (lines({"text": "sound"}, {"other": 1}), "record 2 of .*valid.jsonl: no field 'text'"),
         (lines({"text": ""}), "record 1 of .*: empty text"),
         (b'{"text": "cut sho', "record 1 of .*: not valid JSON"),
@@ -374,7 +374,7 @@ def test_files_of_conversations_have_the_form_of_the_input(tmp_path: Path, make_
     assert load_heldout(run).documents.sum() == 1
     assert load_times(run)[5] == 0
     write_jsonl(valid, [*other, {"prompt": "Q", "completion": "a"}])
-    with pytest.raises(InputError, match=f"record {len(other) + 1} of .*: the record is of the form 'prompt"):
+    with pytest.raises(InputError, match=f"record {len(other) + 1} of .*: the record has the form 'prompt"):
         ran(settings)
     write_jsonl(valid, [{"messages": [*other[0]["messages"], other[0]["messages"][1]]}])
     (tmp_path / "strict.jinja").write_text(
@@ -391,7 +391,7 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
     records = topic_records(12)
     write_jsonl(tmp_path / "docs.jsonl", records)
     sea = write_jsonl(tmp_path / "valid.jsonl", [record for record in records if "sea" in record["source"]])
-    with pytest.raises(InputError, match=r"of source sea.example nothing is left.*12 of its 12 records"):
+    with pytest.raises(InputError, match=r"nothing of source sea.example is left.*12 of its 12 records"):
         ran(make_settings(heldout={"documents": [str(sea)]}))
     with pytest.raises(InputError, match=r"less than half a document.*raise heldout.documents"):
         ran(make_settings(heldout={"documents": 0.01}))
@@ -566,7 +566,7 @@ def test_consumed_tokens_go_on_after_a_run_that_was_refused(tmp_path: Path, make
         order={"frozen_tokens": 400, "length_bins": 5},
     )
     first = ran(settings, "curated_output").receipt("base_model").version
-    with pytest.raises(InputError, match=r"made with other settings \(the base model was another one\)"):
+    with pytest.raises(InputError, match=r"made with other settings \(the base model was another\)"):
         ran(settings.model_copy(update={"seed": 1}), "curated_output")
     assert ran(settings, "curated_output").receipt("base_model").version == first
 
@@ -575,7 +575,7 @@ def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings:
     records = topic_records(3)
     for name in ("docs", "valid"):
         write_jsonl(tmp_path / f"{name}.jsonl", records)
-    with pytest.raises(InputError, match=r"all 12 documents are held out.*take documents out of its files"):
+    with pytest.raises(InputError, match=r"all 12 documents are held out.*remove documents from its files"):
         ran(make_settings(heldout={"documents": [str(tmp_path / "valid.jsonl")]}))
 
 

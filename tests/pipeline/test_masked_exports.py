@@ -186,7 +186,7 @@ def test_another_mask_is_another_export_and_another_plan(make: Make) -> None:
 def test_a_format_without_a_mask_is_refused_before_anything_is_computed(name: str, make: Make) -> None:
     settings = make("parquet", name)
     with pytest.raises(
-        InputError, match=rf"names '{name}', which cannot say .*take a format that can: parquet, olmo"
+        InputError, match=rf"names '{name}', which cannot mark .*use a format that can: parquet, olmo"
     ):
         run_all(settings, Silent())
     assert not settings.exports.path.exists()
@@ -249,7 +249,9 @@ def test_pairs_are_written_as_text_alone(make: Make, tmp_path: Path) -> None:
     ]
     write_jsonl(tmp_path / "pairs.jsonl", pairs)
     input = {"paths": [str(tmp_path / "pairs.jsonl")]}
-    with pytest.raises(InputError, match=r"names 'parquet', 'olmo', and a sequence of tokens holds no pair"):
+    with pytest.raises(
+        InputError, match=r"names 'parquet', 'olmo', but a sequence of tokens cannot hold a pair"
+    ):
         run_all(make("parquet", "text", "olmo", input=input), Silent())
     settings = make("text", input=input)
     run_all(settings, Silent())

@@ -267,7 +267,7 @@ def test_every_corpus_has_a_report(tmp_path: Path, per_topic: int, sections: dic
     report(settings)
     page = page_of(settings)
     assert "nan" not in page.text.lower().split()
-    assert ("Then where every value lies" in page.text) == (
+    assert ("Then the places of every value" in page.text) == (
         settings.input.source_field is not None or "checked" in settings.order.traits
     )
 

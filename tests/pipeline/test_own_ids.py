@@ -187,7 +187,7 @@ def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_setting
     write_jsonl(tmp_path / "docs.jsonl", records)
     figures = run_all(make_settings(input={"id_field": "id"}), Notes(), READ)["ids"].figures
     assert (figures["records_without_id"], figures["repeated_ids"]) == (2, 1)
-    assert "of 60 records 2 have no id in 'id', and 1 have one that a record before them has" in notes
+    assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes
 
 
 def test_a_field_that_no_record_has_an_id_in_is_refused(tmp_path: Path, make_settings: Make) -> None:
@@ -255,23 +255,23 @@ def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
     made = run_all(by_row, Silent(), ("raw_docs", "external_embeddings"))["external_embeddings"]
     scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(GRAPH, settings).stages}
     assert (scopes["raw_docs"][0], scopes["ids"][0]) == ("nothing", "all")
-    assert scopes["external_embeddings"] == ("all", "ids comes out as it was")
+    assert scopes["external_embeddings"] == ("all", "ids comes out unchanged")
     found = run_all(settings, Silent(), JOINED)["external_embeddings"]
     assert (found.key, found.figures["new_documents"]) == (made.key, 0)
 
 
 def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
     joined.ids[5] = "doc-x"
-    assert "no vector for 1 of 60 documents, the first of them id 'doc-5'" in joined.refused()
+    assert "no vector for 1 of 60 documents, the first is id 'doc-5'" in joined.refused()
     joined.records[5]["id"] = None
-    assert "the first of them id 'record_id " in joined.refused()
+    assert "the first is id 'record_id " in joined.refused()
 
 
 def test_ids_that_do_not_tell_texts_apart_are_named(joined: Joined) -> None:
     joined.records[5]["id"] = joined.records[9]["id"] = "doc-2"
     message = joined.refused()
     assert (
-        "joined by 'id', and 2 records have an id that a record of another text has, the first 'doc-2'"
+        "joined by 'id', but 2 records share their id with a record of another text, the first 'doc-2'"
         in message
     )
 
@@ -291,4 +291,4 @@ def test_rows_with_one_id_and_two_vectors_are_named(joined: Joined) -> None:
 
 def test_a_column_that_cannot_be_ids_is_refused(joined: Joined) -> None:
     joined.ids = [float(at) for at in range(60)]
-    assert "the column 'id' is of type double; expected strings or whole numbers" in joined.refused()
+    assert "the column 'id' has type double; expected strings, whole numbers" in joined.refused()

@@ -302,8 +302,8 @@ def test_a_corpus_smaller_than_a_batch_says_nothing_about_batches(corpus: Path, 
 @pytest.mark.parametrize(
     ("k", "said"),
     [
-        (4, "fitted to 240 documents, 60 a cluster; below 256 another sample gives other centroids"),
-        (300, "300 clusters are asked for, and there were 240 documents"),
+        (4, "fitted to 240 documents, 60 a cluster; the further below 256, the more"),
+        (300, "300 clusters are asked for, but there were only 240 documents"),
     ],
 )
 def test_clusters_say_on_how_few_documents_they_were_fitted(

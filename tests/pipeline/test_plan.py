@@ -189,7 +189,7 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     write_jsonl(corpus, topic_records(20)[:-5])
     run(settings)
     page = str(plan_page(settings, disk=True))
-    assert "75 records in the input, 0 of them never seen" in page
+    assert "75 records in the input, 0 of them new" in page
     assert "up to date" in page
     assert "stages/token_counts" in page
     assert "would be freed" in str(prune_page(settings, dry_run=True))

@@ -322,14 +322,14 @@ def test_no_run_starts_by_itself_before_the_choice_is_made(tmp_path: Path, make:
         start, reason = check(settings)
         assert not start
         assert re.match(
-            r"docs.jsonl has [\d,]+ bytes more; no run starts by itself: order.frozen_tokens is", reason
+            r"docs.jsonl has [\d,]+ bytes more; no run starts yet: order.frozen_tokens is", reason
         )
     assert check(make(**settle, order={"frozen_tokens": 0}))[0]
     # A run by hand answers the change, too.
     append(tmp_path, 24)
     assert not check(settings)[0]
     run_all(settings, Silent())
-    assert "every byte as the last run read it" in check(settings)[1]
+    assert "all bytes as in the last run" in check(settings)[1]
     append(tmp_path, 26)
     shutil.rmtree(tmp_path / "exports")
     assert check(settings)[0], "there is nothing to lose"

@@ -157,7 +157,7 @@ def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
     read, tokens = documents.repeats.sum(), (documents.tokens * documents.repeats).sum()
     assert (
         f"an epoch reads {read:,} records, {tokens:,} tokens: {(documents.repeats == 0).sum()} records are left out, "
-        f"none is read more than {documents.repeats.max()} times"
+        f"none is read over {documents.repeats.max()} times"
     ) in str(summary(mixed))
     plain = mixed.model_copy(update={"mixing": Mixing()})
     run_all(plain, Silent())
@@ -297,9 +297,12 @@ def test_computed_traits_are_topics_and_qualities_too(
         ),
         pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds true and false", id="a flag"),
         pytest.param(
-            {"score": 2.5}, {}, "mixing.trait: 'score' differs in no two of the 40 records", id="constant"
+            {"score": 2.5},
+            {},
+            "mixing.trait: 'score' is the same in all records of each source",
+            id="constant",
         ),
-        pytest.param({"score": 7}, {}, "name other fields, or 'source' alone", id="constant whole number"),
+        pytest.param({"score": 7}, {}, "name other fields, or only 'source'", id="constant whole number"),
         pytest.param(
             {"score": "9" * 90},
             {},
@@ -310,9 +313,7 @@ def test_computed_traits_are_topics_and_qualities_too(
         pytest.param(
             {}, {"trait": ["score", "score2"]}, "no record has the field 'score2'", id="unknown by a number"
         ),
-        pytest.param(
-            {"score": 1}, {"trait": ["length", "score"]}, "differ within values of length", id="topics"
-        ),
+        pytest.param({"score": 1}, {"trait": ["length", "score"]}, "differ within a length", id="topics"),
         pytest.param({}, {"trait": ["source", "nope"]}, "no record has the field 'nope'", id="unknown"),
         pytest.param(
             {},
@@ -342,7 +343,7 @@ def test_a_quality_that_becomes_text_later_is_a_sentence(tmp_path: Path, make_se
     settings = make_settings(mixing=BY_SCORE)
     ran(settings, "repeats")
     write_jsonl(tmp_path / "docs.jsonl", [*records, {**records[0], "text": "another one", "score": "n/a"}])
-    with pytest.raises(InputError, match=r"'score' (holds large_string|is a number, and was none)"):
+    with pytest.raises(InputError, match=r"'score' (holds large_string|is a number, but was not)"):
         ran(settings, "repeats")
 
 

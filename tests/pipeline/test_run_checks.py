@@ -182,7 +182,7 @@ SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
     ),
     "another output": (
         put_other_manifest,
-        "is not the one that the last run wrote",
+        "is not the last run's",
     ),
 }
 

@@ -177,8 +177,8 @@ def test_an_order_that_goes_the_other_way_does_not_follow(
 @pytest.mark.parametrize(
     ("curriculum", "remedy"),
     [
-        ({"points": [(0, 0.9), (1, 0.95)]}, "let curriculum.points pass all ranks"),
-        ({"score": "tier", "keep": ["source"]}, "curriculum.keep holds the shares of source"),
+        ({"points": [(0, 0.9), (1, 0.95)]}, "let curriculum.points pass through all ranks"),
+        ({"score": "tier", "keep": ["source"]}, "curriculum.keep fixes shares of source"),
     ],
     ids=["points", "keep"],
 )

@@ -167,13 +167,13 @@ def test_a_changed_file_is_seen_and_records_without_a_row_have_no_score(
     ("table", "said"),
     [
         ({"row": [0, 1]}, r"has no column 'mine'; its columns are row: int64"),
-        ({"mine": [0.5, 1.0]}, r"expected one that says whose score a row is: doc_id or record_id"),
+        ({"mine": [0.5, 1.0]}, r"expected a key column for each row's score: doc_id or record_id"),
         ({"row": [0, 1], "mine": ["0.5", "1"]}, r"column 'mine' of .* is of type string; expected a number"),
         ({"row": [0, 1], "mine": [[0.5], [1.0]]}, r"column 'mine' of .* is of type list<"),
         ({"row": [0, 1], "mine": [True, False]}, r"column 'mine' of .* is of type bool"),
         (
             {"row": [0.0, 1.0], "mine": [0.5, 1.0]},
-            r"the column 'row' is of type double; expected whole numbers",
+            r"the column 'row' has type double; expected whole numbers",
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_files_that_cannot_be_scores_are_refused_before_the_first_stage(
             "id",
             ["record 1", None],
             [1.0, 2.0],
-            r"'id' is null in row 1; expected to be told whose score that is",
+            r"'id' is null in row 1; expected the key of this row's score",
         ),
         (
             "id",
@@ -244,7 +244,7 @@ def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
         ("good", "field 'q' holds 'good'; expected a number in each record"),
         (True, "field 'q' holds true and false; expected a number"),
         ([0.5], "field 'q' holds lists; expected a number"),
-        ({"score": 1, "of": 2}, "field 'q' holds objects; name a field of theirs: 'q.score', 'q.of'"),
+        ({"score": 1, "of": 2}, "field 'q' holds objects; name one of their fields: 'q.score', 'q.of'"),
     ],
 )
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -288,7 +288,7 @@ def test_an_input_that_joins_keeps_what_was_computed(tmp_path: Path, corpus: Cal
         ({"id_field": "own"}, r"^input 2 \(.*/books\): input\.id_field: no record has .* in the field 'own'"),
         (
             {"paths": ["IN/web"], "text_field": "body"},
-            r"^input 2 \(.*\): .*a\.jsonl is also of input 1 \(.*web\); name it",
+            r"^input 2 \(.*\): .*a\.jsonl also belongs to input 1 \(.*web\); name it",
         ),
     ],
 )
@@ -311,7 +311,7 @@ def test_an_input_of_chats_is_refused_however_small_it_is(tmp_path: Path, make_s
         {"paths": [str(tmp_path / "chats.jsonl")], "max_reject_share": 0.5},
     ]
     said = (
-        r"^input 4 \(.*chats.jsonl\): the input holds no records to use: all 1 were refused, the first: .*\n"
+        r"^input 4 \(.*chats.jsonl\): the input holds no usable records: all 1 were refused, the first: .*\n"
     )
     with pytest.raises(InputError, match=said.removesuffix(r"\n") + "no turn is trained on: "):
         run_all(make_settings(input=inputs), Silent(), ("raw_docs",))

@@ -112,7 +112,7 @@ def test_there_are_no_more_components_than_dims_or_documents_and_a_note_says_so(
     clipped = cluster(make_settings(embedding={"pca": 17}))
     assert clipped["pca"] == 16
     assert clipped["pca_note"] == (
-        "17 principal components are asked for; 16 are all that 80 documents of 16 dims have"
+        "17 principal components are asked for, but 80 documents of 16 dims have only 16"
     )
     write_jsonl(corpus, topic_records(2))
     clipped = cluster(make_settings(embedding={"pca": 9}))

@@ -299,7 +299,9 @@ def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
         with pytest.raises(InputError, match=r"selection\.quality: record [0-9a-f]{32} has good = (nan|-1) "):
             ran(settings, "subset_selection")
     write_jsonl(corpus, [{**record, "good": 0} for record in records])
-    with pytest.raises(InputError, match=r"selection\.quality: good is 0 of all 60 records .* another field"):
+    with pytest.raises(
+        InputError, match=r"selection\.quality: good is 0 for all 60 records .* another field"
+    ):
         ran(settings, "subset_selection")
     with pytest.raises(InputError, match="no record has the field 'nope'"):
         ran(selecting(make_settings, corpus, documents=5, quality="nope"), "subset_selection")

@@ -79,8 +79,8 @@ def test_what_cannot_be_had_is_said_everywhere(corpus: Path) -> None:
     assert metrics["sequences"]["targets"]["source"]["batch"]["off_achievable"]["mean"][0] < 0.1
 
     warning = next(line for line in said if line.startswith("order.targets.source asks for"))
-    assert repr(SEA) in warning and f"average what it has of the corpus, {own:.1%}" in warning
-    assert "those asked for average 60.0%: ask for" in warning
+    assert repr(SEA) in warning and f"average its share of the corpus, {own:.1%}" in warning
+    assert "the asked shares average 60.0%: ask for" in warning
     assert warning in str(summary(settings))
     assert f"target source {SEA}: on average" in str(summary(settings, details=True))
     manifest = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
@@ -157,6 +157,6 @@ def test_a_value_that_gives_way_to_another_is_told_so() -> None:
         }
     }
     first, second = warnings_of(figures)
-    assert "asks for 40.0% of 'a' after 50.0% of the tokens, and 30.0% is achievable there" in first
-    assert "make room for other values" in first
-    assert "of 'c'" in second and "those asked for average 10.0%: ask for" in second
+    assert "asks for 40.0% of 'a' after 50.0% of the tokens, but 30.0% is achievable there" in first
+    assert "Other values need the room" in first
+    assert "of 'c'" in second and "the asked shares average 10.0%: ask for" in second

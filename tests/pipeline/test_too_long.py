@@ -348,7 +348,7 @@ def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -
     for packing, message in (
         (
             {"method": "best_fit"},
-            r"packing.method is 'best_fit', and an input holds pairs, .* set packing.method",
+            r"packing.method is 'best_fit', but pairs of an input .* set packing.method",
         ),
         ({"too_long": "cut"}, "packing.too_long is 'cut'"),
         ({"too_long": "split_turns"}, "packing.too_long is 'split_turns'"),
@@ -426,7 +426,7 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     assert "left_out_records (packed_sequences)" in text
     assert re.search(r"sea-3 +\d+ +\d+ +too long: left out", text)
     assert "curated.jsonl (written) has records in the order of training, for tools that do not pack." in text
-    assert "  A trainer that reads 4 records a step has batches " in text
+    assert "  If a trainer reads 4 records a step, its batches are " in text
     assert re.search(
         r"\d+ records are longer than a sequence: they are left out, and [\d,]+ tokens are in no", text
     )

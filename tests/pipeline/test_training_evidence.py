@@ -290,7 +290,7 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
 def test_epochs_that_do_not_fit_a_plan_along_a_score_are_refused(settings: Callable[..., Settings]) -> None:
     plan = {"curriculum": {"score": "length"}, "sequence": {"length": LENGTH, "batch": 4, "epochs": 3}}
     with pytest.raises(
-        InputError, match=r"evidence.epochs is 2, and the plan has one schedule over 3 epochs"
+        InputError, match=r"evidence.epochs is 2, but the plan has one schedule over 3 epochs"
     ):
         ran(settings({}, **plan))
     with pytest.raises(
@@ -404,7 +404,9 @@ def test_a_budget_takes_tokens_away_and_says_so(
     made = sized(3 * 2 * 3 * 1.0)
     assert made.tokens.size.steps == 3
     assert made.notes[-1].startswith("evidence.budget_seconds = 18 leaves 384 tokens an epoch of ")
-    with pytest.raises(InputError, match=r"budget_seconds is 1, and a step of each of 3 trainings takes 6 s"):
+    with pytest.raises(
+        InputError, match=r"budget_seconds is 1, but one step of each of 3 trainings takes 6 s"
+    ):
         sized(1.0)
 
 
@@ -461,8 +463,8 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
     ("evidence", "sections", "said"),
     [
         ({}, {"heldout": {}}, "no documents are held out to validate on; set heldout.documents"),
-        ({"batch": 10**6}, {}, "a batch has 1,000,000; expected a batch at least"),
-        ({"tokens": 5}, {}, "evidence.tokens = 5 of the .* of the plan make 0 sequences of 32 tokens"),
+        ({"batch": 10**6}, {}, "a batch has 1,000,000; expected at least one batch"),
+        ({"tokens": 5}, {}, "evidence.tokens = 5 of the plan.s .* tokens make 0 sequences of 32 tokens"),
         ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
         ({}, {"engine": {"device": "cuda"}}, 'engine.device is "cuda", which torch .* does not find'),
     ],
@@ -481,7 +483,7 @@ def test_bad_input_is_said(
 
 def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> None:
     for orders, said in (
-        (("nope",), "'nope' is no order; expected original, "),
+        (("nope",), "'nope' is not an order; expected original, "),
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
         (("curated/saw",), "'saw' is a schedule of a score"),
@@ -712,7 +714,7 @@ def test_held_out_conversations_whose_answers_are_cut_off_are_not_read(
         return stage._Prepared.of(planned(settings), "nowhere")
 
     cut_off = chat("long", "wave " * 400)
-    with pytest.raises(InputError, match="no held-out document has a trained token within 1"):
+    with pytest.raises(InputError, match="no held-out document has a trained token in its first 1"):
         prepared(cut_off)
     some = prepared(cut_off, chat("short", "tide?"))
     assert some.sources == ["short"]

@@ -159,7 +159,7 @@ def test_a_run_starts_only_once_the_input_is_still(watcher: Watcher) -> None:
         append(docs(watcher), str(number))
         found = watcher.check(SETTLE)
         assert not found.start
-        assert f"still for {SETTLE:g} s" in found.reason
+        assert f"not changed for {SETTLE:g} s" in found.reason
     assert not watcher.check(SETTLE - 1).start
     assert watcher.check(1).start
 
@@ -195,16 +195,14 @@ def test_a_run_that_did_not_come_to_its_end_is_started_once(watcher: Watcher) ->
     watcher.starts()
     append(docs(watcher))
     run_stage("raw_docs", watcher.settings)
-    assert watcher.starts() == ["the last run did not come to its end"]
+    assert watcher.starts() == ["the last run did not finish"]
 
 
 def test_a_touched_file_starts_none(watcher: Watcher) -> None:
     watcher.starts()
     os.utime(docs(watcher))
     watcher.check(1)
-    assert (
-        watcher.check(SETTLE).reason == "only times differ: 1 input file, every byte as the last run read it"
-    )
+    assert watcher.check(SETTLE).reason == "only times differ: 1 input file, all bytes as in the last run"
     docs(watcher).write_bytes(docs(watcher).read_bytes())
     assert watcher.starts() == []
 
@@ -223,7 +221,7 @@ def test_a_file_that_is_too_large_to_look_into_starts_a_run(
     monkeypatch.setattr("dagster_divorder.pipeline.watch.CONTENT_BYTES", 10)
     watcher.check()
     os.utime(docs(watcher))
-    assert watcher.starts() == ["times of 1 input file, which are too large to look into"]
+    assert watcher.starts() == ["times of 1 input file, which are too large to compare"]
 
 
 def test_new_and_vanished_files_start_a_run_each(watcher: Watcher) -> None:

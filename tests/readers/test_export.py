@@ -116,17 +116,17 @@ def test_every_file_that_is_altered_is_named(name: str, tmp_path: Path) -> None:
 
 def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"is no export: there is no .*manifest\.json.*copy its neighbour too"
+        InputError, match=r"is not an export: there is no .*manifest\.json.*copy its neighbour too"
     ):
         open_export(tmp_path)
     write_export(tmp_path, "parquet", {"lengths": [20]})
     manifest = read_whole(export_manifest_file(tmp_path))
     assert manifest is not None
     write_manifest(tmp_path, manifest | {"format": "mds"})
-    with pytest.raises(InputError, match=r"of the format mds, .* this reader reads parquet, olmo, megatron"):
+    with pytest.raises(InputError, match=r"in the format mds, .* this reader reads parquet, olmo, megatron"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"format_version": 5})
-    with pytest.raises(InputError, match="is of version 5 of the exports; this reader reads 1 to 4"):
+    with pytest.raises(InputError, match="has version 5 of the exports; this reader reads 1 to 4"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"rows": 0})
     with pytest.raises(InputError, match="holds no sequence"):
@@ -134,7 +134,7 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     edited = copy.deepcopy(manifest) | {"plan": "4567", "check": "00"}
     for data in (orjson.dumps(edited), b"{", b"[]", b"null"):
         (export_manifest_file(tmp_path)).write_bytes(data)
-        with pytest.raises(StoreError, match=r"manifest\.json is not what was written"):
+        with pytest.raises(StoreError, match=r"manifest\.json has been altered"):
             open_export(tmp_path)
 
 
@@ -166,7 +166,7 @@ def test_an_open_export_is_read_to_its_end_whatever_is_exported_over_it(name: st
     rewritten(tmp_path, name, "4567", seed=1)
     check(opened, list(range(len(stream))), stream)
     assert (opened.plan, open_export(tmp_path).plan) == ("0123", "4567")
-    with pytest.raises(StoreError, match="holds the plan 4567, and 0123 is asked for"):
+    with pytest.raises(StoreError, match="holds the plan 4567; expected 0123"):
         pickle.loads(pickled)
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_was_not_open_yet_when_it_was_replaced_ends_the_reading(
     opened = open_export(tmp_path)
     rewritten(tmp_path, name, "4567", seed=1)
     check(opened, [0], stream)
-    with pytest.raises(StoreError, match=r"it was opened as the plan 0123, and now holds 4567"):
+    with pytest.raises(StoreError, match=r"it was opened with the plan 0123, and now holds 4567"):
         opened.block([len(stream) - 1]).ids  # noqa: B018
 
 
@@ -202,7 +202,7 @@ def test_files_of_equal_size_are_told_apart(name: str, tmp_path: Path) -> None:
         (tmp_path / file).rename(tmp_path / "aside")
         (tmp_path / other).rename(tmp_path / file)
         (tmp_path / "aside").rename(tmp_path / other)
-    with pytest.raises(StoreError, match="is not the file that was written under this name"):
+    with pytest.raises(StoreError, match="is not the file that the manifest names"):
         open_export(tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
     write_export(tmp_path, "parquet", {"lengths": [20]})
     manifest = read_whole(export_manifest_file(tmp_path)) or {}
     write_manifest(tmp_path, {**manifest, "replaced_by": "ab"})
-    with pytest.raises(StoreError, match="is being written anew, or a run that wrote it was broken off"):
+    with pytest.raises(StoreError, match="is being rewritten, or a run was interrupted while writing it"):
         open_export(tmp_path)
 
 

@@ -189,7 +189,7 @@ def test_a_state_of_a_workers_share_is_for_the_same_share(
     assert next(iter(stream))["input_ids"].tolist() == export[1][9:12]
     for other in ((0, 2, 3), (1, 3, 3), (1, 2, 4), (None, 0, 3)):
         stream = as_worker(*other)
-        with pytest.raises(InputError, match="the state is of a worker's share"):
+        with pytest.raises(InputError, match="the state belongs to a worker's share"):
             stream.load_state_dict(state)
 
 
@@ -198,12 +198,12 @@ def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list
     stream = SequenceStream(path, rank=0, world_size=1)
     batches = iter(stream.sampler)
     for take in (stream.load_state_dict, stream.sampler.load_state_dict, batches.load_state_dict):
-        with pytest.raises(InputError, match=r"the state is of the plan 89ab, and .* is of 0123"):
+        with pytest.raises(InputError, match=r"the state belongs to the plan 89ab, and .* holds 0123"):
             take({"samples": 0, "plan": "89ab"})
         for samples in (ROWS + 1, -1):
-            with pytest.raises(InputError, match=f"{samples} samples have been read, and .* has {ROWS}"):
+            with pytest.raises(InputError, match=f"the state counts {samples} samples, and .* has {ROWS}"):
                 take({"samples": samples, "plan": "0123"})
-    with pytest.raises(InputError, match=r"of a worker's share, \{'id': 0\}, and this one reads None"):
+    with pytest.raises(InputError, match=r"of a worker's share, \{'id': 0\}, and this worker reads None"):
         stream.load_state_dict({"samples": 0, "plan": "0123", "worker": {"id": 0}})
 
 
@@ -243,7 +243,7 @@ def test_what_is_no_state_is_refused_wherever_it_is_loaded(
         with pytest.raises(InputError, match=r"expected \{'shard': str, 'passed': int, 'offset': int"):
             shards.load_state_dict(wrong)
     for passed, offset in ((-1, 0), (3, 0), (0, -1)):
-        with pytest.raises(InputError, match=f"says that {passed} shards and {offset} items were read"):
+        with pytest.raises(InputError, match=f"counts {passed} shards and {offset} items"):
             shards.load_state_dict({"shard": "a", "passed": passed, "offset": offset})
 
 
@@ -256,8 +256,8 @@ def test_ranks_that_cannot_share_a_batch_are_refused(export: tuple[Path, list[An
         ({"micro_batch": 0}, "1 ranks that read 0"),
         ({"batch": 0}, "a global batch of 0 rows"),
         ({"batch": ROWS + 1}, f"has {ROWS} rows, fewer than a batch of {ROWS + 1}"),
-        ({"world_size": 2, "rank": 2}, "rank 2 is none of a world of 2"),
-        ({"rank": -1}, "rank -1 is none of a world of 1"),
+        ({"world_size": 2, "rank": 2}, "rank is 2 in a world of 2"),
+        ({"rank": -1}, "rank is -1 in a world of 1"),
     ]
     for arguments, message in refused:
         with pytest.raises(InputError, match=message):

@@ -96,7 +96,7 @@ def test_an_exhausted_pool_begins_again(pools: dict[Path, list[Any]]) -> None:
     state = SequenceStream(mixture, rank=0, world_size=1).state_dict()
     SequenceStream(Mixture({code: 9, prose: 1}, sequences=200), rank=0, world_size=1).load_state_dict(state)
     other = SequenceStream(Mixture({code: 8, prose: 1}, sequences=200), rank=0, world_size=1)
-    with pytest.raises(InputError, match="the state is of the plan"):
+    with pytest.raises(InputError, match="the state belongs to the plan"):
         other.load_state_dict(state)
 
 

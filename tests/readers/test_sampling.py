@@ -328,7 +328,7 @@ def test_what_is_no_state_is_refused() -> None:
             with pytest.raises(InputError, match=r"the state to resume from is .*; expected \{'epoch': int"):
                 load(state)
         for change in ({"samples": 51}, {"samples": -1}, {"epoch": -1}):
-            with pytest.raises(InputError, match=r"samples of epoch .* were read; expected 0 to 50 samples"):
+            with pytest.raises(InputError, match=r"samples of epoch .*; expected 0 to 50 samples"):
                 load({**good, **change})
 
 
@@ -359,7 +359,7 @@ def test_epochs_and_ranks_out_of_range_are_refused() -> None:
     for epoch in (-1, 1.0, None):
         with pytest.raises(InputError, match=f"epoch is {epoch}; expected a whole number of 0 or more"):
             one.set_epoch(epoch)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="rank 2 is none of a world of 2"):
+    with pytest.raises(InputError, match="rank is 2 in a world of 2"):
         GlobalBatchSampler(one, rank=2, world_size=2)
     with pytest.raises(InputError, match="a global batch of 8 rows cannot be shared by 3 ranks"):
         GlobalBatchSampler(one, rank=0, world_size=3)
@@ -412,7 +412,7 @@ def test_under_another_sampler_a_place_inside_an_epoch_is_refused() -> None:
     one = sampler()
     next(iter(one))
     one.load_state_dict(one.state_dict())
-    with pytest.raises(InputError, match="a place inside an epoch, 1 rows, is loaded"):
+    with pytest.raises(InputError, match="the loaded state is inside an epoch, after 1 rows"):
         next(iter(one.under(SequentialSampler(range(50)))))
 
 
@@ -421,7 +421,7 @@ def test_under_another_sampler_a_place_inside_an_epoch_is_refused() -> None:
     [
         (lambda: RandomSampler(range(50)), "RandomSampler shuffles; .*train_sampling_strategy"),
         (lambda: DistributedSampler(range(50), 1, 0), "DistributedSampler shuffles"),
-        (lambda: SequentialSampler(range(49)), "SequentialSampler is of 49 rows and the order of 50"),
+        (lambda: SequentialSampler(range(49)), "SequentialSampler has 49 rows and the order 50"),
     ],
 )
 def test_a_sampler_that_would_lose_the_order_is_refused(positions: Callable[[], Any], message: str) -> None:
@@ -439,7 +439,7 @@ def test_batches_that_a_trainer_read_are_held_against_the_order() -> None:
     shuffled = np.random.default_rng(0).permutation(50)
     kept = one.kept(np.split(shuffled[:48], 6))
     assert kept.text == "0 of 6 batches" and kept.first and kept.never_read == 2
-    with pytest.raises(InputError, match="there are no batches"):
+    with pytest.raises(InputError, match="no batches are given"):
         one.kept([])
     with pytest.raises(InputError, match="batch 1 has 3 rows and the first has 8"):
         one.kept([steps[0], steps[1][:3], steps[2]])

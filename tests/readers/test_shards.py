@@ -65,10 +65,10 @@ def test_compressed_lines_are_read_on(tmp_path: Path) -> None:
 
 def test_other_shards_are_refused() -> None:
     stream = ShardStream(["a", "b"], {"a": [1], "b": [2]}.__getitem__)
-    with pytest.raises(InputError, match="the state is inside c, and b is in its place"):
+    with pytest.raises(InputError, match="the state is inside c, but b is at its place"):
         stream.load_state_dict({"shard": "c", "passed": 1, "offset": 0})
     stream.load_state_dict({"shard": "b", "passed": 1, "offset": 2})
-    with pytest.raises(InputError, match="b holds 1 items, and the state says that 2 of it were read"):
+    with pytest.raises(InputError, match="b holds 1 items, and the state counts 2 read"):
         next(iter(stream))
 
 
@@ -117,6 +117,6 @@ def test_the_command_lists_the_files(capsys: pytest.CaptureFixture[str]) -> None
     layout = {"world_size": 2, "micro_batch": 1, "workers": 1}
     with (
         exported("parquet", EXPORTED, layout=layout) as (path, _),
-        pytest.raises(InputError, match="laid for 2"),
+        pytest.raises(InputError, match="laid out for 2"),
     ):
         rotate_shards(path, 0)

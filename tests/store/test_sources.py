@@ -109,7 +109,9 @@ def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
     assert listing.skipped == [real_place(place / name) for name in ("exports", "out", "store")]
     # An output that is named is read: what is chained.
     assert [str(file) for file in find_files([f"{place}/out"]).files] == [f"{place}/out/curated.jsonl"]
-    with pytest.raises(InputError, match=r"no file matches.*left out is what DivOrder wrote: .*/exports"):
+    with pytest.raises(
+        InputError, match=r"no file matches.*skipped, because DivOrder wrote them: .*/exports"
+    ):
         find_files([f"{place}/exports"], [place / "exports"])
 
 
@@ -264,7 +266,7 @@ def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
 
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     first = look(Cursor(), 0)
-    assert not first.start and "nothing was ever made" in first.reason
+    assert not first.start and "nothing was made of this input yet" in first.reason
     ingest(settings)
     assert "no change in 1 input file" in look(first.cursor, 1).reason
     put(f"{place}/a.jsonl", b"".join(LINES[:101]))

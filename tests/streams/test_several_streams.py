@@ -255,9 +255,9 @@ def test_a_mix_can_be_balanced() -> None:
     [
         (
             {"by": "topic"},
-            r"by and buffer are for one stream, and there are 3: 'web', 'code', 'books'.*balance each",
+            r"by and buffer apply to one stream, and there are 3: 'web', 'code', 'books'.*balance each",
         ),
-        ({"buffer": 7}, "by and buffer are for one stream"),
+        ({"buffer": 7}, "by and buffer apply to one stream"),
         ({"target": "estimate"}, r"target is 'estimate'; expected the share of each stream, such as \{'web'"),
         ({"target": {"web": 0.7, "code": 0.3}}, "gives the stream 'books' no share"),
         ({"target": {**TARGET, "books": 0}}, "gives the stream 'books' no share"),

@@ -283,7 +283,7 @@ NOT_SEVERAL = {
 BAD_SAMPLES: dict[str, tuple[Any, str]] = {
     "empty": ([], "the sample is empty"),
     "no rows": (np.empty((0, 8)), "the sample has 0 examples"),
-    "few texts": (TEXTS[:2], "the sample has 2 examples, .* and k is 3; expected k others or more"),
+    "few texts": (TEXTS[:2], "the sample has 2 examples, .* and k is 3; expected at least k usable ones"),
     "few vectors": (VECTORS[:2], "the sample has 2 examples"),
     "empty texts": (["", "1 2", "?"] * 9, "27 of them texts without a word"),
     "zeros": (np.zeros((9, 4)), "9 of them vectors of zeros"),

@@ -104,15 +104,19 @@ def test_what_cannot_be_compared(arguments: Any, message: str) -> None:
         divorder.compare(ROWS, "topic", tokens="tokens", **arguments)
 
 
-def test_a_picture_of_each_column_shuffled_and_in_order() -> None:
-    import io
+def test_a_notebook_that_rich_knows_of_gets_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = divorder.compare(ROWS, "topic", window=50, tokens="tokens")
+    text = str(found)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(found) == text and "mean window" in text
 
+
+def test_a_picture_of_each_column_shuffled_and_in_order() -> None:
     figure = divorder.plot(pa.Table.from_pylist(ROWS), ["topic", "tags"], window=50, tokens="tokens")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["topic, shuffled", "topic, in order", "tags, shuffled", "tags, in order"]
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    assert file.getvalue().startswith(b"\x89PNG")
+    # What a notebook shows.
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     shuffled, ours = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[:2])
     assert shuffled.shape == (200, 16, 3)
     # Bands stay level in our order.

@@ -156,7 +156,7 @@ def test_a_mix_may_move() -> None:
 
 def test_without_lengths_characters_count_and_a_warning_says_so() -> None:
     rows = [{"id": f"{at:03}", "text": "é" * (1 + at % 7 * 40), "topic": "ab"[at % 2]} for at in range(40)]
-    with pytest.warns(UserWarning, match="as long as their column 'text' has characters") as told:
+    with pytest.warns(UserWarning, match="the length of a row is its characters in 'text'") as told:
         made = divorder.order(rows, "topic")
     assert len(told) == 1 and told[0].filename == __file__
     for row in rows:
@@ -214,7 +214,7 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
         ("broken", "row 1 of column 'broken' holds NaN"),
         ("holes", "vectors with nulls in them"),
         ("nested", "expected lists of text, whole numbers or booleans"),
-        ("empty", "vectors of no dims"),
+        ("empty", "vectors without dims"),
         ("mixed", "expected values of one type"),
         ("huge", "expected values of one type"),
     ],

@@ -156,7 +156,7 @@ def test_labels_of_a_dataset_have_their_names() -> None:
         ("c", "table is str"),
         ([1, 2], "row 0 of the table is int"),
         ([{"c": 1}, None], "row 1 of the table is NoneType"),
-        ({"c": [1, 2], "d": [1]}, "have {'c': 2, 'd': 1} rows; expected as many in each"),
+        ({"c": [1, 2], "d": [1]}, "have {'c': 2, 'd': 1} rows; expected the same number in each"),
         ({"c": "text"}, r"table\['c'\] is str; expected the values of a column"),
         ({"c": 1}, r"table\['c'\] is int"),
         (pd.DataFrame([[1, 2]], columns=["c", "c"]), "several columns are called 'c'"),

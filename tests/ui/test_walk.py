@@ -152,7 +152,7 @@ def test_a_second_run_finds_nothing_new(walk: Walk) -> None:
 
 def test_appended_lines_are_named_and_they_alone_are_computed(walk: Walk) -> None:
     new = len(topic_records(APPENDED))
-    assert f"{new} of them never seen" in walk.said["plan, appended"]
+    assert f"{new} of them new" in walk.said["plan, appended"]
     planned = dict(
         re.findall(r"^(\w+) +([\d,]+) .*new (?:records|documents)", walk.said["plan, appended"], re.M)
     )
@@ -496,7 +496,7 @@ def test_a_cluster_has_one_name_and_one_colour(
         name: "rgb({}, {}, {})".format(*(round(255 * float(part)) for part in rgb))
         for name, rgb in zip(names, cluster_colours(len(names)), strict=True)
     }
-    shown = tables["Clusters by their tokens, and where they lie"]
+    shown = tables["Clusters by tokens, and their places"]
     assert {row["cluster"]: row["colour"] for row in shown} == colours
     assert {row["cluster"]: row["documents"] for row in shown} == {
         name: f"{size:,}" for name, size in zip(names, manifest["cluster_sizes"], strict=True)

@@ -190,9 +190,9 @@ def rows(*shapes: str, balanced: float = 0.02) -> list[dict[str, Any]]:
 
 def test_shapes_are_compared_in_sentences() -> None:
     assert curricula.conclusions(rows("rise", "saw")) == [
-        "With windows balanced, batches are 2.5 times as near the mix of cluster at their point as with windows "
-        "shuffled, of of it 2.5.",
-        "Nearest its schedule is rise, 0.010 of the ranking off; farthest saw, 0.020.",
+        "With windows balanced, batches are 2.5 times as near the mix of cluster at their point as with shuffled "
+        "windows, of of it 2.5.",
+        "rise is nearest its schedule, 0.010 of the ranking off; saw is farthest, 0.020.",
         "Batches are nearest the corpus's own mix of topics with saw, 19.00 % off; farthest with rise, 20.00 %.",
     ]
     assert curricula.conclusions([]) == ["No sequence is left to order along a schedule."]

@@ -27,7 +27,7 @@ def test_the_order_that_decides_batches_is_named_with_its_range() -> None:
         pair("balanced", "balanced", 3.1, 0.053),
     ]
     assert conclusions(rows) == [
-        "The order of sequences does the work: batches are 5.30 to 7.30 % off the mix with balanced, whatever orders "
+        "The order of sequences decides: batches are 5.30 to 7.30 % off the mix with balanced, whatever orders "
         "the documents, and 15.80 to 83.00 % with original.",
         "The order of documents decides what a sequence holds: 3.10 clusters on average with balanced, 1.70 "
         "with original.",

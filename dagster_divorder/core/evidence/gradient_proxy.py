@@ -2,8 +2,8 @@
 
 Letters: N documents. Cosines are (N, N), of all pairs.
 
-Cost: O(N^3). Source: Spokes selects by such proxies (`core.mix.selection`). Known weakness: some hundred documents do
-not cover rare kinds of documents, and shares of few documents are coarse.
+Cost: O(N^3). Source: Spokes selects by such proxies (`core.mix.selection`). Known weakness: a few hundred documents
+miss rare kinds, and shares of few documents are coarse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Cosines = NDArray[np.float64]
 
 
 def rank_agreement(proxy: Cosines, whole: Cosines) -> float:
-    """Mean over documents of Spearman's correlation between the proxy's and the full gradients' cosines with the other
+    """Mean over documents of Spearman's correlation between the cosines by proxy and by full gradient with all other
     documents. NaN below three documents."""
     from scipy.stats import rankdata
 

@@ -2,11 +2,11 @@
 
 Letters: N documents, S sequences, L tokens a sequence.
 
-Documents are ordered and packed by `concat`, then the sequences are ordered; a partial last sequence stays last. Where
+Documents are ordered and packed by `concat`, then the sequences are ordered; a partial last sequence stays last. If
 records are not packed, each is a sequence, and windows are whole sequences. Every pair of a document strategy and a
 sequence strategy is measured against the corpus's mix, without frozen items.
-`diversity.flush` uses the documents in their order, as a flushing packer would, so it does not depend on the strategy
-of the sequences.
+`diversity.flush` counts documents in their order, as a flushing packer would, so it does not depend on the sequence
+strategy.
 Cost: each document strategy once, each pair one order of sequences and its measures; one order at a time in memory.
 """
 
@@ -63,8 +63,8 @@ def timed(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 @dataclass(frozen=True, eq=False)
 class ComparedPair:
-    """One pair of strategies: the measures of the ordered sequences, their drift (None if not tested), and the cost of
-    each order."""
+    """One pair of strategies: measures of the ordered sequences, their drift (None if not tested), and the cost of each
+    order."""
 
     documents: str
     sequences: str
@@ -93,17 +93,17 @@ def compare_strategies(
     drift: bool = False,
     meter: Meter = timed,
 ) -> Iterator[ComparedPair]:
-    """Every pair of `documents` and `sequences` (names of strategies), in that order.
+    """Yields every pair of `documents` and `sequences` (names of strategies), in that order.
 
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" must be one; the first gives
         labels to strategies that need them. weights: name -> number above 0, of the balanced traits; None: all,
         equally.
     within: see `core.order.items.document_items`.
     packs: whether a sequence may hold several documents.
-    count: gives the tokens of runs that shares are of, where that is not all; windows are then whole sequences.
+    count: gives the tokens of each run that shares count, if not all; windows are then whole sequences.
     options: strategy -> its options.
-    vectors: from a plan to its sequences' vectors (`core.packing.coordinates.add_directions`), for strategies that use
-        them.
+    vectors: from a plan to the vectors of its sequences (`core.packing.coordinates.add_directions`), for strategies
+        that use them.
     drift: test for drift, which takes longer than all other measures.
     """
     balanced = {trait: traits[trait] for trait in traits if weights is None or trait in weights}

@@ -1,13 +1,13 @@
-"""Comparison of orders by trainings: differences with confidence intervals, and the seam between epochs.
+"""Compares orders by training: differences with confidence intervals, and the seam between epochs.
 
 Letters: R trainings of an order (seeds), T steps of all E epochs, e steps of one, S sources, W weight matrices.
 Differences are paired by seed, which fixes the initial weights. Intervals are Student's at 95 %; with three trainings,
-2.5 standard deviations each way. "Beyond noise" means that the interval excludes zero. Power: the number of pairs that
-show a difference of NOTABLE in four of five cases.
+2.5 standard deviations each way. "Beyond noise" means that the interval excludes zero. `pairs_to_show` gives the number
+of pairs that show a difference of NOTABLE in four of five cases.
 Sources: Student 1908; the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't
 Shuffle, Optimize; loss by source and along the data, TokenShard (On Shuffling Tokens).
 Known weakness: trainings differ in weights and shuffles, not in the corpus, so an interval is valid for this corpus.
-One of twenty differences without a cause is called beyond noise.
+One in twenty differences without a cause is called beyond noise.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Floats = NDArray[np.floating]
 CONFIDENCE = 0.95
 POWER = 0.8
 NOTABLE = 0.01
-"""Difference in nats a token for which the necessary number of trainings is reported."""
+"""Difference, in nats a token, for which the necessary number of trainings is reported."""
 MOST_PAIRS = 1_000_000
 NO_DIFFERENCE = "no difference beyond noise"
 SEAM = 0.05
 """Part of an epoch on either side of the seam whose losses are compared."""
 SPIKE = 0.01
-"""Part of an epoch after the seam in which the longest gradient is searched."""
+"""Part of an epoch after the seam in which the longest gradient is sought."""
 SEEN = 1.5
-"""Multiple of the median gradient from which a gradient after the seam counts as a jump."""
+"""Multiple of the median gradient at which a gradient after the seam counts as a jump."""
 AROUND = 0.1
 """Part of an epoch on either side of the seam that pictures show."""
 PLACES = 100
@@ -41,19 +41,20 @@ PLACES = 100
 RANKED_AT = (0.2, 1.0)
 """Parts of training after which gradients are measured."""
 AVERAGES = ("average", "EMA")
-"""Averages of the last weights: the plain one of some checkpoints, and the exponential moving one of all steps."""
+"""Averages of the last weights: a plain one of some checkpoints, and an exponential moving one of all steps."""
 WEIGHTS = ("last weights", *AVERAGES)
 """The weights that are validated at the end of a training."""
 
 
 class Trained(NamedTuple):
-    """Records of a training. failed: the first step whose loss was not finite, after which all is NaN; -1 without one.
+    """Records of a training. failed: the first step whose loss was not finite; everything after it is NaN. -1 without
+    one.
 
-    losses, norms: float32 (T,), of each batch before its step: nats a token, length of the gradient. heldout: float64
-    (E, S), after each epoch. averaged: float64 (2, S), at the end, with each of AVERAGES. remembered: float64 (10,),
-    loss of the first tenth's sequences after each tenth of the first epoch. ranks: float64 (2, W), stable rank of batch
-    gradients, at RANKED_AT. noise: float64 (2,), at the end of the first epoch: the variance of batch gradients (summed
-    over entries), and the squared length of their mean.
+    losses, norms: float32 (T,), nats a token and gradient length of each batch, before its step. heldout: float64
+    (E, S), loss after each epoch. averaged: float64 (2, S), loss at the end with each of AVERAGES. remembered: float64
+    (10,), loss of the first tenth's sequences after each tenth of the first epoch. ranks: float64 (2, W), stable rank
+    of batch gradients, at RANKED_AT. noise: float64 (2,), at the end of the first epoch: the variance of batch
+    gradients (summed over entries), and the squared length of their mean.
     """
 
     losses: Floats
@@ -67,7 +68,7 @@ class Trained(NamedTuple):
 
 
 def estimate(values: ArrayLike) -> dict[str, float | None]:
-    """`mean` of R values, its standard `error`, and its interval from `low` to `high`. NaN are ignored; figures that
+    """`mean` of R values, its standard `error`, and its interval from `low` to `high`. NaN is ignored; figures that
     need more values are None."""
     from scipy.special import stdtrit
 
@@ -106,8 +107,8 @@ def power(pairs: int, difference: float, spread: float) -> float:
 def pairs_to_show(difference: float, spread: float) -> int | None:
     """The fewest pairs, at least 2, with a `power` of POWER; None above MOST_PAIRS.
 
-    The search starts at ((z_0.975 + z_0.8) spread / difference)^2, z being quantiles of the normal distribution, as
-    Student's are larger.
+    The search starts at ((z_0.975 + z_0.8) spread / difference)^2, with z the quantiles of the normal distribution,
+    because Student's are larger.
     """
     from scipy.special import ndtri
 
@@ -151,8 +152,8 @@ def largest_bump(
 ) -> tuple[dict[str, float | None], float]:
     """(estimate of the largest difference between the losses of an epoch in two orders, over parts; its place, 0 to 1).
 
-    Both arguments: R times (e,), training by training. The first tenth, in which losses fall fast, is ignored. The
-    interval is that of the part with the largest mean difference.
+    Both arguments: R times (e,), one a training. The first tenth, where losses fall fast, is ignored. The interval is
+    that of the part with the largest mean difference.
     """
     differences = np.stack([along(own) - along(other) for own, other in zip(losses, reference, strict=True)])
     means = np.nan_to_num(mean(list(differences)))
@@ -172,10 +173,11 @@ def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
 def order_figures(
     ours: Sequence[Trained], shuffled: Sequence[Trained], epoch: int, attention: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """Figures of the R trainings of an order beside those of shuffled sequences from the same initial weights.
+    """Figures of an order's R trainings beside those of shuffled sequences, from the same initial weights.
 
-    epoch: e. attention: bool (W,), the matrices of attention. Estimates are those of `estimate`; `less shuffled` are
-    paired differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and around the seam.
+    epoch: e. attention: bool (W,), the matrices of attention. Estimates come from `estimate`; `less shuffled` are
+    paired differences. Lines are lists: `losses` along all epochs, `remembered` after each tenth, and losses and norms
+    around the seam.
     """
     last = [np.array([trained.heldout[-1].mean() for trained in each]) for each in (ours, shuffled)]
     figures: dict[str, Any] = {
@@ -216,7 +218,7 @@ def order_figures(
     return figures | {
         "noise": estimate(noise),
         "noise, less shuffled": estimate(noise - of_shuffled),
-        # How much the loss on the first tenth has risen by the end of the epoch since it was read.
+        # How much the loss on the first tenth has risen by the end of the epoch.
         "forgotten": estimate(forgotten),
         "forgotten, less shuffled": estimate(forgotten - of_others),
         "remembered": mean([trained.remembered for trained in ours]),
@@ -244,13 +246,13 @@ def schedule_figures(
     shuffled: Mapping[str, str],
     windows: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Held-out losses, mean over sources, at the end of all trainings: a row for each order, schedule of the learning
-    rate, and of WEIGHTS.
+    """Held-out losses, mean over sources, at the end of training: a row for each order, learning-rate schedule and kind
+    of WEIGHTS.
 
     trained: the R trainings of each (order, schedule). shuffled: by order, the shuffled sequences it is compared with.
-    windows: by order with balanced windows, the one with shuffled windows, where that is trained. Paired differences:
-    `less shuffled`, of the same schedule and weights; `less the best shuffled`, of the schedule and weights that suit
-    the shuffled sequences best; `less windows shuffled`, for orders in `windows`.
+    windows: by order with balanced windows, the order with shuffled windows, if it is trained. Paired differences:
+    `less shuffled`, with the same schedule and weights; `less the best shuffled`, with the schedule and weights that
+    suit the shuffled sequences best; `less windows shuffled`, for orders in `windows`.
     """
     losses = {
         key: np.array([np.vstack([one.heldout[-1], one.averaged]).mean(axis=1) for one in several]).T
@@ -282,8 +284,8 @@ def schedule_figures(
 def curriculum_verdict(
     rows: Sequence[Mapping[str, Any]], orders: Sequence[Mapping[str, Any]], names: Collection[str], score: str
 ) -> list[str]:
-    """What trainings say of orders along a score, in sentences. rows: `schedule_figures`. orders: `order_figures`, with
-    their `order`. names: the orders that follow the score."""
+    """Sentences on what trainings show for orders along a score. rows: `schedule_figures`. orders: `order_figures`,
+    with their `order`. names: the orders that follow the score."""
     rows = [row for row in rows if row["less shuffled"]["mean"] is not None]
     along = [row for row in rows if row["order"] in names]
     sentences = []
@@ -319,7 +321,7 @@ def curriculum_verdict(
 
 
 def _sorted_out(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
-    """The orders of rows by whether a difference is beyond noise; its interval where it is."""
+    """The orders of rows, grouped by whether a difference is beyond noise; with its interval if it is."""
     kinds: dict[str, list[str]] = {}
     for row in rows:
         kind = _kind(row[figure])
@@ -330,14 +332,14 @@ def _sorted_out(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
 
 def _kind(difference: Mapping[str, Any]) -> str:
     if difference["low"] is None:
-        return "one training each, which says nothing of noise"
+        return "one training each, so the noise is unknown"
     if not is_beyond_noise(difference):
         return NO_DIFFERENCE
     return f"{'better' if difference['mean'] < 0 else 'worse'} beyond noise"
 
 
 def with_interval(difference: Mapping[str, Any], digits: int = 4) -> str:
-    """An estimate in words: its mean, and its interval where that is known."""
+    """An estimate in words: its mean, and its interval if known."""
     mean, low, high = (
         "–" if difference[name] is None else f"{difference[name]:+.{digits}f}"
         for name in ("mean", "low", "high")
@@ -346,12 +348,12 @@ def with_interval(difference: Mapping[str, Any], digits: int = 4) -> str:
 
 
 def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) -> list[str]:
-    """Two sentences: whether an order's held-out loss differs from that of shuffled sequences, and the seam. rows:
+    """Two sentences: whether an order's held-out loss differs from shuffled sequences', and what its seam shows. rows:
     `order_figures` by order."""
     ours, shuffled = rows[name], rows[reference]
     less = ours["less shuffled"]
     if less["mean"] is None:
-        return [f"Nothing can be said of {name}: its trainings, or those in random order, failed.", ""]
+        return [f"There is no result for {name}: its trainings, or those in random order, failed.", ""]
     sentences = [
         f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
         f"{shuffled['held-out']['mean']:.4f}, difference {with_interval(less)}: {_kind(less)}."
@@ -369,8 +371,11 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
 
 
 def sensitivity(figures: Mapping[str, Any], tokens: int) -> str:
-    """How many trainings would show a difference of NOTABLE, if the order does not differ beyond noise from shuffled
-    sequences; else "". figures: `order_figures` of the order. tokens: read by a training."""
+    """How many trainings would show a difference of NOTABLE; "" if the order differs from shuffled sequences beyond
+    noise.
+
+    figures: `order_figures` of the order. tokens: read by a training.
+    """
     less, pairs = figures["less shuffled"], figures["pairs"]
     if less["error"] is None or is_beyond_noise(less):
         return ""
@@ -388,7 +393,7 @@ def sensitivity(figures: Mapping[str, Any], tokens: int) -> str:
 
 
 def is_seam(figures: Mapping[str, Any]) -> bool:
-    """Whether the loss jumps at the seam by more than with shuffled sequences, beyond noise, or the gradient reaches
+    """Whether, beyond noise, the loss jumps at the seam by more than with shuffled sequences, or the gradient reaches
     SEEN times its median."""
     low, spike = figures["jump, less shuffled"]["low"], figures["spike"]["mean"]
     return (low is not None and low > 0) or (spike is not None and spike >= SEEN)

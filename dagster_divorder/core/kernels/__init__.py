@@ -1,4 +1,4 @@
-"""Hot loops, compiled by numba; only these modules import it on loading. Slow twins: tests/twins.
+"""Hot loops, compiled by numba. Only these modules import numba when loaded. Slow twins: tests/twins.
 
 Numba keeps compiled functions beside a module, or below the home folder. If it can write to neither (a read-only
 container, a user without a home), it refuses to compile at all, so this module gives it a folder.
@@ -19,7 +19,7 @@ from dagster_divorder.caches import cache_folder
 
 
 def _cache_folder_of(file: str) -> Path | None:
-    """The folder in which numba keeps a module's compiled functions; None if it finds none."""
+    """The folder in which numba keeps a module's compiled functions; None if numba finds none."""
     scope: dict[str, Any] = {}
     exec(compile("def probe(): pass", file, "exec"), scope)
     try:
@@ -29,8 +29,8 @@ def _cache_folder_of(file: str) -> Path | None:
 
 
 def _drop_stale(folder: Path) -> None:
-    """Removes compiled functions of other sources than today's. Numba looks at the file of a function alone: it would
-    go on with what it compiled of functions that this one calls, and it fails on a type that is gone."""
+    """Removes functions that were compiled from other sources. Numba checks only the file of a function itself: it
+    would keep old versions of functions that this one calls, and fails on a type that no longer exists."""
     digest = xxhash.xxh3_128()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
@@ -46,19 +46,19 @@ def _drop_stale(folder: Path) -> None:
     mark.write_text(digest.hexdigest())
 
 
-# numba's own file stands for the packages beside it that also compile functions, such as umap-learn.
+# numba's own file stands for other packages that compile functions, such as umap-learn.
 if not (_cache_folder_of(__file__) and _cache_folder_of(numba.__file__)):
     folder = cache_folder() / "numba"
     if not folder.exists():
         warnings.warn(
             f"numba can write neither beside the packages nor to the home folder, and keeps compiled functions in "
-            f"{folder}: the first run compiles them, for half a minute. Set NUMBA_CACHE_DIR to a folder that stays",
+            f"{folder}: the first run spends half a minute compiling them. Set NUMBA_CACHE_DIR to a folder that stays",
             stacklevel=1,
         )
         folder.mkdir(parents=True, exist_ok=True)
-    # The variable is for worker processes; this process has read it already.
+    # The variable is for worker processes; this process has already read it.
     os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
 if kept := _cache_folder_of(__file__):
-    # Of a folder that is only read, such as that of an image, nothing can be removed.
+    # Nothing can be removed from a read-only folder, such as an image's.
     with contextlib.suppress(OSError):
         _drop_stale(kept)

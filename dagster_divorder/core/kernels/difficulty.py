@@ -1,4 +1,4 @@
-"""Hot loops of `core.text.difficulty`: count pairs of neighbours, and price a document's tokens under the counts.
+"""Hot loops of `core.text.difficulty`: count pairs of neighbours, and value a document's tokens by the counts.
 
 Letters: N documents, V vocabulary, T tokens, H buckets of pairs, a power of two.
 The top bits of (2^32 a + b) MULTIPLIER mod 2^64 are the bucket of a pair (a, b): Fibonacci hashing (Knuth, volume 3,
@@ -19,7 +19,7 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 HALF = np.uint64(32)
 
 AT_ONCE = 8
-"""Factors to one logarithm, which takes most of the time. No factor is below 2^-100, and float64 still holds 2^-800."""
+"""Factors to one logarithm, which takes most of the time. No factor is below 2^-100, and float64 holds 2^-800."""
 
 
 @njit(cache=True, nogil=True)
@@ -45,7 +45,7 @@ def mean_bits(
     shift: np.uint64,
     bits: Doubles,
 ) -> None:
-    """bits[d] = mean over the tokens b of document d of -log2 p(b | a), a the token before; NaN without tokens.
+    """bits[d] = mean over the tokens b of document d of -log2 p(b | a), with a the token before; NaN without tokens.
 
     p(b | a) = min(1, (n_ab + prior p(b)) / (n_a + prior)) and p(b) = (n_b + 1/2) / (n + V/2); the first token has p(b).
     The counts n cover other documents and the tokens before b in this one. The counts given include the document's own

@@ -1,6 +1,6 @@
 """The hot loop that finds each cluster's nearest documents.
 
-Letters: N documents, K clusters, m kept of each. Twin: tests/twins/members.py.
+Letters: N documents, K clusters, m documents kept of each. Twin: tests/twins/members.py.
 """
 
 import numpy as np

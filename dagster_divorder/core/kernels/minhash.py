@@ -62,8 +62,8 @@ def mixed(value: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def word_hashes(data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> int:
-    """Writes the hash of each word of a text into hashes, in order; returns their number. Room for half of
-    the bytes and one suffices.
+    """Writes the hash of each word of a text into hashes, in order; returns their number. `hashes` needs room for half
+    of the bytes plus one.
 
     Reads data (bytes,), valid UTF-8, and kinds (0x110000,).
     """
@@ -230,8 +230,8 @@ def bucket_pairs(
     """Pairs of texts of a bucket with at least `least` equal slots, as first * n + second, int64 (Q,).
 
     A text is compared with the last `most` representatives of its bucket. In a bucket of up to `most` texts every text
-    is one; in a larger bucket only texts with fewer than `sure` equal slots with all of these. Pairs with `sure` slots
-    become one group, and texts of a group are not compared with each other.
+    is a representative; in a larger bucket, only a text with fewer than `sure` equal slots with each of these. Pairs
+    with `sure` equal slots become one group; texts of a group are not compared with each other.
     Reads members (bucket b's texts, rising: members[begins[b]:begins[b + 1]]) and signature (n, P). Writes parent (n,).
     """
     codes, pairs = np.empty(1024, np.int64), 0

@@ -2,7 +2,8 @@
 
 Letters: N documents in order, J trait values, K straight pieces of the mix, P windows.
 
-Algebra. With k the last segment that begins at or before token t and x = t - at_k, the mix wants of value j up to t
+Algebra. With k the last segment that begins at or before token t, and x = t - at_k, the mix wants this many tokens of
+value j up to t:
 
     X_j(t) = reached_kj + x (share_kj + x drift_kj / 2)
 
@@ -24,7 +25,7 @@ Floats = NDArray[np.float64]
 
 class MovingMix(NamedTuple):
     """Shares that are linear between points of a stream. Segment k begins at token at[k] (float64 (K,), rising);
-    reached, share, drift float64 (K, J): the tokens wanted before it, the share there, and the share's rise a token."""
+    reached, share, drift float64 (K, J): the tokens wanted before it, the share at it, and the share's rise a token."""
 
     at: Floats
     reached: Floats
@@ -39,7 +40,8 @@ def moving_deviations(
     """worst, tv, l2: float64 (P,) each, of the windows [starts[i], ends[i]).
 
     tokens int64 (N,) in order, codes int32 (N,) in [0, J); starts, ends int64 (P,), never falling, starts[i] < ends[i].
-    With the gap g_j of the module's two shares: worst = max_j |g_j|, tv = 1/2 sum_j |g_j|, l2^2 = sum_j g_j^2.
+    With g_j the difference between the module's two shares: worst = max_j |g_j|, tv = 1/2 sum_j |g_j|, l2^2 = sum_j
+    g_j^2.
     """
     windows = starts.shape[0]
     worst = np.empty(windows, np.float64)

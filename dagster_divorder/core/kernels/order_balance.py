@@ -1,15 +1,15 @@
 """Signed balancing on sparse rows, for `balanced`.
 
 Letters: M items, J trait values, G groups. The row of an item has c_j for trait value j; l_g is its sum in group g,
-tau_j the share of j in its group, w_g the group's weight. Centred, the row is a_j = c_j - l_g tau_j, and for a vector D
-in the same space, in the norm that weighs group g by w_g, with E_g = sum_{j in g} D_j tau_j,
+tau_j the share of j in its group, w_g the group's weight. The centred row is a_j = c_j - l_g tau_j. In the norm that
+weighs group g by w_g, for a vector D in the same space, with E_g = sum_{j in g} D_j tau_j,
 
     <D, a> = sum_g w_g (sum_{j in g} D_j c_j - l_g E_g) = sum over the row's entries of w_g c_j (D_j - E_g),
 
-so an inner product with a centred row costs the row's stored entries. Deviations come from raw sums, T_j of the values
-and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and Q_g = sum tau_j^2.
-No difference is accumulated, so none drifts. Dense coordinates, signed and centred by the caller, are further
-coordinates of every row.
+so an inner product with a centred row costs as many steps as the row has stored entries. Deviations come from raw sums,
+T_j of the values and S_g of the group totals: D_j = T_j - tau_j S_g, E_g = P_g - S_g Q_g with P_g = sum T_j tau_j and
+Q_g = sum tau_j^2. No difference is accumulated, so no rounding error drifts. Dense coordinates, signed and centred by
+the caller, are further coordinates of every row.
 Arithmetic is float64, in one thread: the same bytes on every run.
 """
 
@@ -41,7 +41,7 @@ def sign_pass(queue: Ints, rows: SparseItems, shares: Floats, out: Ints) -> int:
     dense_sum = np.zeros(dims)
     largest = 0.0
     front, back = 0, queue.shape[0] - 1
-    # Rows of the next items side by side: fetched together, they wait for memory once.
+    # The rows of the next items lie side by side: fetched together, they wait for memory once.
     starts = np.empty(FETCHED + 1, np.int64)
     dense_of = np.empty((FETCHED, dims))
     value_of = np.empty(0, np.int32)
@@ -85,7 +85,7 @@ def sign_pass(queue: Ints, rows: SparseItems, shares: Floats, out: Ints) -> int:
                 product += weighed * (t_sum[j] - s_sum[g] * shares[j] - (p_sum[g] - s_sum[g] * q[g]))
                 size += weighed
             plus = product <= ROUNDING * size * largest
-            # Both ends are written and one is kept: half of all branches on the sign would be mispredicted.
+            # Both ends are written and one is kept; a branch on the sign would be mispredicted half the time.
             out[front] = item if plus else out[front]
             out[back] = out[back] if plus else item
             front += plus

@@ -12,7 +12,8 @@ Ints = NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
-    """Items 0..M-1 in the order they leave a buffer of `size`, int64 (M,). draws: (M,), in [0, 1), choose the item.
+    """Items 0..M-1 in the order in which they leave a buffer of `size`, int64 (M,). draws: (M,), in [0, 1), choose the
+    items.
 
     At step t slot floor(draws[t] x filled slots) is emptied and the next item takes it; when all items have entered,
     the last filled slot's item does. O(M) time, O(size) scratch.
@@ -35,9 +36,11 @@ def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
 
 @njit(cache=True, nogil=True)
 def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
-    """Positions in the queues, int64 (M,), in the order taken. Label k's queue is starts[k]:starts[k+1].
+    """Positions in the queues, int64 (M,), in the order in which they are taken. Label k's queue is
+    starts[k]:starts[k+1].
 
-    At every step the label of the largest deficit goes next (the first of equal ones), in float64, empty queues aside:
+    At every step the label with the largest deficit goes next, in float64; of equal ones the first. Empty queues are
+    skipped.
         deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1)
     with sums of `sizes` (int64, in queue order) as remaining and placed.
     O(M K) time, O(K) scratch.
@@ -70,9 +73,9 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
     return out
 
 
-# Runs 0..R-1 empty one by one. `below[r + 1]` leads to the nearest run at or below r that still has items, `above[r]`
-# to the nearest at or above r; both are union-find forests with path halving, near O(1) a search. The ends -1 and R
-# never empty.
+# Runs 0..R-1 empty one by one. `below[r + 1]` leads to the nearest run at or below r that has items left, `above[r]` to
+# the nearest at or above r. Both are union-find forests with path halving, near O(1) a search. The ends -1 and R never
+# empty.
 
 
 @njit(cache=True, nogil=True)
@@ -86,7 +89,7 @@ def root(forest: Ints, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
-    """Takes the next item of run r and returns its position. Writes `head`; an emptied run leaves both forests."""
+    """Takes the next item of run r and returns its position. Writes `head`; an empty run leaves both forests."""
     position = head[r]
     head[r] += 1
     if head[r] == first[r + 1]:
@@ -177,8 +180,8 @@ def nearest_to_share(items: Ints, first: Ints, lengths: Ints, of_label: Ints) ->
 
     With W all tokens, W_c the tokens of label c, S and T_c the placed ones of both, an item of l tokens of label c
     strays by |T_c + l - W_c (S + l) / W|: a whole number and a fraction of W, compared exactly. The signed value rises
-    in l, so a label's best item is the last below 0 or the first of 0 or more. If one label has all tokens, every item
-    strays by 0 at every step, and items go in input order. Fewer than MOST_TOKENS tokens.
+    in l, so a label's best item is the last with a value below 0, or the first with 0 or more. If one label has all
+    tokens, every item strays by 0 at every step, and items go in input order. Fewer than MOST_TOKENS tokens.
     O(M K log R) time, O(M) memory.
     """
     runs = lengths.shape[0]

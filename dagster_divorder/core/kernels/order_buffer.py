@@ -1,4 +1,4 @@
-"""The balanced buffer: hands out the one of its C items that keeps the running mix nearest to its target.
+"""The balanced buffer: of its C items, hands out the one that keeps the running mix nearest to its target.
 
 Letters: C slots, E entries an item at most, J trait values, G groups, D dense coordinates.
 
@@ -23,13 +23,13 @@ Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 SELF_WEIGHT = 0.5
-"""As in `balanced`: with 1 items of a single value wait, with 0 they go first."""
+"""As in `balanced`: with 1, items of a single value wait; with 0 they go first."""
 
 MOST_WAIT = 8
 """An item goes next after this many times C others have gone before it."""
 
 MOST = 1.25
-"""A value's asked share is at most this many times its share in the buffer, so that a value that comes no more lasts.
+"""A value's asked share is at most this many times its share in the buffer, so that a value that stops coming lasts.
 40,000 items of 30 values, 1,024 slots, mean distance of batches of 256 and worst of the last four, (shuffle buffer): in
 random order 0.036 and 0.105 (0.118, 0.122), in blocks of 16 0.142 and 0.195 (0.188, 0.190), sorted 0.824 (0.819), from
 one mix to another 0.166 and 0.355 (0.206, 0.314). With 2: 0.036 and 0.201, 0.127 and 0.250, 0.832, 0.175 and 0.460."""
@@ -37,13 +37,13 @@ one mix to another 0.166 and 0.355 (0.206, 0.314). With 2: 0.036 and 0.201, 0.12
 ROUNDING = 1e-12
 
 NORM_CLASSES = 16
-"""Half octaves of a row's norm, a group of its own, so that items with one large trait come evenly."""
+"""Half octaves of a row's norm; they make a group of their own, so that items with one large trait come evenly."""
 
 
 class Slots(NamedTuple):
     """The buffer's items, in its first slots. number int64 (C,): the item, counted on arrival. entries int32 (C,);
     value int32 and amount float64 (C, E): its row. lengths float64 (C, G); dense float64 (C, D). norm int32 (C,): the
-    trait value of its norm, -1 while unknown. single bool (C,): whether it has at most one value of each group."""
+    trait value of its norm, -1 while unknown. single bool (C,): whether it has at most one value a group."""
 
     number: Ints
     entries: Codes
@@ -57,8 +57,8 @@ class Slots(NamedTuple):
 
 class Sums(NamedTuple):
     """Running sums. deviation float64 (J,) and dense float64 (D,) of items handed out; seen, held float64 (J,): amounts
-    that came in, that are in the buffer; norms float64 (2,): sum and number of known norms; counts int64 (2,): items
-    that came in, that went out."""
+    that have come in, and that are in the buffer; norms float64 (2,): sum and number of known norms; counts int64 (2,):
+    items that have come in, and gone out."""
 
     deviation: Floats
     dense: Floats
@@ -69,9 +69,9 @@ class Sums(NamedTuple):
 
 
 class BufferMix(NamedTuple):
-    """The target. groups int32 (J,); weights float64 (G,); target float64 (J,), shares of a group that sum to 1, NaN to
-    use the shares of all items that came. norm: the first of the NORM_CLASSES values of the last group, -1 without that
-    group. keep: the share of a deviation that remains after one more item. seed: orders equal items."""
+    """The target. groups int32 (J,); weights float64 (G,); target float64 (J,), shares that sum to 1 in each group, NaN
+    to use the shares of all items so far. norm: the first of the NORM_CLASSES values of the last group, -1 without that
+    group. keep: the share of a deviation that remains one item later. seed: orders equal items."""
 
     groups: Codes
     weights: Floats
@@ -104,8 +104,8 @@ def pass_through(
     out: Ints,
 ) -> int:
     """Passes the items `queue`, int64 (n,), rows of a CSR matrix and of dense (M, D), through the buffer. Whenever no
-    slot is free one item goes out; after the last item, if `ended`, the buffer empties. Writes the numbers of the items
-    that go, counted on arrival, into out, int64 (n + C,), and returns how many went.
+    slot is free, one item goes out; after the last item, if `ended`, the buffer empties. Writes the numbers of outgoing
+    items, counted on arrival, into out, int64 (n + C,), and returns how many there are.
 
     O(J + C E) an item.
     """
@@ -130,13 +130,13 @@ def pass_through(
         if filled == 0 or (draining and not ended):
             return going
 
-        # Summed anew each time, so that the order is the same in whatever parts the items come.
+        # Summed again each time, so that the order does not depend on the parts in which items come.
         seen_of.fill(0.0)
         in_buffer.fill(0.0)
         for j in range(n_values):
             seen_of[mix.groups[j]] += sums.seen[j]
             in_buffer[mix.groups[j]] += sums.held[j]
-        # At the end only the buffer's own mix remains.
+        # At the end only the buffer's own mix is left.
         _ask(1.0 if draining else MOST, mix, sums, seen_of, in_buffer, shares)
         mean.fill(0.0)
         squares.fill(0.0)
@@ -201,7 +201,7 @@ def _take_in(
         slots.dense[slot, d] = dense[item, d]
 
 
-# Inlined, like `_hand_out`: calls at every item cost 8 % of the time.
+# Inlined, like `_hand_out`: a call for every item costs 8 % of the time.
 @njit(cache=True, nogil=True, inline="always")
 def _least(
     filled: int,
@@ -237,7 +237,7 @@ def _least(
 
 @njit(cache=True, nogil=True, inline="always")
 def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Floats) -> None:
-    """Adds the item of a slot to the deviation, and takes it out of the buffer's sums."""
+    """Adds a slot's item to the deviation, and subtracts it from the buffer's sums."""
     sums.counts[1] += 1
     for j in range(mix.groups.shape[0]):
         change = shares[j] * slots.lengths[slot, mix.groups[j]]
@@ -252,8 +252,8 @@ def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Float
 
 @njit(cache=True, nogil=True)
 def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Floats, shares: Floats) -> None:
-    """Writes the asked shares: the target's, but none above `most` times the value's share in the buffer. Values with
-    more than their target in the buffer share the rest."""
+    """Writes the asked shares: the target's, but at most `most` times the value's share in the buffer. Values that
+    exceed their target in the buffer share the rest."""
     asked = np.zeros(in_buffer.shape[0])
     room = np.zeros(in_buffer.shape[0])
     for again in range(2):
@@ -327,7 +327,7 @@ def _add_norms(
             amount = slots.amount[slot, k]
             square += mix.weights[g] * amount * (amount - 2.0 * slots.lengths[slot, g] * shares[j])
             whole += mix.weights[g] * amount * amount
-        # The norm of a row equal to the mix is rounding alone.
+        # The norm of a row equal to the mix is only rounding error.
         norm = np.sqrt(square) if square > ROUNDING * whole else 0.0
         sums.norms[0] += norm
         sums.norms[1] += 1.0

@@ -1,8 +1,9 @@
-"""Moves items between the cells of an order until every prefix that ends with a cell is near its wanted totals.
+"""Moves items between the cells of an order until every prefix that ends at the end of a cell is near its wanted
+totals.
 
 Letters: M items, J trait values, D coordinates, C cells.
 
-E_jq is the excess of value j in the cells up to q over their wanted total, and F = sum_q sum_j w_j E_jq^2; a coordinate
+E_jq is the excess of value j over its wanted total in the cells up to q, and F = sum_q sum_j w_j E_jq^2. A coordinate
 counts like a value of weight 1. If item c moves from cell o to a later cell p, it leaves E_q for o <= q < p, so F
 changes by sum_{o <= q < p} (|c|^2 - 2 <E_q, c>); if p is earlier, F changes by sum_{p <= q < o} (|c|^2 + 2 <E_q, c>).
 """
@@ -23,10 +24,10 @@ def move_to_mix(
     dense_beyond: Floats,
     rounds: int,
 ) -> None:
-    """Moves each item of `queue` in turn to the cell of the least F, `rounds` times.
+    """Moves each item of `queue` in turn to the cell that gives the least F, `rounds` times.
 
-    Updates cell int64 (M,), each item's cell, and E: beyond float64 (J, C) and dense_beyond float64 (D, C).
-    ranges int64 (M, 2): the first cell that an item may be in, and the one after the last.
+    Updates cell int64 (M,), each item's cell, and E: beyond float64 (J, C) and dense_beyond float64 (D, C). ranges
+    int64 (M, 2): the first cell that an item may be in, and the cell after the last.
     O(rounds (entries + M D) C) time, with C the cells in range.
     """
     indptr, indices, data, groups, weights, dense = rows

@@ -1,8 +1,9 @@
-"""Deals documents to shards that are read one after another, such that every prefix of shards keeps the corpus's mix.
+"""Deals documents to shards that are read one after another, so that every prefix of shards keeps the corpus's mix.
 
-Letters: R documents to deal, N documents, T traits, J trait values over all traits and one more, P shards.
+Letters: R documents to deal, N documents, T traits, J trait values over all traits plus one, P shards.
 
-With T_jp the tokens of value j in shard p so far, and T_j in all shards, the prefix that ends with shard q strays by
+With T_jp the tokens of value j in shard p so far, and T_j those in all shards, the prefix that ends with shard q strays
+by
 
     D_jq = sum_{r <= q} T_jr - (q + 1) / P T_j,
 
@@ -11,8 +12,8 @@ B_pq = [p <= q] - (q + 1) / P. So F = sum_j w_j sum_q (D_jq^2 + unit^2 documents
 
     l^2 M_pp + 2 l sum_j w_j sum_r M_pr T_jr,  M_pr = sum_q B_pq B_rq = s_p + s_r + c - max(p, r),
 
-s_p = p (p + 1) / 2P, c = (P + 1) (2P + 1) / 6P - 1, and the documents' terms. `excess` keeps sum_r M_pr T_jr for every
-j and p; every document has the last value, so that shards get equal amounts.
+s_p = p (p + 1) / 2P, c = (P + 1) (2P + 1) / 6P - 1, and the documents' terms. `excess` holds sum_r M_pr T_jr for every
+j and p. Every document has the last value, so that shards get equal amounts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Exact greedy over a pool of candidates, on sparse rows: for `balanced` with a sliding pool, for `f1`, `f2` and `f3`
-with a pool as large as the problem.
+"""Exact greedy over a pool of candidates, on sparse rows. `balanced` has a sliding pool; `f1`, `f2` and `f3` have a
+pool as large as the problem.
 
 Letters: M items, J trait values, G groups, C candidates, P segments of the path. The row of an item has c_j for trait
 value j; l_g is its sum in group g, g(j) the group of j, w_g its weight. T_j and S_g are the placed totals, X_j the
@@ -12,19 +12,19 @@ candidate scores
     base = sum_j w_g c_j (T_j - K_j) + self_weight sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
 
 where X_j = K_j + A_j alpha_g, sigma_j = A_j, Q_g = sum A_j^2 and alpha_g is the amount that group g received since the
-segment began. Placing an item changes T in its own trait values only, so `base` changes for the candidates that share
+segment began. Placing an item changes T only in its own trait values, so `base` changes only for candidates that share
 one; the rest is a sum of few features of the candidate (u, l) with coefficients that change at every step. If the share
 moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since the segment began, so
 
     X_j = K_j + A_j alpha_g + B_j beta_g,    beta_g = x alpha_g - rho_g x^2 / 2,
 
 with rho_g group g's growth by token of group 0: the integral of sigma, plus sigma times the amount that the group
-received beyond its pace. It adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row,
-signed and centred by the caller, are features themselves; their factors are the placed sums.
+received beyond its pace. This adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row,
+signed and centred by the caller, are features too; their factors are the placed sums.
 
 Groups whose l_g are proportional for all items have proportional alpha_g, so their features are summed: sequences of
 equal length have one feature for any number of groups. Deviations come from raw sums; no difference is accumulated, so
-none drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
+no rounding error drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
 """
 
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-# A difference below this share of its terms is rounding: a tie.
+# A difference below this share of its terms is rounding, so a tie.
 ROUNDING = 1e-13
 # Candidates scored side by side: their running minima stay in the first-level cache.
 BLOCK = 256
@@ -71,8 +71,8 @@ class Path(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: float) -> Floats:
-    """theta, float64 (n,): the tokens of group 0 at which sum_j max(placed_j, X_j(theta)) reaches each of `sums`. By
-    bisection from 0 to `most`, since the sum rises with theta. path, placed: the trait values of one group."""
+    """theta, float64 (n,): the tokens of group 0 at which sum_j max(placed_j, X_j(theta)) reaches each of `sums`, by
+    bisection from 0 to `most`. path, placed: of one group's trait values."""
     theta = np.empty_like(sums)
     for at in range(len(sums)):
         low, high = 0.0, most
@@ -95,8 +95,8 @@ def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: f
 
 
 class Classes(NamedTuple):
-    """Groups of proportional lengths: group_class int64 (G,); ratio float64 (G,), a group's lengths over the lengths of
-    its class's first group; varies bool (classes,), whether lengths differ between items."""
+    """Groups of proportional lengths. group_class: int64 (G,). ratio: float64 (G,), a group's lengths over those of its
+    class's first group. varies: bool (classes,), whether lengths differ between items."""
 
     group_class: Ints
     ratio: Floats
@@ -105,14 +105,14 @@ class Classes(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether lengths differ between items, bool (G,). Clears in `like`, bool (G, G), below its diagonal, the pairs of
-    groups that an item holds in other proportions than the whole, float64 (G,)."""
+    """Whether lengths differ between items, bool (G,). Clears the pairs of groups whose proportion in some item differs
+    from that in the whole, float64 (G,): in `like`, bool (G, G), below the diagonal."""
     indptr, indices, data, groups, weights, _ = rows
     n_groups = weights.shape[0]
     varies = np.zeros(n_groups, np.bool_)
     first = np.zeros(n_groups)
     length = np.empty(n_groups)
-    # Pairs alike so far: most go at the first items.
+    # Pairs that are alike so far; most drop out at the first items.
     pairs = np.argwhere(like)
     pairs = pairs[pairs[:, 0] > pairs[:, 1]]
     left = pairs.shape[0]
@@ -137,8 +137,8 @@ def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) 
 
 
 def classes_of(rows: SparseItems, placed: Floats, whole: Floats) -> Classes:
-    """Classes by exact comparison of all items' lengths, and of the placed totals, with the whole's, float64 (J,) both.
-    If a group of the whole is empty, every group is a class of its own. O(nnz + M (G + pairs of a class))."""
+    """Classes, by exact comparison of all items' lengths and the placed totals with the whole's totals, float64 (J,)
+    both. If a group of the whole is empty, every group is its own class. O(nnz + M (G + pairs of a class))."""
     n_groups = len(rows.weights)
     placed = np.bincount(rows.groups, weights=placed, minlength=n_groups).astype(np.float64)
     whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
@@ -230,7 +230,7 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
 
 class Layout(NamedTuple):
     """Rows of the features of each class, int64 (classes,), -1 for a feature that all candidates share: u; length, of
-    l; v, the first of three. dense: the first row of the dense coordinates. features: how many. moving: whether the
+    l; v, the first of three. dense: the first row of the dense coordinates. features: their number. moving: whether the
     share moves. lead: the first group of each class, int64 (classes,)."""
 
     u: Ints
@@ -496,8 +496,8 @@ def best_of_pool(
     fixed: int,
     steps: int,
 ) -> Ints:
-    """The order, int64 (n,), of the items `queue`, int64 (n,): the candidate of the pool with the best score goes next,
-    the first in the queue of equal ones. The first `fixed` items keep their places, and so do all after `steps`.
+    """The order, int64 (n,), of the items `queue`, int64 (n,): the candidate in the pool with the best score goes next;
+    of equal ones, the first in the queue. The first `fixed` items keep their places, as do all after `steps`.
 
     The pool takes the first min(pool_size, n) of the queue, and is topped up from it when a quarter (at least 1) is
     gone. totals: float64 (J,), dense_totals: float64 (D,), sums over the items before the queue. self_weight: weight of

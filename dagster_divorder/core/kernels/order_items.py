@@ -1,4 +1,4 @@
-"""Walks over the sparse rows: labels and sizes, totals, and dealing items to the segments of a path."""
+"""Loops over the sparse rows: labels and sizes, totals, and dealing items to the segments of a path."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def norms_and_sums(rows: SparseItems, norms: Floats) -> Floats:
 
 @njit(cache=True, nogil=True)
 def rows_of(items: Ints, rows: SparseItems) -> SparseItems:
-    """The rows of the items, int64 (n,), one after the other. O(their entries + n D)."""
+    """The rows of the items, int64 (n,), one after another. O(their entries + n D)."""
     indptr, indices, data, groups, weights, dense = rows
     ends = np.zeros(items.shape[0] + 1, np.int64)
     for s in range(items.shape[0]):
@@ -94,11 +94,11 @@ def with_entry(rows: SparseItems, values: Codes, amount: int) -> tuple[Ints, Cod
 
 @njit(cache=True, nogil=True)
 def deal_to_segments(queue: Ints, rows: SparseItems, wanted: Floats) -> Codes:
-    """The segment of each item of `queue`, int32 (n,): items are dealt so that all segments fill evenly.
+    """The segment of each item of `queue`, int32 (n,); segments fill evenly.
 
     wanted: float64 (J, P), segment p's total of trait value j. With f_g the share of group g dealt so far, the item
-    goes to the segment argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense coordinates z
-    should sum to zero in every segment, and add sum_d z_d Z_dp.
+    goes to the segment argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense coordinates z,
+    which should sum to zero in every segment, add sum_d z_d Z_dp.
     O((entries + D) P) time, O((J + D) P) scratch.
     """
     indptr, indices, data, groups, weights, dense = rows
@@ -140,8 +140,8 @@ def deal_to_segments(queue: Ints, rows: SparseItems, wanted: Floats) -> Codes:
 
 @njit(cache=True, nogil=True)
 def row_norms(rows: SparseItems, shares: Floats) -> Floats:
-    """L2 norms of the whole rows, float64 (M,), weighed and centred by the values' shares of their groups, float64
-    (J,), with their dense coordinates. O(nnz + J + M (G + D))."""
+    """L2 norms of the whole rows, float64 (M,), with their dense coordinates: weighed, and centred by the values'
+    shares of their groups, float64 (J,). O(nnz + J + M (G + D))."""
     indptr, indices, data, groups, weights, dense = rows
     square_of = np.zeros(weights.shape[0])
     for j in range(groups.shape[0]):
@@ -163,6 +163,6 @@ def row_norms(rows: SparseItems, shares: Floats) -> Floats:
             size += weights[g] * length[g] * length[g]
         for d in range(dense.shape[1]):
             square += np.float64(dense[s, d]) * np.float64(dense[s, d])
-        # The norm of a row equal to the mix is rounding alone.
+        # The norm of a row equal to the mix is only rounding error.
         out[s] = np.sqrt(square) if square > ROUNDING * size else 0.0
     return out

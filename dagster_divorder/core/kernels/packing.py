@@ -58,9 +58,9 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
 
     length int64 (Q,), in 1..L; turns int64 (Q,), the runs in packing order. copy int64 (Q,): successive runs in `turns`
     with equal numbers go to different sequences; a sequence that took one is closed until the last of them is packed.
-    Of sequences with equal room the last one filled takes the run. Sequences with room r are a stack, top[r]; a binary
-    tree over the rooms 1..L (leaf r at size + r) marks nodes above a stack that is not empty, so one climb and one
-    descent find the least room >= x. O(Q log L) time, O(Q + L) scratch.
+    Of sequences with equal room, the last one filled takes the run. Sequences with room r are a stack, top[r]; a binary
+    tree over the rooms 1..L (leaf r at size + r) marks nodes above stacks that are not empty. One climb and one descent
+    find the least room >= x. O(Q log L) time, O(Q + L) scratch.
     """
     size = 1
     while size <= sequence_length:
@@ -136,7 +136,7 @@ def distinct_per_sequence(
 def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
     """A path over all n points, int64 (n,). neighbour, cosine (n, k): each point's nearest points, maybe itself.
 
-    From point 0 on, the next is the unvisited neighbour of the largest cosine (of equal ones the smallest number). A
+    From point 0 on, the unvisited neighbour with the largest cosine is next (of equal ones, the smallest number). A
     point without unvisited neighbours is dropped, and the point before it is tried; if none is left, the first
     unvisited point is next. Each try lengthens the path or drops a point: O(n k).
     """

@@ -2,7 +2,7 @@
 
 Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of text, C context tokens.
 
-Guarantee: one thread computes an output row, in an order that depends on that row's input alone, so its bytes are the
+Guarantee: one thread computes an output row, in an order that depends only on that row's input. So its bytes are the
 same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is released.
 Twins: tests/twins/pool.py. Known weakness: the scratch of `pool_rows` is dense in V, so a range should hold many
 documents.
@@ -132,8 +132,8 @@ def nearest(
 
     euclidean: argmax of <x_i, m_k> - |m_k|^2 / 2, the nearest centroid; distances[i] is |x_i - m_k|, and c must be 0.
     `scores` (N, K) is <x_i - c, m_k>, or that difference, from a float32 matrix product, and `best` (N,) the largest of
-    each row. Their last bits depend on the shape of the batch, so they only propose: a float64 sum in the order of the
-    dims decides among all k near the best proposal. "Near" is twice the bound D eps |x| |m| on the difference of two
+    each row. Their last bits depend on the shape of the batch, so they only propose: a float64 sum, in the order of the
+    dims, decides among all k near the best proposal. "Near" is twice the bound D eps |x| |m| on the difference of two
     such errors (Higham, Accuracy and Stability, 2002, section 3.1), plus a few eps for the subtraction. Reads vectors
     (N, D), centre (D,), centroids (K, D) and their lengths (K,); writes labels and distances (N,). A row at the centre
     has label 0 and, without a direction, distance 1. Returns the first row that is not finite, else -1. O(K + D) a row,
@@ -166,7 +166,7 @@ def nearest(
         largest = -np.inf
         for start in range(0, clusters, CLOSE_CALLS):
             stop = min(start + CLOSE_CALLS, clusters)
-            # Counting has no branch, so a processor compares many at once; few runs of clusters hold a close call.
+            # Counting has no branch, so a processor compares many at once. Few runs of clusters hold a close call.
             close = 0
             for k in range(start, stop):
                 close += scores[row, k] >= floor

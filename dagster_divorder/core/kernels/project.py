@@ -2,8 +2,8 @@
 
 Letters: n vectors, D dims, C components.
 
-Guarantee: one thread computes an output row, with float64 sums in the order of the dims, so its bytes depend on that
-row's input alone, not on the batch as in a matrix product. The GIL is released.
+Guarantee: one thread computes an output row, with float64 sums in the order of the dims. So its bytes depend only on
+that row's input, not on the batch as in a matrix product. The GIL is released.
 Twin: tests/twins/project.py.
 """
 

@@ -1,4 +1,4 @@
-"""Batches of an order compared with another order around the same point: the hot loop of `core.measure.schedule`.
+"""Compares batches of an order with another order around the same point: the hot loop of `core.measure.schedule`.
 
 Letters: N runs of tokens in order, J trait values, B batches, W tokens of the other order around a point.
 
@@ -45,7 +45,7 @@ def point_deviations(
     around = np.zeros(share.shape[0], np.int64)
     inside = np.zeros(share.shape[0], np.int64)
     met = np.empty(share.shape[0], np.int64)
-    # Of the end and of the beginning of the W tokens: its run, the end of that run, and the token.
+    # For the end and for the beginning of the W tokens: its run, the end of that run, and the token.
     run = np.zeros(2, np.int64)
     after = np.full(2, plain_tokens[0] if plain_tokens.shape[0] else 0)
     position = np.zeros(2, np.int64)

@@ -1,11 +1,11 @@
-"""One sweep of a window over every position of documents in order: the hot loop of `core.measure.window_deviation`.
+"""Moves a window over every position of documents in order: the hot loop of `core.measure.window_deviation`.
 
 Letters: N documents, J trait values, W tokens a window.
 
-Algebra. A document's tokens share one value of the trait, so n_j(a), the tokens of value j in [a, a + W), is linear in
-`a` until an end of the window meets an end of a document. Between two such breakpoints the window loses tokens of one
-document and gains as many of another, so only two |n_j / W - p_j| change. These are leaves of a segment tree whose root
-is the maximum.
+Algebra. n_j(a) is the number of tokens of value j in [a, a + W). A document's tokens share one value of the trait, so
+n_j(a) is linear until an end of the window meets an end of a document. Between two such breakpoints the window loses
+tokens of one document and gains as many of another, so only two |n_j / W - p_j| change. They are leaves of a segment
+tree whose root is the maximum.
 
 Guarantee: tokens are summed in int64 and never as floats; equal to the twin in `tests/twins/metrics.py`.
 Cost: O(N log J); O(J) memory beside the inputs. One thread.
@@ -40,8 +40,8 @@ def slide_documents(
     """worst, mean, worst_tv, mean_tv, worst_start of one trait over all positions of the window.
 
     tokens int64 (N,), in order, at least `window` in all; codes int32 (N,) in [0, J); share float64 (J,). Means are
-    trapezoid integrals over the breakpoints. The running sum of |n_j / W - p_j| is taken afresh from the leaves every J
-    steps, so that rounding does not add up over millions of steps.
+    trapezoid integrals over the breakpoints. Every J steps the running sum of |n_j / W - p_j| is computed again from
+    the leaves, so that rounding does not add up over millions of steps.
     """
     n_values = share.shape[0]
     width = 1

@@ -34,8 +34,8 @@ def mix_distances(
     The sequences order[edges[i]:edges[i + 1]] belong to group groups[l, i], which rises with i from 0, or to none (-1);
     p_f is a group's share of value f in [0, F), by the CSR counts (S, F); a group without counts has distance 0. mixes:
     CSR (M, F) as (indptr, indices, data), whose rows sum to 1; group g of grouping l is compared with row mix_of[l, g].
-    Only the values of a group are visited. The entries are read once for all groupings. O(entries + L g F), and the
-    entries of a mix where it is not that of the group before.
+    Only the values of a group are visited. The entries are read once for all groupings. O(entries + L g F), plus the
+    entries of a mix whenever it differs from the mix of the group before.
     """
     levels, parts = groups.shape
     whole = np.zeros(n_values)
@@ -80,7 +80,7 @@ def mix_distances(
             total = 0
             for j in range(values[level]):
                 total += sums[level, met[level, j]]
-            # A group's excess of its values equals its lack of others.
+            # A group's excess of its values equals its lack of the others.
             for j in range(values[level]):
                 f = met[level, j]
                 out[level, group] += max(0.0, sums[level, f] / total - whole[f])
@@ -133,8 +133,8 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
 def share_moments(
     indptr: Codes, indices: Codes, data: Codes, n_values: int
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """(the total of each sequence, float64 (S,), at least 1; the sums over sequences of each value's share and of its
-    square, float64 (F,) each), from the CSR counts (S, F). O(entries)."""
+    """From the CSR counts (S, F): (the total of each sequence, float64 (S,), at least 1; the sums over sequences of
+    each value's share, and of its square, float64 (F,) each). O(entries)."""
     totals = np.ones(indptr.shape[0] - 1)
     sums = np.zeros(n_values)
     squares = np.zeros(n_values)

@@ -20,7 +20,7 @@ SLOTS = 1 << 16
 SHORTEST_MATCH, LONGEST_MATCH = 4, 258
 LITERALS = 256
 SIZES = 9
-"""Symbols for sizes of matches: the bits of a size less SHORTEST_MATCH - 1."""
+"""Symbols for the sizes of matches: the bits of a size minus SHORTEST_MATCH - 1."""
 DISTANCES = 64
 SYMBOLS = LITERALS + SIZES
 
@@ -36,7 +36,7 @@ def _slot(text: Bytes, at: int) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _entropy_bits(counts: Counts) -> float:
-    """Bits that symbols take which occur `counts` times, by their own shares."""
+    """Bits that symbols with `counts` occurrences take, by their own shares."""
     total, bits = counts.sum(), 0.0
     for count in counts:
         if count:
@@ -48,9 +48,9 @@ def _entropy_bits(counts: Counts) -> float:
 def block_bits(text: Bytes, start: int, end: int, latest: Counts) -> float:
     """Bits of text[start:end] as literals and as copies of earlier bytes of it.
 
-    A copy is the longest match, of SHORTEST_MATCH bytes at least, with the latest place that has its first four bytes
-    in the same slot. Literals and the bit lengths of sizes are coded by their shares in the block, the bit lengths of
-    distances by theirs; the lower bits of sizes and distances take their number of bits.
+    A copy is the longest match, of at least SHORTEST_MATCH bytes, with the latest place whose first four bytes are in
+    the same slot. Literals and the bit lengths of sizes are coded by their shares in the block, and the bit lengths of
+    distances by theirs. The lower bits of sizes and distances are not compressed.
     Reads text (B,); changes latest (SLOTS,), whose entries before `start` are ignored. O(end - start).
     """
     symbols, distances = np.zeros(SYMBOLS, np.int64), np.zeros(DISTANCES, np.int64)
@@ -85,7 +85,7 @@ def block_bits(text: Bytes, start: int, end: int, latest: Counts) -> float:
 
 @njit(cache=True, nogil=True)
 def compressed_bits(text: Bytes, starts: Counts, block: int, bits: Doubles) -> None:
-    """bits[i] = the sum of `block_bits` over text i in equal blocks, round(size / block) of them and one at least.
+    """bits[i] = the sum of `block_bits` over text i in equal blocks, round(size / block) of them, at least one.
 
     Reads text (B,), text i in [starts[i], starts[i + 1]); writes bits (n,). O(B).
     """

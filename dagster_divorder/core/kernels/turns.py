@@ -2,9 +2,9 @@
 
 Letters: n items, B takers.
 
-Each taker begins with half a mean item, as in the method of Webster: one of a small share waits for its turn.
-Guarantee: the sums of two takers, over their shares, differ by at most one and a half times the largest item over the
-smallest share. Equal items and shares give 0, 1, ..., B - 1, 0, 1, ...
+Each taker begins with half a mean item, as in Webster's method: a taker with a small share waits for its turn.
+Guarantee: the sums of two takers, over their shares, differ by at most 1.5 times the largest item over the smallest
+share. Equal items and shares give 0, 1, ..., B - 1, 0, 1, ...
 Cost: O(n log B) time. Equal to the twin in `tests/twins/turns.py`.
 """
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @njit(cache=True, nogil=True)
 def take_turns(sizes: Floats, share: Floats) -> NDArray[np.int64]:
-    """The taker of each item, int64 (n,): the one whose sum over its share is the least; of equal ones the first.
+    """The taker of each item, int64 (n,): the taker whose sum over its share is the least; of equal ones the first.
 
     sizes: float64 (n,) >= 0, in the order of the items, n above 0; share: float64 (B,) > 0.
     """

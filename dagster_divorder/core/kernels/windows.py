@@ -1,8 +1,8 @@
-"""Walks over token windows: the hot loops under `core.measure`.
+"""Loops over token windows: the hot loops under `core.measure`.
 
 All take documents in order, laid end to end: document d has `tokens[d]` tokens (int64 (N,), >= 0) and the trait value
-`codes[d]` (int32 (N,), in [0, J)). A window is `window` successive tokens; a document over a boundary counts on each
-side with its tokens there, and a document without tokens is in no window. Sums are int64.
+`codes[d]` (int32 (N,), in [0, J)). A window is `window` successive tokens; a document that crosses a boundary counts on
+each side with its tokens there, and a document without tokens is in no window. Sums are int64.
 
 Guarantee: equal to the token-by-token twins in `tests/twins/metrics.py`. One thread, so the bytes never depend on the
 number of threads. Callers check the arguments.
@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
     """int64 (S,): out[i] = |{codes[d] : d has a token in [i*window, (i+1)*window)}|, the last, partial i too.
 
-    A document covers the windows first..last. Only in `first` can an earlier document have had its value, if that
-    document ended there: `met[value]` is the last window with the value.
+    A document covers the windows first..last. An earlier document can have had its value only in `first`, if it ended
+    there: `met[value]` is the last window with the value.
     """
     total = 0
     for d in range(tokens.shape[0]):
@@ -50,7 +50,7 @@ def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
     """int64 (S,): distinct values per sequence as Diversity-Ordered Training counts them.
 
     The open sequence has `filled` tokens and `distinct` values, marked by `met[value] == serial`. A document that fits
-    joins. A document that does not fit closes the open sequence if that has tokens, and starts its own: every `window`
+    joins. A document that does not fit closes the open sequence, if this has tokens, and starts its own: every `window`
     tokens close a sequence of one value, and the rest stays open. The last open sequence closes at the end.
     """
     bound = tokens.shape[0] + 1
@@ -95,9 +95,9 @@ def window_deviations(
     With q_j = tokens of value j in the window / window:
         worst = max_j |q_j - share_j|        tv = 1/2 sum_j |q_j - share_j| = sum_j max(0, q_j - share_j)
         l2^2 = sum_j (q_j - share_j)^2
-    (both q and share sum to 1, so excess equals lack). Only values present are visited: absent ones add nothing to the
-    right-hand sum of tv, the heaviest of them decides the maximum, and their squared shares are all squares less those
-    of the present values. `heaviest` (J,) lists the values by falling share.
+    (both q and share sum to 1, so excess equals lack). Only present values are visited: absent values add nothing to
+    the right-hand sum of tv, the heaviest of them decides the maximum, and their squared shares are all squares minus
+    those of the present values. `heaviest` (J,) lists the values by falling share.
     """
     worst = np.empty(windows, np.float64)
     tv = np.empty(windows, np.float64)
@@ -137,7 +137,7 @@ def window_deviations(
                 square += gap * gap
                 absent -= share[j] * share[j]
                 inside[j] = 0
-            # With no value absent, the remainder is rounding.
+            # If no value is absent, the remainder is rounding error.
             l2[done] = np.sqrt(square + (max(absent, 0.0) if n_present < in_use else 0.0))
             worst[done] = most
             tv[done] = excess
@@ -152,7 +152,7 @@ def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Fl
     """sum_j (T_j(t) - share_j t)^2 at t = (i + 1) * window, the end of window i, float64 (S,).
 
     T_j(t) is the tokens of value j in [0, t). At the end of the data it is 0 by definition of the shares. O(N + S x J):
-    evaluated afresh at each end, since an updated square would lose its digits to cancellation.
+    it is computed again at each end, since an updated square would lose its digits to cancellation.
     """
     total = 0
     for d in range(tokens.shape[0]):

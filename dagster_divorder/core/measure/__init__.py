@@ -1,8 +1,8 @@
 """Measures of how well an order keeps every window of training at the corpus's mix; exact and streaming.
 
-Letters: N documents, K clusters, J trait values, G trait groups, L tokens a sequence, S sequences, W windows.
-An order is an int array (N,) of document indices, whose documents are laid end to end. A document across a window's
-edge counts on each side with its tokens there. `tokens`, `labels` and `codes` (the trait value in [0, J)) are (N,) by
+Letters: N documents, K clusters, J trait values, G trait groups, L tokens a sequence, S sequences, W windows. An order
+is an int array (N,) of document indices, whose documents are laid end to end. A document that crosses a window's edge
+counts on each side with its tokens there. `tokens`, `labels` and `codes` (trait values in [0, J)) are (N,), by
 document. If an order leaves documents out, the corpus is the documents that it names.
 
 Guarantee: exact token counts in int64, to 9.2e18 tokens; shares and deviations in float64; the same bytes for any
@@ -12,7 +12,7 @@ O(N + W) memory.
 `ShareDeviation` covers aligned windows, which start at multiples of their length; `WindowDeviation` covers every
 position. Packed sequences are measured like documents, with runs of tokens as documents. For a trait with moving
 targets, the achievable targets (`moving`) take the place of the corpus's mix.
-Sources: the objective is that of Don't Shuffle, Optimize; distinct clusters are those of Diversity-Ordered Training.
+Sources: Don't Shuffle, Optimize (the objective); Diversity-Ordered Training (distinct clusters).
 """
 
 from dagster_divorder.core.measure.distinct import Distinct, distinct_clusters

@@ -20,7 +20,7 @@ from dagster_divorder.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Binned:
-    """Windows in B bins of neighbours, whose sizes differ by at most one.
+    """Windows in B bins of neighbours; the bins' sizes differ by at most one.
 
     at: float64 (B,), the middle of each bin as a share of the windows, in (0, 1). mean, low, high: float64 (B,), mean,
     smallest and largest value in the bin.
@@ -33,7 +33,7 @@ class Binned:
 
 
 def binned(values: ArrayLike, bins: int) -> Binned:
-    """A measure of S windows in their order, (S,), in at most `bins` bins; no bin without windows."""
+    """A measure of S windows in order, (S,), in at most `bins` bins; no bin is empty."""
     measure = np.asarray(values, np.float64)
     count = min(positive("bins", bins), len(measure))
     edges = np.arange(count + 1) * len(measure) // max(count, 1)
@@ -50,12 +50,12 @@ def binned(values: ArrayLike, bins: int) -> Binned:
 def quantiles_along(
     order: ArrayLike, tokens: ArrayLike, values: ArrayLike, columns: int, quantiles: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Quantiles of a number of the documents, such as their length, in equal slices of the ordered corpus, (C, Q).
+    """Quantiles of a number that documents have, such as their length, in equal slices of the ordered corpus, (C, Q).
 
-    values: (N,) by document; documents without one, NaN, do not count. Slice c is [c T / columns, (c + 1) T / columns)
-    of the T tokens; a document counts with its tokens there. Quantile q is the smallest value that at least a share q
-    of the slice's tokens does not exceed.
-    NaN without tokens that count.
+    values: (N,) by document; NaN is ignored. Slice c is [c T / columns, (c + 1) T / columns) of the T tokens; a
+    document counts with its tokens there. Quantile q is the smallest value that a share of at least q of the slice's
+    tokens does not exceed.
+    NaN if no tokens count.
     """
     indices = indices_in(order, len(np.asarray(tokens)), "document")
     stream = tokens_in_order(order, tokens)
@@ -65,7 +65,7 @@ def quantiles_along(
         return slices
     if total * columns > np.iinfo(np.int64).max:
         raise InputError(f"{total} tokens in {columns} columns overflow 64 bits; ask for fewer columns")
-    # In units of 1 / columns tokens the edges of slices are whole numbers.
+    # In units of 1 / columns tokens, the edges of slices are whole numbers.
     ends = np.cumsum(stream * columns)
     starts = ends - stream * columns
     ordered = np.asarray(values, np.float64)[indices]

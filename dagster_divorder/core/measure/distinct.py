@@ -1,9 +1,9 @@
 """Distinct clusters per training sequence, for two kinds of packer.
 
-split: sequence i holds the tokens [iL, (i+1)L), so documents are cut, as by pretraining packers.
-flush: as in Diversity-Ordered Training. A document that does not fit closes the open sequence (if that holds tokens)
+split: sequence i holds the tokens [iL, (i+1)L), so documents are cut, as pretraining packers do.
+flush: as in Diversity-Ordered Training. A document that does not fit closes the open sequence, if this holds tokens,
 and starts a new one. A document longer than L fills sequences alone; its rest stays open. Short sequences are not
-filled up, so there are more of them than under split.
+filled up, so there are more sequences than with split.
 In both, the last, partial sequence counts as one.
 """
 
@@ -44,8 +44,8 @@ def distinct_clusters(
 
     split: out[i] = |{labels[d] : d has a token in [iL, (i+1)L)}|, S = ceil(tokens / L).
     flush: see the module; S depends on the order.
-    A document of zero tokens is in no sequence under `split`; under `flush` its label counts in the open sequence, as
-    in Diversity-Ordered Training.
+    A document of zero tokens is in no sequence with `split`; with `flush` its label counts in the open sequence, as in
+    Diversity-Ordered Training.
     """
     stream = tokens_in_order(order, tokens)
     n_values = n_values_of(labels)

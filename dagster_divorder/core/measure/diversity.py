@@ -59,7 +59,7 @@ class Diversity:
     batch: sequences a batch.
     split, flush: distinct clusters per sequence under the two packers.
     sequence_shares, batch_shares: by trait, the share deviation in aligned windows of L and of L * batch tokens.
-    windows: by window (see WINDOWS) and trait, the deviation over every position of it.
+    windows: by window (see WINDOWS) and trait, the deviation over every position of the window.
     seam: by trait, windows of a batch across the end of an epoch and the beginning of the next.
     batch_tv: by trait, total variation of each aligned batch, float64 (B,); of all orders, if averaged.
     errors: by trait, in tokens, after every sequence and in every batch; of all orders, if averaged.
@@ -83,7 +83,7 @@ class Diversity:
     coverage: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as nested plain values for JSON, without `batch_tv` and `errors`."""
+        """Nested plain values for JSON, without `batch_tv` and `errors`."""
         result = asdict(replace(self, batch_tv={}, errors={}))
         del result["batch_tv"], result["errors"]
         result["prefix"]["share"] = self.prefix.share.tolist()
@@ -148,10 +148,10 @@ def measure(
     sequences: int64 (S + 1,), for packed runs of tokens: sequence s holds the runs order[sequences[s]:sequences[s+1]].
         `split` and `flush` then both count the clusters of these sequences. Windows count tokens without padding.
     next_epochs: orders of later epochs. `windows` and `seam` continue into them; all other measures use `order` alone.
-    bounds: for each epoch the tokens before each sequence and in all, int64 (S + 1,). Windows are then whole sequences,
-        whatever their tokens (`core.measure.whole_sequences`); prefixes have L tokens as ever.
+    bounds: for each epoch, the tokens before each sequence and in all, int64 (S + 1,). Windows are then whole sequences
+        of any length (`core.measure.whole_sequences`); prefixes still have L tokens.
     targets: by trait, the requested shares (P, n_values[trait]) of a moving mix. Its windows and prefixes are compared
-        with the achievable targets (`core.measure.moving`), those of other traits with the order's mix.
+        with the achievable targets (`core.measure.moving`), those of other traits with the corpus's mix.
     """
     if "cluster" not in traits:
         raise InputError(
@@ -233,7 +233,7 @@ def _measure_trait(
     targets: Targets | None,
     bounds: Sequence[NDArray[np.int64]] | None,
 ) -> _TraitMeasures:
-    """epochs: tokens int64 (N,) and codes (N,) of each. length: tokens of a sequence; batch: sequences of a batch."""
+    """epochs: tokens int64 (N,) and codes (N,) of each. length: tokens a sequence. batch: sequences a batch."""
     stream, codes = epochs[0]
     total, window = int(stream.sum()), length * batch
     mix = None
@@ -303,8 +303,8 @@ def _trait_errors(squares: NDArray[np.float64], batches: NDArray[np.float64]) ->
 
 
 def worse_batches(others: Diversity, ours: Diversity) -> dict[str, float]:
-    """By trait, the share of the batches of `others` whose total variation exceeds that of our worst batch: 1.0 means
-    that our worst batch is better than their best. 0.0 without a full batch."""
+    """By trait, the share of the batches of `others` whose total variation exceeds that of our worst batch. 1.0: our
+    worst batch is better than their best. 0.0 without a full batch."""
     return {
         trait: float((tv > ours.batch_tv[trait].max(initial=0.0)).mean()) if tv.size else 0.0
         for trait, tv in others.batch_tv.items()
@@ -316,7 +316,7 @@ def average(orders: Sequence[Diversity]) -> Diversity:
 
     Minima and maxima are averaged too: an extreme over all orders would grow with their number. Curves are averaged
     point by point. `worst_window` and `worst_start` are -1 if the orders disagree. `batch_tv` and `errors` are
-    concatenated; errors of as many batches as every order has, since shuffles that are packed may differ by one.
+    concatenated, errors only for as many batches as every order has, since packed shuffles may differ by one.
     """
     if not orders:
         raise InputError("average got no order to average; expected at least one Diversity")

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 @dataclass(frozen=True, eq=False)
 class Largest:
     """values: int64 (n,), the kept values by falling tokens. tokens: int64 (n,), of each. codes: int32 (N,), the index
-    of each document's value in `values`, n for the others. others: number of merged values."""
+    of each document's value in `values`; n for the others. others: number of merged values."""
 
     values: NDArray[np.int64]
     tokens: NDArray[np.int64]
@@ -26,7 +26,7 @@ class Largest:
 
 
 def largest(tokens: ArrayLike, codes: ArrayLike, n_values: int, keep: int) -> Largest:
-    """The `keep` values with the most tokens, ties by number. Values without tokens do not count among the others.
+    """The `keep` values with the most tokens, ties by number. Values without tokens are not counted as others.
 
     tokens, codes: (N,) by document; codes in [0, n_values). O(N + J log J).
     """

@@ -1,8 +1,8 @@
 """Positions of documents before and after ordering, for the films.
 
 Letters: M documents, C cells, P points, F frames.
-Guarantee: cells are tokens at even distances in the ordered dataset, so a document's cells follow its share of tokens,
-and the same input gives the same cells.
+Guarantee: cells are tokens at even distances in the ordered dataset, so a document has cells in proportion to its
+tokens. The same input gives the same cells.
 Cost: O(M) and 16 bytes a document; C and F do not grow with the corpus.
 """
 
@@ -25,7 +25,7 @@ class Cells:
 
 
 def sample_cells(order: ArrayLike, tokens: ArrayLike, cells: int) -> Cells:
-    """`cells` tokens at even distances along an order, int (M,), of documents of `tokens` each, int (M,).
+    """`cells` tokens at even distances along an order, int (M,), of documents with `tokens`, int (M,).
 
     Raises:
         InputError: cells is below 1, or order and tokens do not match.
@@ -33,7 +33,7 @@ def sample_cells(order: ArrayLike, tokens: ArrayLike, cells: int) -> Cells:
     ends = np.cumsum(tokens_in_order(order, tokens))
     total = int(ends[-1]) if len(ends) else 0
     cells = min(positive("cells", cells), total)
-    # The middle of each of as many equal parts.
+    # The middles of equal parts.
     at = (2 * np.arange(cells, dtype=np.int64) + 1) * total // max(1, 2 * cells)
     place = np.searchsorted(ends, at, side="right")
     document = np.asarray(order, np.int64)[place]

@@ -6,8 +6,8 @@ The achievable targets are the requested ones, scaled so that they place every t
 (`core.order.targets.fitted_shares`). A window is compared with their integral over the window.
 
 Cost: O(N J) for windows at every position; a constant mix takes O(N log J).
-Known weakness: the worst deviation is taken over breakpoints, although between them it is convex only up to the change
-of the mix inside one document.
+Known weakness: the worst deviation is taken over breakpoints; between them it is convex except for the change of the
+mix inside one document.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Floats = NDArray[np.float64]
 
 
 def achievable_mix(targets: Targets, share: Floats, tokens: int, epochs: int = 1) -> MovingMix:
-    """The achievable mix if the trait's values have the shares `share` of all tokens, float64 (J,)."""
+    """The achievable mix of a trait whose values have the shares `share` of all tokens, float64 (J,)."""
     return moving_mix(
         targets.progress, fitted_shares(targets, np.zeros(len(share), np.int32), share), tokens, epochs
     )
 
 
 def moving_mix(progress: Floats, shares: Floats, tokens: int, epochs: int = 1) -> MovingMix:
-    """The mix with shares float64 (P, J) at points of progress (P,) through T tokens, linear between them, the same in
-    every epoch."""
+    """The mix with shares float64 (P, J) at points of progress (P,) through T tokens, linear between the points, and
+    the same in every epoch."""
     from dagster_divorder.core.kernels.moving_windows import MovingMix
 
     widths = np.diff(progress)[:, np.newaxis] * tokens
@@ -70,8 +70,8 @@ def wanted_between(mix: MovingMix, edges: Floats) -> Floats:
 def slide_along(
     tokens: NDArray[np.int64], codes: NDArray[np.int32], mix: MovingMix, window: int
 ) -> tuple[float, float, float, float, int]:
-    """(worst, mean, worst_tv, mean_tv, worst_start) over all positions of the window, as
-    `kernels.sliding_windows.slide_documents` for a constant mix. Needs at least `window` tokens."""
+    """(worst, mean, worst_tv, mean_tv, worst_start) over all positions of the window;
+    `kernels.sliding_windows.slide_documents` for a moving mix. There must be at least `window` tokens."""
     from dagster_divorder.core.kernels.moving_windows import moving_deviations
 
     bounds = np.concatenate([[0], np.cumsum(tokens)])

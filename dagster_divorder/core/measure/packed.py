@@ -32,8 +32,8 @@ def measure_packed(
     """Every measure of `packed` in the order of the first epoch; `windows` and `seam` continue through all epochs.
 
     epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch, targets: as for `measure`, by document.
-    whole: windows are whole sequences, as where these hold very different numbers of tokens. counted: int (Q,), tokens
-    of each run that shares are of, by default all; others are no tokens here. It takes `whole`.
+    whole: windows are whole sequences; for sequences with very different numbers of tokens. counted: int (Q,), tokens
+    of each run that shares count, by default all; the others are ignored. It needs `whole`.
     """
     tokens = packed.length if counted is None else np.asarray(counted, np.int64)
     rows = [runs_in_order(packed.indptr, order) for order in np.atleast_2d(np.asarray(epochs, np.int64))]
@@ -64,7 +64,7 @@ def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[
 @dataclass(frozen=True, eq=False)
 class ReadRuns:
     """Runs of tokens in reading order: document, first token and length, int64 (Q,). indptr: int64 (S + 1,), offsets of
-    sequences; for whole documents each document is one."""
+    sequences; a whole document is a sequence."""
 
     document: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -73,7 +73,7 @@ class ReadRuns:
 
 
 RunCounter = Callable[[Pieces | PackedSequences | ReadRuns], NDArray[np.int64]]
-"""Gives the tokens of each run that shares are of, int64 (Q,)."""
+"""Gives the tokens of each run that shares count, int64 (Q,)."""
 
 
 def sequences_stream(packed: PackedSequences, order: ArrayLike) -> ReadRuns:

@@ -43,7 +43,7 @@ def squares_in_stream(
     mix: MovingMix | None = None,
 ) -> NDArray[np.float64]:
     """D(t)^2 of one group for documents already in order, at every sequence end, float64 (S,). mix: a moving mix
-    (`core.measure.moving`) that takes the place of the whole's p."""
+    (`core.measure.moving`) that replaces the whole's p."""
     if mix is None:
         from dagster_divorder.core.kernels.windows import prefix_squares
 
@@ -57,8 +57,8 @@ def squares_in_stream(
 
 
 def prefix_of(squares: NDArray[np.float64], total: int, sequence_length: int) -> PrefixDeviation:
-    """The deviation of all groups together, its curve of at most POINTS. squares: the sum of D(t)^2 over them, (S,);
-    total: tokens."""
+    """The deviation of all groups together, with a curve of at most POINTS. squares: the sum of D(t)^2 over the groups,
+    (S,). total: tokens."""
     sequences = len(squares)
     if not sequences:
         return PrefixDeviation(0.0, 0.0, np.zeros(0), np.zeros(0))

@@ -1,14 +1,14 @@
-"""How an order follows a schedule of a score, and what else it keeps: beside the plain order and window shuffles.
+"""How an order follows a schedule of a score, and how it keeps the other traits, beside the plain order and window
+shuffles.
 
 Letters: N runs of tokens, S sequences, P places of a lap, W windows, B batches, D draws.
 
-A lap is a stretch of training that passes the whole schedule once: an epoch, or all of them. Its plain order lays the
-items out as the schedule alone asks (`core.order.curricula.scheduled`). A window shuffle moves the items of the plain
-order at random inside windows, as the papers of `core.order.schedule` do. The mix at a point is that of the plain order
-in a window of the schedule's width around the point; at the ends of a lap, in the first and last such window. It
-depends on no order that is judged.
+A lap is a stretch of training that passes the whole schedule once: an epoch, or all of them. Its plain order follows
+the schedule alone. A window shuffle moves the items of the plain order at random inside windows, as in the papers of
+`core.order.schedule`. The mix at a point is the plain order's mix in a window of the schedule's width around the point;
+at the ends of a lap, in the first or last such window. It does not depend on the orders that are judged.
 
-Ranks are by token. Asked: the rank of the schedule; with `strength` below 1, the mean rank that is left of it.
+Ranks are by token. Asked: the rank of the schedule, drawn towards 1/2 if `strength` is below 1.
 Guarantee: the same figures for the same arguments. Tokens are counted exactly.
 Cost: O(D N) for each trait, and a sort of N for the curves; some 150 bytes a run beside the input.
 Known weakness: a run of tokens is compared with the schedule at its middle.
@@ -33,24 +33,24 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 DRAWS = 4
-"""Window shuffles of the whole training."""
+"""Window shuffles over all of training."""
 POINTS = 100
 TENTHS = 10
 BANDS = (0.1, 0.9)
 """Quantiles of the ranks along the order."""
 FEWEST = 50
-"""Fewest sequences of which it can be told whether they follow a schedule."""
+"""Fewest sequences that can show whether they follow a schedule."""
 TIMES, RANKS = 1.3, 0.01
-"""An order follows its schedule where it is at most so many times as far from it as window shuffles are, and so much of
-the ranking more."""
+"""An order follows its schedule if its distance is at most TIMES that of window shuffles plus RANKS of the ranking."""
 REACHED = 0.15
-"""Largest distance of the plain order's tenths from the asked ranks, in the mean, at which a schedule can be had."""
+"""Largest mean distance between the plain order's tenths and the asked ranks at which a schedule counts as
+reachable."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredRuns:
-    """Runs of tokens of S sequences; for documents each is a sequence. indptr: int64 (S + 1,). tokens: int64 (N,),
-    those that shares are of. rank: float64 (N,) in (0, 1), raw: float64 (N,), the score; NaN without. traits: name ->
+    """Runs of tokens of S sequences; a whole document is a sequence. indptr: int64 (S + 1,). tokens: int64 (N,), those
+    that shares count. rank: float64 (N,) in (0, 1); raw: float64 (N,), the score; NaN without one. traits: name ->
     (codes int32 (N,), number of values)."""
 
     indptr: Ints
@@ -74,22 +74,22 @@ class Schedule(NamedTuple):
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Schedule:
-        """The schedule of the arguments of `core.order.order`."""
+        """The schedule in the arguments of `core.order.order`."""
         shape = arguments["strategy"]
         given = {name: arguments[name] for name in SHAPES[shape].model_fields if name in arguments}
         options = SHAPES[shape](**given).model_dump()
         return cls(pieces_of(shape, options), options["strength"])
 
     def asked(self, progress: Floats) -> Floats:
-        """The mean rank that is asked for at each progress, float64 (n,)."""
+        """The mean asked rank at each progress, float64 (n,)."""
         return 0.5 + self.strength * (asked_rank(self.pieces, progress) - 0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class Lap:
-    """order, plain: int64 (P,), place -> sequence, of the order and of the schedule alone, without sequences that are
-    consumed already. bounds: int64 (W + 1,), places where windows begin and end. begin: progress before the lap's first
-    place. width: tokens of a window. epochs: epochs in it."""
+    """order, plain: int64 (P,), place -> sequence, of the order and of the schedule alone, without consumed sequences.
+    bounds: int64 (W + 1,), places where windows begin and end. begin: progress before the lap's first place. width:
+    tokens of a window. epochs: epochs in it."""
 
     order: Ints
     plain: Ints
@@ -112,8 +112,8 @@ class Lap:
         epochs: int = 1,
         seed: int = 0,
     ) -> Lap:
-        """The lap of an order, int64 (P,), which may have a sequence several times. scores: float64 (S,), what the
-        schedule lays out; sizes: int64 (S,), tokens of each sequence; window, batch, begin and seed as for the order
+        """The lap of an order, int64 (P,), which may hold a sequence several times. scores: float64 (S,), which the
+        schedule follows. sizes: int64 (S,), tokens of each sequence. window, batch, begin, seed: as for the order
         (`core.order.curricula`)."""
         items, repeats = np.unique(order, return_counts=True)
         due = due_times(
@@ -145,8 +145,8 @@ class Lap:
 
 
 BatchEdges = Callable[[Ints], Ints]
-"""From the tokens of sequences in order, int64 (P,), to the tokens before each full batch and at the end of the last,
-int64 (B + 1,)."""
+"""From the tokens of sequences in order, int64 (P,), to the edges of full batches: the tokens before each, and at the
+end of the last, int64 (B + 1,)."""
 
 
 def of_sequences(batch: int) -> BatchEdges:
@@ -188,7 +188,7 @@ class _Stream:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def mean_ranks(self, begins: Floats, ends: Floats) -> Floats:
-        """Mean rank of the tokens with a score in each [begin, end), float64 (n,); NaN where there is none."""
+        """Mean rank of the scored tokens in each [begin, end), float64 (n,); NaN where there is none."""
         knots = np.concatenate([[0], self.ends])
         rank = self.rank
         tokens = np.where(np.isnan(rank), 0, self.tokens)
@@ -200,7 +200,7 @@ class _Stream:
         return np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
 
     def deviation(self, schedule: Schedule, begin: float) -> Floats:
-        """(sum over tokens with a score of their distance from the asked rank, number of these tokens)."""
+        """(sum over scored tokens of their distance from the asked rank, number of these tokens)."""
         middles = (self.ends - 0.5 * self.tokens) / max(1, self.total)
         off = np.abs(self.rank - schedule.asked(begin + (1.0 - begin) * middles))
         scored = ~np.isnan(off)
@@ -216,18 +216,19 @@ def measure_along(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> dict[str, Any]:
-    """Every figure of an order along its schedule, as plain values. draws: window shuffles, their laps together.
+    """Every figure of an order along its schedule, as plain values. draws: window shuffles, over all laps together.
 
     curves: POINTS points along training; the mean rank asked, achievable (in the plain order) and achieved, the
         quantiles BANDS of the ranks (low, high), and the median score (raw).
     deviation: mean distance of a token's rank from the asked one: of the order (asked), of the plain order
         (achievable), of window shuffles (shuffled).
-    off: mean distance of these points' mean rank from the asked one: achieved, achievable, shuffled.
-    traits: by trait, the mean total variation of the mix at a point from the whole's (moved), of batches from the mix
-        at their point (batch), and of window shuffles' (shuffled), with the largest of both (worst, worst_shuffled).
-    along: by trait, batch, shuffled and moved in each tenth of training.
-    seam: for each end of an epoch but the last, the rise of the mean rank over it, a window before to a window after:
-        of the order (achieved) and of the schedule (asked).
+    off: mean distance of the mean rank at these points from the asked one: achieved, achievable, shuffled.
+    traits: by trait, mean total variations: between the mix at a point and the whole's (moved), and between a batch and
+        the mix at its point, for the order (batch) and window shuffles (shuffled). worst, worst_shuffled: the largest
+        of these two.
+    along: by trait, batch, shuffled and moved for each tenth of training.
+    seam: for each seam, the rise of the mean rank from the window before to the window after: of the order (achieved)
+        and of the schedule (asked).
     """
     draws = max(1, draws // len(laps))
     shares = {
@@ -285,15 +286,15 @@ def measure_along(
 
 
 def strays(scale: Mapping[str, Any]) -> bool:
-    """Whether an order with these figures of `measure_along` is farther from its schedule than window shuffles are."""
+    """Whether an order with these figures of `measure_along` is farther from its schedule than window shuffles."""
     off, deviation = scale["off"], scale["deviation"]
     pairs = (off["achieved"], off["shuffled"]), (deviation["asked"], deviation["shuffled"])
     return any(ours > TIMES * shuffled + RANKS for ours, shuffled in pairs)
 
 
 def out_of_reach(scale: Mapping[str, Any], sequences: int) -> float | None:
-    """The mean distance of the plain order's tenths from the asked ranks, where that is more than REACHED and chance in
-    so many sequences; else None."""
+    """The mean distance of the plain order's tenths from the asked ranks, if it exceeds REACHED and chance for this
+    number of sequences; else None."""
     asked, achievable = (
         np.array(scale["curves"][name], np.float64).reshape(TENTHS, -1) for name in ("asked", "achievable")
     )
@@ -302,17 +303,17 @@ def out_of_reach(scale: Mapping[str, Any], sequences: int) -> float | None:
 
 
 def _means_of_known(values: Floats) -> Floats:
-    """The mean of the numbers in each row, float64 (n,), of those that are not NaN; 0 where none is known."""
+    """The mean of the numbers in each row that are not NaN, float64 (n,); 0 if there are none."""
     known = ~np.isnan(np.atleast_2d(values))
     sums = np.where(known, np.atleast_2d(values), 0.0).sum(axis=1)
     return np.asarray(sums / np.maximum(known.sum(axis=1), 1))
 
 
 class _LapFigures(NamedTuple):
-    """curves: by name, float64 (n,); `progress` is the lap's. shuffled: mean ranks of draws, float64 (n,). deviations:
-    by order, sum and tokens. middles: progress of batches, float64 (B,). traits: by trait, (tv float64 (B,), moved
-    float64 (B,), tv of draws [float64 (B,)]). seams: mean rank achieved and asked, float64 (2, epochs), in an epoch's
-    first window, and in its last."""
+    """curves: by name, float64 (n,); `progress` is within the lap. shuffled: mean ranks of draws, float64 (n,).
+    deviations: by order, sum and tokens. middles: progress of batches, float64 (B,). traits: by trait, (tv float64
+    (B,), moved float64 (B,), tv of draws [float64 (B,)]). seams: mean rank achieved and asked in the first window of
+    each epoch, and in its last, float64 (2, epochs) each."""
 
     curves: dict[str, Floats]
     shuffled: list[Floats]
@@ -359,7 +360,7 @@ def _measure_lap(
         "shuffled": np.zeros(2),
     }
     ours = batches(achieved, bounds)
-    # One order beside the plain one is in memory.
+    # Memory holds one order besides the plain one.
     del achieved
     ranks, shuffled = [], []
     for draw in range(draws):
@@ -414,7 +415,7 @@ def _asked_means(schedule: Schedule, begins: Floats, ends: Floats) -> Floats:
 
 
 def _seams(lap: Lap, schedule: Schedule, achieved: _Stream) -> tuple[Floats, Floats]:
-    """See `_LapFigures`. An epoch whose beginning is consumed has its first window behind it."""
+    """See `_LapFigures`. If an epoch's beginning is consumed, its first window is already past."""
     epochs, total = np.arange(lap.epochs + 1) / lap.epochs, achieved.total
     places = np.clip((epochs - lap.begin) / max(1e-12, 1.0 - lap.begin), 0.0, 1.0)
     width = min(lap.width / max(1, total), float(np.diff(places).min()))
@@ -436,7 +437,7 @@ def _seams(lap: Lap, schedule: Schedule, achieved: _Stream) -> tuple[Floats, Flo
 def _trait_figures(
     laps: Sequence[tuple[Floats, Floats, list[Floats]]], tenths: Sequence[Ints]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """(figures of `traits`, of `along`) of one trait from those of its laps."""
+    """(figures of `traits`, figures of `along`) of one trait, from those of its laps."""
     tv, moved = (np.concatenate([lap[which] for lap in laps]) for which in (0, 1))
     shuffled = [np.concatenate(draw) for draw in zip(*(lap[2] for lap in laps), strict=True)]
     tenth = np.concatenate(tenths)

@@ -2,8 +2,8 @@
 
 Letters: N documents, J trait values, E epochs, T tokens an epoch, W tokens a window.
 
-Most trainers repeat one order, so the epochs form a circle: the last one is followed by the first, a single one by
-itself. The windows across a seam are the W - 1 positions with tokens of both sides, and the last and the first window.
+Most trainers repeat one order, so the epochs form a circle: the first follows the last, and a single epoch follows
+itself. The windows across a seam are the W - 1 positions with tokens of both sides, plus the last and the first window.
 Cost: O(N + n log J) for the n documents within a window of a seam.
 """
 
@@ -31,7 +31,7 @@ class Seam:
     """One trait across the seam, over every position of the window.
 
     worst, mean, worst_tv, mean_tv: as in `WindowDeviation`; over several seams the largest and the mean.
-    head_tail: total variation between the first window of an epoch and the last one of the epoch before, less the
+    head_tail: total variation between the first window of an epoch and the last window of the epoch before, minus the
         difference that a moving mix wants; mean over the seams.
     All are 0 if the data is no longer than a window.
     """
@@ -45,8 +45,8 @@ class Seam:
 
 
 def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: MovingMix | None = None) -> Seam:
-    """The seams of epochs of the same documents, each followed by the next and the last by the first. mix: a moving mix
-    of at least two epochs that takes the place of the whole's p."""
+    """The seams of epochs of the same documents: each epoch is followed by the next, and the last by the first. mix: a
+    moving mix over at least two epochs that replaces the whole's p."""
     total = int(epochs[0][0].sum())
     if total <= window:
         return Seam(window, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -69,7 +69,7 @@ def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Movin
 
 
 def over_seams(window: int, figures: Sequence[tuple[float, ...]]) -> Seam:
-    """A seam from worst, mean, worst_tv, mean_tv and head_tail of each."""
+    """A seam from the worst, mean, worst_tv, mean_tv and head_tail of several."""
     worst, mean, worst_tv, mean_tv, head_tail = np.array(figures, np.float64).T
     return Seam(
         window_tokens=window,

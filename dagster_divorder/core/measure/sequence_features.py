@@ -1,6 +1,6 @@
-"""Features of training sequences for the drift test, from the plan and the traits alone.
+"""Features of training sequences for the drift test, from the plan and the traits only.
 
-Letters: S sequences, Q runs of tokens in them, N documents, U documents that the sequences hold, J trait values.
+Letters: S sequences, Q runs of tokens in them, N documents, U documents in the sequences, J trait values.
 Cost: O(Q log Q).
 """
 
@@ -30,8 +30,8 @@ LONG = TENTHS
 
 @dataclass(frozen=True, eq=False)
 class SequenceRuns(ReadRuns):
-    """Sequences in an order, with their runs of at least one token. counted: int64 (Q,), tokens of each that mixes and
-    means are of."""
+    """Sequences in an order, with their runs of at least one token. counted: int64 (Q,), tokens of each run that mixes
+    and means count."""
 
     counted: Ints
 
@@ -43,11 +43,11 @@ class SequenceRuns(ReadRuns):
         tokens: ArrayLike,
         count: RunCounter | None = None,
     ) -> SequenceRuns:
-        """The sequences of `order`, int (S,), in that order, without end-of-text tokens. tokens: (N,), of each document
-        without them. count: gives the tokens of runs that mixes and means are of, by default all."""
+        """The sequences of `order`, int (S,), without end-of-text tokens. tokens: (N,), of each document, without
+        end-of-text. count: gives the tokens of runs that mixes and means count; by default all."""
         read = sequences_stream(packed, order)
         length = np.minimum(read.length, np.asarray(tokens, np.int64)[read.document] - read.start)
-        # A sequence may hold nothing but an end-of-text token.
+        # A sequence may hold only an end-of-text token.
         own = length > 0
         kept = np.concatenate([[0], np.cumsum(own)])
         runs = ReadRuns(read.document[own], read.start[own], length[own], kept[read.indptr])
@@ -77,7 +77,7 @@ class SequenceRuns(ReadRuns):
         return self._counts(codes, self.counted)
 
     def held(self, fewest: int) -> csr_matrix:
-        """Sequences (rows) of each document that lies in at least `fewest` of them, CSR (S, G) of ones."""
+        """Which sequences hold each document that at least `fewest` of them hold, CSR (S, G) of ones."""
         _, which = self.documents
         occurrences = self._counts(which, np.ones(len(which), np.int64))
         occurrences.data[:] = 1

@@ -65,8 +65,8 @@ def aligned_windows(
     window: int,
     mix: MovingMix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(worst, tv, l2) of each full window [i W, (i+1) W), float64 (windows,). A partial last window is left out, as few
-    tokens always deviate. mix: a moving mix (`core.measure.moving`) that takes the place of the whole's p."""
+    """(worst, tv, l2) of each full window [i W, (i+1) W), float64 (windows,). A partial last window is left out, since
+    few tokens always deviate. mix: a moving mix (`core.measure.moving`) that replaces the whole's p."""
     windows = int(tokens.sum()) // window
     if mix is not None:
         from dagster_divorder.core.kernels.moving_windows import moving_deviations

@@ -1,10 +1,10 @@
 """Compares the windows of an order with the mean of several shuffles, size by size.
 
 The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
-in larger windows mean and worst are both smaller, or equal at zero; across the seam of two readings neither is larger.
-A window size is left out if the tokens hold fewer than FITS of them. For a trait with targets, windows of the order and
-of the shuffles are compared with the achievable, moving mix.
-Known weakness: as `core.measure.window_deviation`, and three shuffles differ among themselves.
+in larger windows mean and worst are both smaller, or both 0; across the seam between epochs neither is larger. A window
+size is left out if the tokens hold fewer than FITS of them. For a trait with targets, windows of the order and of the
+shuffles are compared with the achievable, moving mix.
+Known weaknesses: those of `core.measure.window_deviation`; three shuffles differ from each other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dagster_divorder.core.measure.window_deviation import WindowDeviation
 TOLERANCE = 1.01
 FITS = 4
 GOOD_ENOUGH = 0.01
-"""Largest deviation, one percentage point, at which shuffling is good enough for windows of a size."""
+"""Deviation, one percentage point, up to which shuffling is good enough for windows of a size."""
 
 SEAM = "batch across the seam"
-"""Name of the windows across the end and the beginning of the data."""
+"""Name of the windows across the seam between epochs."""
 
 Windows = Mapping[str, Mapping[str, WindowDeviation]]
 Seams = Mapping[str, Seam]
@@ -45,8 +45,8 @@ class WindowComparison:
 
 @dataclass(frozen=True)
 class ShufflingCheck:
-    """comparisons: of all traits and windows. skipped: windows that were left out, with the reason. good_enough:
-    windows larger than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
+    """comparisons: of all traits and windows. skipped: omitted windows, with the reason. good_enough: windows larger
+    than a sequence in which shuffling keeps every trait within GOOD_ENOUGH."""
 
     comparisons: tuple[WindowComparison, ...]
     skipped: tuple[str, ...]
@@ -74,7 +74,7 @@ class ShufflingCheck:
         ]
 
     def text(self) -> str:
-        """The result in Markdown: the comparisons, what was left out, and whether shuffling is good enough."""
+        """The result in Markdown: the comparisons, what was omitted, and whether shuffling is good enough."""
         failed = [f"{c.trait} in any {c.window}" for c in self.comparisons if not c.passed]
         if failed:
             head = f"Not better than shuffling: {', '.join(failed)}."
@@ -102,7 +102,7 @@ class ShufflingCheck:
         ]
         lines += [f"- not compared: {reason}" for reason in self.skipped]
         lines += [
-            f"- shuffling is already good enough for any {window}: its worst one strays by at most "
+            f"- shuffling is already good enough for any {window}: its worst window strays by at most "
             f"{100 * GOOD_ENOUGH:g} percentage point"
             for window in self.good_enough
         ]
@@ -118,7 +118,7 @@ def beats_shuffling(
     seams: tuple[Seams, Seams] | None = None,
     moving: Collection[str] = (),
 ) -> ShufflingCheck:
-    """Compare windows by name for the balanced traits.
+    """Compares windows by name for the balanced traits.
 
     ours, shuffled: window -> trait -> deviation, the window of a sequence first; `shuffled` is the mean over several
     shuffles. tokens: of the corpus. seams: trait -> (ours, shuffled) across the seam. moving: traits with a moving mix.

@@ -17,7 +17,7 @@ from dagster_divorder.core.checks import finite
 from dagster_divorder.errors import InputError
 
 MAX_ROWS = 20_000
-"""800 MB of pairs; a larger sample gives the same statistics."""
+"""Most rows, 800 MB of pairs; a larger sample gives the same statistics."""
 
 HIGH = np.float32(0.9)
 
@@ -59,7 +59,7 @@ def cosine_statistics(vectors: ArrayLike) -> dict[str, float | int | None]:
                 filled += len(later)
         np.clip(pairs, -1.0, 1.0, out=pairs)
         mean = float(pairs.mean(dtype=np.float64))
-        # Block by block, as float64 would double the memory of all pairs.
+        # Block by block, because float64 would double the memory of all pairs.
         parts = (pairs[at : at + BLOCK_PAIRS] - np.float64(mean) for at in range(0, len(pairs), BLOCK_PAIRS))
         variance = math.fsum(float(part @ part) for part in parts) / len(pairs)
     p5, p50, p95 = np.percentile(pairs, (5, 50, 95), overwrite_input=True)

@@ -2,18 +2,18 @@
 
 Letters: S sequences, F values of a mix, D dims, G kinds of occurrences, R shuffles.
 
-An order can keep the shares it balances and drift in all others, so features that it never saw are measured too. The
-measures of a feature: its rank correlation (Spearman) with the position, the distance of the farthest tenth from the
-whole, and the mean distance of a batch from the whole. A measure drifts if it exceeds the mean of R shuffles of the
+An order can keep the shares that it balances and drift in all others, so features that it never saw are measured too.
+The measures of a feature: its rank correlation (Spearman) with the position, the distance of the farthest tenth from
+the whole, and the mean distance of a batch from the whole. A measure drifts if it exceeds the mean of R shuffles of the
 same sequences by more than SPREADS of their standard deviations, and by more than the factor TOLERANCE.
-Where the order follows a schedule, the shuffles move sequences inside its windows alone, and batches are compared with
-the mix at their point of the schedule; what the schedule itself moves is no drift.
+If the order follows a schedule, the shuffles move sequences only inside its windows, and batches are compared with the
+mix at their point of the schedule. What the schedule itself moves is not drift.
 
 Guarantee: the same bytes for the same features and seed. Fewer than 1 % of random orders drift in any feature
 (docs/decisions/stationarity.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory, and 8 R S bytes.
 Known weakness: drift inside a tenth that evens out in every batch is not detected, nor is drift in a feature that is
-not tested. Along a schedule drift that is small beside what the schedule moves shows in batches alone.
+not tested. Along a schedule, drift that is small compared with what the schedule moves shows only in batches.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ Kind = Literal["mix", "vector", "number", "occurrences", "neighbours"]
 
 SHUFFLES = 24
 SPREADS = 6.0
-"""Standard deviations above the shuffles' mean. Over some fifteen features, 0.8 % of random orders then fail with 16
-shuffles, 0.4 % with 24, 0.1 % with 48; with 5 spreads 2.8, 1.4 and 0.6 %."""
+"""Standard deviations above the shuffles' mean. Over some fifteen features, 0.8 % of random orders fail with 16
+shuffles, 0.4 % with 24, 0.1 % with 48; with 5 standard deviations 2.8, 1.4 and 0.6 %."""
 TOLERANCE = 1.05
 """Ratio to the shuffles' mean below which a difference is too small to count as drift."""
 TENTHS = 10
 LEADING = 8
-"""Number of values or dims, those with the largest variance, that have a rank correlation of their own."""
+"""Values or dims, those with the largest variance, that each have their own rank correlation."""
 FEWEST = 5 * TENTHS
 """Fewest sequences for a test."""
 FEWEST_BATCHES = 2 * TENTHS
 """Fewest batches of a sample."""
 WINDOW_BATCHES = 4
-"""Batches of a sample that come from one window of a schedule."""
+"""Batches that a sample takes from one window of a schedule."""
 CUTS = 8
-"""Parts of a window: the mix at a point is that of the nearest such parts."""
+"""Parts of a window. The mix at a point is the mix of the nearest CUTS parts."""
 
 MEASURES = {
     "rank": "rank correlation with position",
@@ -69,9 +69,10 @@ MEASURES = {
 class Feature:
     """A property of sequences that should not depend on their position.
 
-    By kind: mix, counts CSR (S, F), compared as shares, such as tokens by source; vector, float (S, D); number, float
-    (S,); occurrences, CSR (S, G), things that should be spread over the order, such as the parts of each long document;
-    neighbours, CSR (S, G), things that neighbouring sequences should not share. seen: whether the order balanced it.
+    Values by kind. mix: counts CSR (S, F), compared as shares, such as tokens by source. vector: float (S, D). number:
+    float (S,). occurrences: CSR (S, G), things that should be spread over the order, such as the parts of each long
+    document. neighbours: CSR (S, G), things that neighbouring sequences should not share. seen: whether the order
+    balanced it.
     """
 
     name: str
@@ -90,7 +91,7 @@ class DriftMeasure:
 
     @property
     def drifts(self) -> bool:
-        """Worse than shuffling, beyond the shuffles' own spread."""
+        """Whether the order is worse than shuffling, beyond the shuffles' own spread."""
         return self.value > max(self.shuffled + SPREADS * self.spread, TOLERANCE * self.shuffled)
 
     @property
@@ -103,7 +104,7 @@ class DriftMeasure:
 class Drift:
     """The result for one feature.
 
-    measures: by name, as its kind has them and the number of sequences allows. `rank`: the largest |Spearman| of the
+    measures: by name, those that its kind has and the number of sequences allows. `rank`: the largest |Spearman| of the
     position with a number, with the distance of a mix or vector from the whole, or with a leading value or dim.
     `tenths`: the largest distance of a tenth from the whole. `batch`: the mean distance of a batch from the whole.
     Distances are total variation for mixes, Euclidean for mean vectors, and in standard deviations for numbers; for
@@ -133,7 +134,7 @@ class Drift:
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
     """sequences: number of tested sequences. features: empty below FEWEST sequences. exempt: why drift is intended, or
-    "". follows: the schedule that the order follows, which is no drift, or ""."""
+    "". follows: the schedule that the order follows, or ""; following it is not drift."""
 
     sequences: int
     features: tuple[Drift, ...]
@@ -156,17 +157,17 @@ class Stationarity:
 
     @property
     def passed(self) -> bool:
-        """No tested feature drifts."""
+        """Whether no tested feature drifts."""
         return not (self.tested and self.drifting)
 
     def claim(self) -> str:
         """The result in a sentence."""
         if not self.features:
-            return f"Whether anything drifts cannot be told of {self.sequences:,} sequences; expected {FEWEST} or more."
+            return f"{self.sequences:,} sequences are too few to judge drift; expected {FEWEST} or more."
         looked = f"{len(self.features)} features of {self.sequences:,} sequences"
         unseen = sum(not feature.seen for feature in self.features)
         if self.exempt:
-            return f"Of {looked}, {len(self.drifting)} drift, and no fault is found with it: {self.exempt}."
+            return f"Of {looked}, {len(self.drifting)} drift, as intended: {self.exempt}."
         if self.follows:
             names = ", ".join(feature.feature for feature in self.drifting)
             told = f"{len(self.drifting)} drift beyond that: {names}" if names else "none drifts beyond that"
@@ -189,7 +190,7 @@ class Stationarity:
         return "\n".join([self.claim(), *([""] if lines else []), *lines])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a feature, the farthest above shuffling first: its name, whether the order balanced it, its worst
+        """One row a feature, the farthest above shuffling first: its name, whether the order balanced it, its worst
         measure beside the shuffles' mean, and whether it drifts."""
         return [
             {
@@ -205,7 +206,7 @@ class Stationarity:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Stationarity:
-        """The inverse of `dataclasses.asdict`, also after JSON."""
+        """The inverse of `dataclasses.asdict`; also reads its JSON."""
         features = [
             Drift(
                 **drift
@@ -219,10 +220,10 @@ class Stationarity:
 
 @dataclass(frozen=True, eq=False)
 class SampledSchedule:
-    """A schedule over S sequences, which the sample of an order holds.
+    """A schedule over the S sequences in a sample of an order.
 
-    plain: int64 (S,), place -> sequence, as the schedule alone lays them out. bounds: int64 (W + 1,), places where its
-    windows begin and end. whole: the sequences are all of the order's; else they are parts of some windows.
+    plain: int64 (S,), place -> sequence, by the schedule alone. bounds: int64 (W + 1,), places where windows begin and
+    end. whole: the sample is the whole order; else it is parts of some windows.
     """
 
     plain: NDArray[np.int64]
@@ -231,28 +232,28 @@ class SampledSchedule:
 
     @classmethod
     def of(cls, lap: Lap, sampled: NDArray[np.int64]) -> SampledSchedule:
-        """Of the sequences at some places of a lap's order, int64 (S,) rising."""
+        """The schedule over the sequences at the places `sampled`, int64 (S,) rising, of a lap's order."""
         places = np.empty_like(lap.order)
-        # A sequence that comes several times is met in the same turn in both orders.
+        # The k-th occurrence of a sequence in one order is the k-th in the other.
         places[np.argsort(lap.order, kind="stable")] = np.argsort(lap.plain, kind="stable")
         whole = len(sampled) == len(lap.order)
-        # Of a sample, sequences that come from a neighbouring window belong to the window in which they stand.
+        # In a sample, a sequence that comes from a neighbouring window belongs to the window in which it is.
         window = np.searchsorted(lap.bounds, places[sampled] if whole else sampled, side="right") - 1
         plain = np.lexsort([places[sampled], window])
         bounds = np.flatnonzero(np.diff(window[plain], prepend=-1, append=-1))
         return cls(plain, bounds, whole)
 
     def shuffled(self, random: np.random.Generator) -> NDArray[np.int64]:
-        """The plain order with its sequences at random inside windows, int64 (S,)."""
+        """The plain order, shuffled inside each window, int64 (S,)."""
         window = np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
         return self.plain[np.lexsort([random.random(len(window)), window])]
 
     def sums_around(self, values: Any, edges: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-        """(sums of `values`, (S, F) dense or CSR, over the sequences of the plain order around each of some points,
-        (M, F); the point of each group of neighbours, int64 (g,)).
+        """(sums of `values`, (S, F) dense or CSR, over the plain order's sequences around each of M points, (M, F); the
+        point of each group of neighbours, int64 (g,)).
 
-        edges: int64 (g + 1,), places. Around a point stand as many sequences as a window has; of a sample that is not
-        whole, those of the point's window."""
+        edges: int64 (g + 1,), places where groups begin and end. Around a point are as many sequences as a window has;
+        in a partial sample, the sequences of the point's window."""
         from scipy.sparse import csr_matrix
 
         windows, sequences = len(self.bounds) - 1, len(self.plain)
@@ -276,8 +277,8 @@ class SampledSchedule:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """Several orders of the same S sequences, int64 (O, S): place -> sequence. batch: sequences of a batch; a partial
-    last batch is ignored. schedule: what the orders follow, if they do."""
+    """Several orders of the same S sequences, int64 (O, S): place -> sequence. batch: sequences a batch; a partial last
+    batch is ignored. schedule: the schedule that the orders follow, if any."""
 
     orders: NDArray[np.int64]
     batch: int
@@ -287,7 +288,8 @@ class Orders:
     def with_shuffles(
         cls, sequences: int, batch: int, seed: int = 0, schedule: SampledSchedule | None = None
     ) -> Orders:
-        """The identity on S = `sequences` sequences, and SHUFFLES random orders, along the schedule if there is one."""
+        """The identity on S = `sequences` sequences, and SHUFFLES random orders, inside the schedule's windows if there
+        is one."""
         random = np.random.default_rng([seed, sequences])
         shuffle = random.permutation if schedule is None else lambda _: schedule.shuffled(random)
         shuffles = (shuffle(sequences) for _ in range(SHUFFLES))
@@ -307,7 +309,7 @@ class Orders:
 
     @property
     def tenths(self) -> NDArray[np.int64]:
-        """First places of the tenths, and the end."""
+        """First places of the tenths, and the end of the last."""
         return np.arange(TENTHS + 1) * self.sequences // TENTHS
 
     @property
@@ -328,7 +330,7 @@ def stationarity(
 ) -> Stationarity:
     """Compares every feature, in the order of its S = `sequences` rows, with shuffles; below FEWEST rows none.
 
-    schedule: what the order follows, with its name `follows`.
+    schedule: the schedule that the order follows; `follows` is its name.
 
     Raises:
         InputError: a feature has another number of rows.
@@ -357,7 +359,7 @@ def against_shuffles(values: NDArray[np.float64], feature: Feature) -> DriftMeas
     """The measure of an order, values[0], and of its shuffles, values[1:]."""
     shuffled, spread = float(values[1:].mean()), float(values[1:].std(ddof=1))
     if feature.kind == "neighbours":
-        # For rare pairs the shuffles may have none; one pair more or less is chance.
+        # Shuffles may have no rare pairs; one pair more or less is chance.
         pair = 1 / max(feature.values.shape[0] - 1, 1)
         spread = max(spread, float(np.sqrt(max(shuffled, pair) * pair)))
     return DriftMeasure(value=float(values[0]), shuffled=shuffled, spread=spread)
@@ -388,7 +390,7 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
     def of_half(half: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
         return [distances(order) for order in half]
 
-    # Two threads take half of the orders each; one order at a time would cost more than it computes.
+    # Two threads take half of the orders each. Handling one order at a time would cost more than the computation.
     with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
         each = itertools.chain(*threads.map(of_half, np.array_split(orders.orders, 2)))
         tenths, *batches = (np.stack(one) for one in zip(*each, strict=True))
@@ -401,9 +403,12 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
 def sampled_places(
     sequences: int, batch: int, at_most: int, bounds: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Places of evenly spaced whole batches of an order, int64, at most `at_most` sequences; at least FEWEST_BATCHES
-    batches if there are as many. bounds: int64 (W + 1,), places where windows of a schedule begin and end: then
-    WINDOW_BATCHES of evenly spaced windows, since only batches of one window can be compared with each other."""
+    """Places of evenly spaced whole batches of an order, int64: at most `at_most` sequences, but at least
+    FEWEST_BATCHES batches if there are as many.
+
+    bounds: int64 (W + 1,), places where windows of a schedule begin and end. WINDOW_BATCHES are then taken from each of
+    evenly spaced windows, since only batches of one window can be compared.
+    """
     batches = max(1, -(-sequences // batch))
     wanted = min(batches, max(at_most // batch, FEWEST_BATCHES))
     if wanted == batches:
@@ -431,9 +436,9 @@ def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
 def _of_mix(
     counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None
 ) -> tuple[NDArray[np.float64], Distances]:
-    """(scores for the rank correlation (n, S), function of the groups' distances from the whole) of a mix. groupings:
-    first places of groups, and the end of the last, (g + 1,) each. schedule: the groups of the second grouping are
-    compared with the mix at their point of it."""
+    """(scores for the rank correlation (n, S), function that gives the groups' distances from the whole) of a mix.
+    groupings: first places of groups, and the end of the last, (g + 1,) each. schedule: groups of the second grouping
+    are compared with the mix at their point of the schedule."""
     from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
 
     entries = _entries(counts)
@@ -530,7 +535,7 @@ def _rank_correlations(scores: NDArray[np.float64], place: NDArray[np.int64]) ->
 
 
 def _ranks(row: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centred ranks, ties with their mean rank (as `scipy.stats`, whose import takes 40 MB)."""
+    """Centred ranks; ties get their mean rank (as in `scipy.stats`, whose import takes 40 MB)."""
     _, which, many = np.unique(row, return_inverse=True, return_counts=True)
     ends = np.cumsum(many)
     return np.asarray((ends - (many - 1) / 2)[which] - (len(row) + 1) / 2)

@@ -1,4 +1,4 @@
-"""The figures of diversity_metrics as people read them: a table of all, one of a few, and sentences."""
+"""The figures of diversity_metrics as people read them: a table of all figures, a short table, and sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.core.order.trait_targets import warnings_of
 
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
-"""The shuffled order to compare with each order of ours."""
+"""The shuffled order that each of our orders is compared with."""
 ORDERS = ("original", "random", "curated", "sequences_random", "sequences")
 
 Metrics = Mapping[str, Mapping[str, Any]]
@@ -19,7 +19,7 @@ Metrics = Mapping[str, Mapping[str, Any]]
 
 
 def table_rows(measured: Mapping[str, Diversity], metrics: Metrics) -> list[dict[str, Any]]:
-    """A row a measure (trait, window, measure), a column an order; None in a column that has no such measure."""
+    """One row a measure (trait, window, measure), one column an order; None if an order lacks the measure."""
     rows: list[dict[str, Any]] = []
     for of_orders in zip(*(measured[name].rows() for name in ORDERS), strict=True):
         values = {name: float(row["value"]) for name, row in zip(ORDERS, of_orders, strict=True)}
@@ -53,7 +53,7 @@ def _at(figures: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def findings(metrics: Metrics) -> list[str]:
-    """What a summary says of the sequences beside its table: errors of each trait, the seam, targets, warnings."""
+    """Sentences that a summary adds to its table: errors of each trait, the seam, targets, warnings."""
     ours, shuffled = metrics["sequences"], metrics["sequences_random"]
     sentences = []
     for trait, figures in ours["trait_errors"].items():
@@ -83,8 +83,8 @@ def findings(metrics: Metrics) -> list[str]:
 
 
 def schedule_findings(measured: Mapping[str, Any]) -> list[str]:
-    """What a summary says of an order along a schedule, by the figures of the stage `schedule`, in place of
-    `findings`: whose mix is nearer than that of window shuffles at each point, for every trait."""
+    """What a summary says of an order along a schedule, in place of `findings`: for every trait, whether batches are
+    nearer to the mix at their point than after window shuffles. measured: figures of the stage `schedule`."""
     return [
         f"{trait}: batches are {100 * figures['batch']:.2f} % off the mix at their point of the schedule, "
         f"{100 * figures['shuffled']:.2f} % after window shuffles; at worst {100 * figures['worst']:.2f} %, "
@@ -98,7 +98,7 @@ def _share(compared: Mapping[str, Any]) -> str:
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
-    """Number of drifting features, and, as multiples of shuffling's: the largest rank correlation, the largest distance
+    """Number of drifting features, and, as multiples of shuffling's, the largest rank correlation, the largest distance
     of a tenth and the mean distance of a batch, over the features that have them. None below FEWEST sequences."""
     features = drift.features if drift else ()
     measures = [drifting.measures for drifting in features]

@@ -2,8 +2,8 @@
 
 Letters: N documents, J trait values, P points of progress, V tracked values, C slices, E epochs.
 
-Asked: the table as given. Achievable: the table scaled to the corpus, since every token is placed in the end; a value
-with 30 % of the tokens averages 30 % over progress, whatever is asked. Achieved: counted in the order's tokens.
+Asked: the table as given. Achievable: the table scaled to the corpus. Every token is placed in the end, so a value with
+30 % of the tokens averages 30 % over progress, whatever is asked. Achieved: counted in the order's tokens.
 Known weakness: the achievable shares ignore frozen items, after which less is achievable.
 """
 
@@ -22,7 +22,7 @@ from dagster_divorder.core.measure.stream import token_shares
 from dagster_divorder.core.order import Targets
 
 SLICES = 100
-"""Slices of the stream that are measured beside batches."""
+"""Slices of the stream that are measured, besides batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Tracking:
 def track(
     epochs: Sequence[ValuedTokens], n_values: int, targets: Targets, values: Sequence[int], batch_tokens: int
 ) -> tuple[Tracking, Tracking]:
-    """(Tracking in the full batches of `batch_tokens` tokens, in SLICES slices) of the epochs of an order.
+    """(Tracking in full batches of `batch_tokens` tokens, Tracking in SLICES slices) of the epochs of an order.
 
     targets: asked shares (P, J). values: the V tracked ones of the J values.
     """

@@ -10,8 +10,8 @@ for each trait, in tokens:
     error of batch b                   sqrt(sum_j (n_bj - p_j n_b)^2),     n_bj its tokens of value j
 
 The paper claims that its error is lower than random's "at all times", and that its worst batch is better than random's
-best. Here several shuffles are compared: a step is better if our error is below the lowest of theirs at that step.
-Steps at which all errors are 0, such as the last one, are not compared.
+best. Here our error is compared with several shuffles': a step is better if it is below the lowest of theirs. Steps at
+which all errors are 0, such as the last one, are not compared.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def compare_errors(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[s
 
 
 def error_curves(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[str, Any]]:
-    """The errors as lines: `cumulative` and `batch`, each with `at`, progress in (0, 1), `ours`, and `shuffled`, a list
-    for each shuffle; means of neighbours, at most POINTS of them."""
+    """The errors as curves: `cumulative` and `batch`, each with `at`, progress in (0, 1), `ours`, and `shuffled`, a
+    list for each shuffle. A point is a mean of neighbours; there are at most POINTS."""
     return {
         name: {
             "at": binned(mine[0], POINTS).at.tolist(),
@@ -66,7 +66,7 @@ def error_curves(ours: TraitErrors, shuffled: TraitErrors) -> dict[str, dict[str
 
 
 def _compare(ours: NDArray[np.float32], shuffled: NDArray[np.float32]) -> dict[str, Any]:
-    # Orders that are packed apart may differ by a step.
+    # Orders that are packed separately may differ by a step.
     steps = min(len(ours), shuffled.shape[1])
     ours, shuffled = ours[:steps], shuffled[:, :steps]
     best = shuffled.min(axis=0)

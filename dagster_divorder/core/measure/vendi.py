@@ -1,11 +1,11 @@
 """The Vendi score: the effective number of different vectors in a set, from the Gram matrix of unit vectors.
 
-Letters: N vectors, D dims, n selected rows, G groups (sources, clusters, ...). Vectors have length 1, or are zero and
-add nothing.
+Letters: N vectors, D dims, n selected rows, G groups (sources, clusters, ...). Vectors have length 1; zero vectors add
+nothing.
 
-Vendi(w) = exp(-sum_j l_j ln l_j), l the eigenvalues of the D x D matrix sum_i w_i z_i z_i', over its trace. They are
-the nonzero ones of the N x N kernel sqrt(w_i w_j) z_i'z_j, so no pairs are compared. The score is 1 if all vectors are
-equal up to sign, and at most D. For gradients of a model's loss it is called G-Vendi.
+Vendi(w) = exp(-sum_j l_j ln l_j), l the eigenvalues of the D x D matrix sum_i w_i z_i z_i', over its trace. They equal
+the nonzero eigenvalues of the N x N kernel sqrt(w_i w_j) z_i'z_j, so no pairs are compared. The score is 1 if all
+vectors are equal up to sign, and at most D. For gradients of a model's loss it is called G-Vendi.
 
 Guarantee: the same bytes for the same rows in the same order and any number of threads, as float64 sums of blocks are
 added in order. Sums of groups are additive: appended rows are added to them, and the scores of the whole, of each group
@@ -113,9 +113,9 @@ def vendi(gram: Floats) -> float:
 
 
 def window_scores(vectors: Vectors, rows: Rows, tokens: NDArray[np.integer], size: int) -> list[float]:
-    """Vendi scores of WINDOWS evenly spaced windows of `size` tokens (of all if there are fewer, or of the partial
-    one), documents weighted by their tokens in the window. rows: int64 (Q,), consecutive documents; tokens: int
-    (Q,)."""
+    """Vendi scores of WINDOWS evenly spaced windows of `size` tokens (of all windows if there are fewer, or of the one
+    partial window). Documents are weighted by their tokens in the window. rows: int64 (Q,), consecutive documents;
+    tokens: int (Q,)."""
     ends = np.cumsum(tokens, dtype=np.int64)
     size = min(size, int(ends[-1]))
     count = int(ends[-1]) // size

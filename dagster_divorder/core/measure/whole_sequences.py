@@ -1,9 +1,9 @@
-"""Windows of whole sequences, which hold different numbers of tokens: those of records that are not packed.
+"""Windows of whole sequences, which hold different numbers of tokens, as records that are not packed do.
 
 Letters: N runs in reading order, S sequences, J trait values, W sequences a window, E epochs.
 
-A window is W successive sequences, and its shares are of the tokens in it; padding is no token, and neither are tokens
-that do not count. A window without tokens deviates by 0.
+A window is W successive sequences, and shares are of the tokens that count in it; padding does not count. A window
+without such tokens deviates by 0.
 Cost: O(N + S J) time for each window size, O(S) memory.
 Known weakness: `ideal` and `window_tokens` are those of a window of mean size.
 """
@@ -64,8 +64,8 @@ def aligned_sequences(laid: LaidSequences, size: int, mix: MovingMix) -> tuple[F
 
 
 def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: MovingMix) -> WindowDeviation:
-    """Worst and mean deviation of one trait over every first sequence of a window of `size` sequences. share: of the
-    trait's values in all tokens, float64 (J,)."""
+    """Worst and mean deviation of one trait over every first sequence of a window of `size` sequences. share: the
+    trait's values' shares of all tokens, float64 (J,)."""
     sequences, total = len(laid.bounds) - 1, int(laid.bounds[-1])
     window = max(1, round(total / max(sequences, 1) * size))
     ideal = shuffled_tokens(share, window)
@@ -92,9 +92,9 @@ def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: Moving
 def sequence_seams(
     epochs: Sequence[LaidSequences], n_values: int, size: int, mix: MovingMix | None, constant: MovingMix
 ) -> Seam:
-    """The seams of epochs of the same sequences, as `core.measure.seam.seams`, at every first sequence of a window.
+    """The seams of epochs of the same sequences, as in `core.measure.seam.seams`; a window may start at every sequence.
 
-    mix: a moving one of at least two epochs, or None; constant: the mix of the whole."""
+    mix: a moving mix over at least two epochs, or None. constant: the mix of the whole."""
     sequences, total = len(epochs[0].bounds) - 1, int(epochs[0].bounds[-1])
     window = max(1, round(total / max(sequences, 1) * size))
     if sequences <= size:

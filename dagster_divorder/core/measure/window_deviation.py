@@ -2,9 +2,9 @@
 
 Letters: N documents in order, J trait values, W tokens a window, T tokens in all.
 
-A window is W consecutive tokens and may start at any token. Between two breakpoints, at which an end of the window
-meets the end of a document, every share is linear in the window's position. The deviation is convex there, so its
-maximum is at a breakpoint and exact.
+A window is W consecutive tokens and may start at any token. At a breakpoint an end of the window meets the end of a
+document. Between breakpoints every share is linear in the window's position and the deviation is convex, so its maximum
+is at a breakpoint and exact.
 
 Guarantee: tokens are counted exactly in 64 bits; shares are float64. An order that repeats documents, epoch after
 epoch, is one stream, and windows across seams count like any other.
@@ -67,8 +67,8 @@ def windows_in_stream(
     """Worst and mean deviation of one trait over all positions of a window of `window_tokens` tokens.
 
     tokens (N,) of documents in reading order, codes (N,) in [0, J); documents without tokens are ignored.
-    mix: a moving mix (`core.measure.moving`) that takes the place of the whole's p; it takes O(N J) time and O(N)
-    memory. `ideal` still uses p.
+    mix: a moving mix (`core.measure.moving`) that replaces the whole's p, in O(N J) time and O(N) memory. `ideal` still
+    uses p.
     """
     from dagster_divorder.core.kernels.sliding_windows import slide_documents
 
@@ -93,8 +93,8 @@ def shuffled_tokens(share: ArrayLike, window_tokens: int) -> tuple[float, float]
 
     share: p, float (J,). In n = window_tokens random tokens the share of value j deviates by sqrt(2 p_j (1 - p_j) / (pi
     n)) on average (mean absolute deviation of the binomial, normal approximation). The first number is the largest of
-    these; a mean of maxima is at least the maximum of the means, so `mean` exceeds it even for shuffled tokens. The
-    second is half their sum, the `mean_tv` of shuffled tokens.
+    these deviations. A mean of maxima is at least the maximum of the means, so `mean` exceeds it even for shuffled
+    tokens. The second is half their sum, the `mean_tv` of shuffled tokens.
     """
     p = np.asarray(share, np.float64)
     off = np.sqrt(2 * p * (1 - p) / (math.pi * positive("window_tokens", window_tokens)))

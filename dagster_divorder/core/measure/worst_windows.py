@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def window_contents(
     order: ArrayLike, tokens: ArrayLike, start: int, window_tokens: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(items of a window in their order, int64 (n,); tokens of each in the window, int64 (n,)).
+    """(items of a window in order, int64 (n,); tokens of each in the window, int64 (n,)).
 
     The window is the tokens [start, start + window_tokens) of the items end to end, up to the end of the data. order:
     (M,) of items, possibly repeated. tokens: (items,).

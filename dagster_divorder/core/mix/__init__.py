@@ -1,1 +1,1 @@
-"""What is trained on and how often: held-out documents, mixes, subsets."""
+"""What is trained on, and how often: held-out documents, mixes, subsets."""

@@ -1,25 +1,25 @@
 """Repeats that rise with quality within each topic.
 
-Letters: N records, K topics, P tiers of all topics together, R the largest number of repeats, a the share that is left
-out, Z the planned epochs of a topic.
+Letters: N records, K topics, P tiers over all topics, R the largest number of repeats, a the share left out, Z the
+planned epochs of a topic.
 
-The records of a topic are ranked by quality. Rank x in [0, 1] is the score that a share x of the topic's tokens stays
-below. At rank x a record is read
+The records of a topic are ranked by quality: a share x of the topic's tokens has lower scores than the record at rank
+x. A record at rank x is read f(x) times:
 
     f(x) = 0 below a, and Z (p + 1) / (1 - a) * ((x - a) / (1 - a)) ** p from a on,
 
-    p = R (1 - a) / Z - 1, and at most STEEPEST,
+    p = R (1 - a) / Z - 1, at most STEEPEST,
 
-times. The mean of f is Z, so a topic keeps its tokens; f(1) = R, unless STEEPEST binds, so no record is read more often
-than R times. Z can be R (1 - a) at most, where all that is not left out is read R times.
+The mean of f is Z, so a topic keeps its tokens. f(1) = R unless STEEPEST binds, so no record is read more often than R
+times. Z is at most R (1 - a); then everything that is not left out is read R times.
 A topic is cut into up to TIERS tiers of equal tokens from a on, and a tier is read as often as f is on average in it.
-Equal qualities are in one tier. A record without quality is read as often as its topic on average.
-Guarantee: of two records of a topic the better one stands in the better tier or in the same. Ranks depend on the
-topic's records alone.
+Records of equal quality are in one tier. A record without quality is read as often as its topic on average.
+Guarantee: of two records of a topic, the better one is in the same tier or a better one. Ranks depend only on the
+topic's records.
 Cost: O(N log N); 60 bytes a record.
-Source: quality-aware upsampling, Olmo 3 (arXiv 2512.13961, 3.4.4 and A.2.4), and the code of its data
-(allenai/dolma3, mixing_utils.py): C (x - a)^p exp(l (x - a)), with the largest p up to 2 and then the largest l up to 2
-for which the mean of the best twentieth is R at most. Here l = 0, so that p has a formula and R holds for every record.
+Source: quality-aware upsampling, Olmo 3 (arXiv 2512.13961, 3.4.4 and A.2.4), and the code of its data (allenai/dolma3,
+mixing_utils.py): C (x - a)^p exp(l (x - a)), with the largest p up to 2 and then the largest l up to 2 for which the
+best twentieth has a mean of at most R. Here l = 0, so that p has a formula and R holds for every record.
 Known weakness: a tier is read as a whole, so the curve is a staircase; within a tier records are chosen without regard
 to their quality.
 """
@@ -37,25 +37,26 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 TIERS = 10
-"""Most tiers of a topic. Olmo 3 has 20. With fewer, more of a topic's clusters and lengths are in each, and an append
-changes the repeats of fewer other records: 1 % more records change those of 0.4 % of 50,000, of 0.6 % with 20 tiers."""
+"""Most tiers of a topic. Olmo 3 has 20. With fewer, each holds more of a topic's clusters and lengths, and an append
+changes the repeats of fewer other records: 1 % more records change those of 0.4 % of 50,000, and of 0.6 % with 20
+tiers."""
 
 EPSILON = 1e-12
 """Relative error of a product of floats."""
 
 STEEPEST = 4.0
 """Largest p. The best record is then read five times as often as its topic on average, if nothing is left out. The
-steepest curve of Olmo 3 gives its best twentieth 4.2 times the average, and this one 4.5. Without a limit a topic of
-which a tenth is read would be its best tenth, or a fortieth of it four times."""
+steepest curve of Olmo 3 gives its best twentieth 4.2 times the average, and this one 4.5. Without a limit, if a tenth
+of a topic is read, this would be its best tenth, or its best fortieth four times."""
 
 MISSING, LEFT_OUT = -1, 0
-"""Numbers of the tiers of records without quality, and below the share that is left out. Others are 1 to TIERS."""
+"""Numbers of two special tiers: of records without quality, and of the share left out. The others are 1 to TIERS."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tiers:
     """codes: int64 (N,), the record's tier, in [0, P). topic: int64 (P,), rising; number: int64 (P,), rising in each
-    topic. sizes: int64 (P,), tokens. lowest, highest: float64 (P,), of the qualities in the tier, NaN without any."""
+    topic. sizes: int64 (P,), tokens. lowest, highest: float64 (P,), qualities in the tier, NaN if there are none."""
 
     codes: Ints
     topic: Ints
@@ -69,7 +70,7 @@ def cut_tiers(quality: Floats, tokens: Ints, topics: NDArray[np.integer], drop: 
     """Cuts every topic into tiers.
 
     quality: float64 (N,), NaN for none. tokens: int64 (N,). topics: int (N,). drop: the share of each topic's tokens,
-    those of the lowest quality, to leave out, in [0, 1). The records at its border stay in.
+    in [0, 1), to leave out, lowest quality first. Records at the border stay in.
     """
     known = np.flatnonzero(~np.isnan(quality))
     number = np.full(len(quality), MISSING, np.int64)
@@ -90,7 +91,7 @@ def _tier_numbers(quality: Floats, tokens: Ints, topics: NDArray[np.integer], dr
     order = np.lexsort([quality, topics])
     changes = np.diff(topics[order], prepend=-1) != 0
     first = np.flatnonzero(changes | (np.diff(quality[order], prepend=np.nan) != 0))
-    # Of groups of equal quality in a topic: tokens, and tokens up to the group's end.
+    # By group of equal quality in a topic: its tokens, and the tokens up to its end.
     sizes = np.add.reduceat(tokens[order], first)
     ends = np.cumsum(sizes)
     begins = np.flatnonzero(changes[first])
@@ -100,7 +101,7 @@ def _tier_numbers(quality: Floats, tokens: Ints, topics: NDArray[np.integer], dr
     left_out = (drop > 0) & (ends <= drop * total[topic] * (1 + EPSILON)) & (ends < total[topic])
     lost = np.zeros(len(begins), np.int64)
     np.maximum.at(lost, topic[left_out], ends[left_out])
-    # A group lies where its middle does.
+    # A group belongs to the tier of its middle.
     middles, kept = 2 * (ends - lost[topic]) - sizes, np.maximum(total - lost, 1)[topic]
     tier = 1 + np.minimum(TIERS * middles // (2 * kept), TIERS - 1)
     numbers = np.empty(len(order), np.int64)
@@ -109,9 +110,9 @@ def _tier_numbers(quality: Floats, tokens: Ints, topics: NDArray[np.integer], dr
 
 
 def plan_tiers(plan: MixPlan, tiers: Tiers, max_repeats: int) -> MixPlan:
-    """The plan of P tiers, from that of K topics whose epochs are R (1 - drop) at most.
+    """The plan of P tiers, from the plan of K topics, whose epochs are at most R (1 - drop).
 
-    The tokens of a topic stay as planned, but for a few where nearly all of it is read R times.
+    A topic's tokens stay as planned, except for a few if nearly all of it is read R times.
     """
     topic, count = tiers.topic, len(plan.names)
     ranked, kept = tiers.number != MISSING, np.where(tiers.number > LEFT_OUT, tiers.sizes, 0)

@@ -4,7 +4,7 @@ Letters: D documents, S sources.
 Guarantee: share * n of a source's n documents are held out, rounded (a half upwards), but never all of them. Documents
 held out before stay held out. The choice depends only on ids and seed, not on the order of the documents.
 Cost: O(D log D).
-Known weakness: the share counts documents, not tokens; in a source of few long documents the two differ much.
+Known weakness: the share counts documents, not tokens; in a source with few long documents the two differ a lot.
 """
 
 import numpy as np

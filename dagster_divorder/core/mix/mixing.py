@@ -2,22 +2,22 @@
 
 Letters: N records, K values of the mixed trait (such as sources), T planned tokens, R the largest number of epochs.
 
-A plan gives value k a share s_k of T tokens, which is T s_k / size_k epochs of its records:
+A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of its records:
 
 - `natural`: s_k ~ size_k, the corpus as it is.
 - a number: s_k ~ size_k ** number; `sqrt` is 0.5. Small values gain as it falls.
 - `unimax`: equal tokens for every value. A value that would take more than R epochs gets R; the others share the rest
   equally.
-- a table: the shares themselves. Values that are not named get nothing.
+- a table: the shares themselves. Values that it does not name get nothing.
 
 With weights w_k and limits c_k = R size_k, every rule gives min(c_k, level w_k), with the level at which the sum is T;
 w_k = 1 for `unimax`. If a limit binds, the other rules raise an error that names this mix, the nearest within reach.
 
 Records are never split: all records of a value occur floor(epochs) times, and a part of them once more. Consumed
 records occur at least as often as they were read, and count first.
-Guarantee: the part's tokens differ from the plan by at most half of its shortest record that is left out. If that is
-more than CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the
-rest; the part is then the nearest from below that records allow, or within CLOSE.
+Guarantee: the part's tokens differ from the plan by at most half the shortest record left out. If that is more than
+CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the rest; the
+part is then the nearest from below that records allow, or within CLOSE.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
@@ -44,7 +44,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 POWERS = {"natural": 1.0, "sqrt": 0.5, "unimax": 0.0}
-"""Rules by the power of the sizes that the weights are."""
+"""Rules whose weights are powers of the sizes, and the powers."""
 
 SUM_TOLERANCE = 1e-6
 """Tolerance of the sum of a table's shares, and relative tolerance of a share above its limit."""
@@ -53,8 +53,8 @@ MOST_NAMED = 20
 """Most values that a message names."""
 
 CLOSE = 0.005
-"""Relative error of a value's tokens above which its longest records are decided first. A smaller value brings shares
-nearer to the plan, but chooses fewer records along the order."""
+"""Relative error of a value's tokens above which its longest records are decided first. With a smaller value, shares
+are nearer to the plan, but fewer records are chosen along the order."""
 
 SUMS, MOST_LONG = 1 << 18, 200
 """SUMS: resolution of the sums of long records. MOST_LONG: long records tried beyond the first choice."""
@@ -103,7 +103,7 @@ def plan_mix(
 
     weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
     tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
-    max_repeats: most epochs of one value; None: no limit. drop: the part of each value that is left out and counts as
+    max_repeats: most epochs of one value; None: no limit. drop: the part of each value that is left out but counts as
     read in these epochs.
 
     Raises:
@@ -160,13 +160,13 @@ def times_of(
     tokens: int64 (N,), of each record. codes: int (N,), the record's value, an index of plan.names. order: int64 (N,),
     records in an order whose every prefix is diverse; the first records of a value occur once more than its others.
     consumed: int (N,), how often each record has been read, a lower bound of the result. A record without tokens occurs
-    once if its value has a share. topics: int (K,), the topic of each value, where values are tiers. What the whole
-    records of a tier miss or exceed goes to the next tier of its topic, within the whole numbers next to its epochs.
-    Records of a tier occur once more in turn, since the ones that fit into a small tier would be the shortest. Only
-    what the whole topic misses is filled up with those that fit, from its last tier down.
+    once if its value has a share. topics: int (K,), the topic of each value, if values are tiers. Tokens that a tier's
+    whole records miss or exceed go to the next tier of its topic, within the whole numbers next to its epochs. Records
+    of a tier occur once more in turn; choosing those that fit would favour short ones. Only tokens that the whole topic
+    misses are filled with records that fit, from its last tier down.
 
     Raises:
-        InputError: the plan is too small for a single record.
+        InputError: the plan is too small for one record.
     """
     least = np.zeros(len(tokens), np.int32) if consumed is None else consumed.astype(np.int32)
     times = least.copy()
@@ -195,16 +195,19 @@ def times_of(
     if not (times @ tokens.astype(np.float64)) > 0:
         raise InputError(
             f"mixing.total_tokens is {plan.tokens.sum()}, less than half of the shortest record of any value; expected "
-            "room for one at least"
+            "room for at least one"
         )
     return times
 
 
 def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], in_turn: np.bool_) -> NDArray[np.int32]:
-    """How often each record of one value occurs, int32 (n,), so that their tokens come nearest to `wanted`. lengths:
-    int64 (n,). in_turn: those that occur once more are the first ones; none that is too long is passed over."""
+    """How often each record of one value occurs, int32 (n,), so that their tokens come nearest to `wanted`.
+
+    lengths: int64 (n,). in_turn: the records that occur once more are the first ones; none is skipped because it is too
+    long.
+    """
     level = wanted // int(lengths.sum())
-    # Records that were consumed more often than `level` take the room of others.
+    # Records that were consumed more often than `level` take room from the others.
     while level and np.maximum(consumed, level) @ lengths > wanted:
         level -= 1
     times = np.maximum(consumed, np.int32(level))
@@ -216,8 +219,8 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], in_turn: np.
 
 
 def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
-    """Records whose `lengths` int64 (n,) sum nearest to `wanted`, bool (n,): first fit, then the shortest of the others
-    if the sum is nearer with it. If that misses by more than CLOSE, the longest records are decided first."""
+    """Records whose `lengths`, int64 (n,), sum nearest to `wanted`, bool (n,): first fit, then the shortest of the
+    others if it brings the sum nearer. If that misses by more than CLOSE, the longest records are decided first."""
     chosen = first_fit(lengths, wanted)
     off = _add_the_shortest(chosen, lengths, wanted)
     if off > CLOSE * wanted and wanted < lengths.sum():
@@ -228,7 +231,7 @@ def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
 
 
 def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> int:
-    """Adds the shortest record that is not chosen if the sum is nearer with it; how far the sum is off."""
+    """Adds the shortest record that is not chosen if the sum is nearer with it; returns how far the sum is off."""
     short = wanted - int(lengths.sum(where=chosen))
     if chosen.all() or short <= 0:
         return abs(short)
@@ -238,8 +241,8 @@ def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> 
 
 
 def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """As `_nearest`, but decides records longer than CLOSE * wanted first, from the longest down. Each keeps its state
-    in `chosen` if shorter records can still fill the rest, and changes otherwise. The short records are chosen anew.
+    """As `_nearest`, but decides records longer than CLOSE * wanted first, longest first. Each keeps its state in
+    `chosen` if shorter records can still fill the rest; else its state changes. Then short records are chosen again.
 
     The possible sums of long records are a bit set of at most SUMS units; a length is rounded up to whole units.
     """
@@ -256,7 +259,7 @@ def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDA
     left = min(left, sums[-1].bit_length() - 1 + filled)
 
     def can_be_filled(left: int, number: int) -> bool:
-        """Whether the first `number` long records and short ones, which fill up to `filled`, can sum to `left`."""
+        """Whether the first `number` long records can sum to `left` with short ones, which fill up to `filled`."""
         least = max(0, left - filled)
         return left >= 0 and bool(sums[number] >> least & (1 << left - least + 1) - 1)
 
@@ -336,7 +339,7 @@ def _fill(weights: Floats, most: Floats, total: float) -> Floats:
     by_level = np.argsort(most / weights, kind="stable")
     exhausted = np.cumsum(most[by_level]) - most[by_level]
     behind = np.cumsum(weights[by_level][::-1])[::-1]
-    # Level k is right if exactly the values before k are exhausted at it.
+    # Level k is right if exactly the values before k are exhausted there.
     levels = (total - exhausted) / behind
     enough = np.flatnonzero(levels * weights[by_level] <= most[by_level])
     return most if not enough.size else np.minimum(most, levels[enough[0]] * weights)
@@ -382,13 +385,13 @@ def _not_reached(
 
 
 def even_order(values: Sequence[NDArray[np.uint64]], draws: NDArray[np.uint64]) -> Ints:
-    """An order of N records, int64 (N,). Records with the same value of the first trait stand together, and every
-    prefix of them has an even share of each value of the other traits, the second trait first.
+    """An order of N records, int64 (N,). Records with the same value of the first trait are together. Every prefix of
+    them has an even share of each value of the other traits, most evenly of the second.
 
     values: uint64 (N,) for each trait, hashes of its values, spread over all bits. draws: uint64 (N,), a random number
-    for each record. Records that are equal in all traits are sorted by their draws. The records of one value of an
-    inner trait are spaced evenly within those of the outer value, from an offset drawn by these values. So added
-    records move few others, and the input order has no influence.
+    for each record. Records that are equal in all traits are sorted by their draws. Records of one value of an inner
+    trait are spaced evenly within the outer value's, from an offset drawn by these values. So added records move few
+    others, and the input order has no influence.
     """
     order = np.lexsort([draws, *reversed(values)])
     first, path = np.zeros(len(order), bool), np.zeros(len(order), np.uint64)

@@ -6,8 +6,8 @@ Spokes seeks the weights w >= 0, sum 1, that maximise
     alpha ln Q(w) + (1 - alpha) ln Vendi(w),  Q(w) = sum_i w_i q_i,
 by exponentiated gradient: w_i <- w_i exp(rate dL/dw_i), over their sum, with
     d ln Q / dw_i = q_i / Q(w),  d ln Vendi / dw_i = -z_i' (ln G) z_i - 1,  G = sum_i w_i z_i z_i'.
-The documents with the largest weights are selected. A weight is a product over all steps, so its rank shows how much
-the vector contributed over the whole ascent; the optimum itself rests on at most D (D + 1) / 2 vectors.
+The documents with the largest weights are selected. A weight is a product over all steps, so its rank shows how much a
+vector contributed over the whole ascent; the optimum itself needs at most D (D + 1) / 2 vectors.
 
 Guarantee: the same bytes for any number of threads. With alpha = 0 and a rate of at most 1 no step lowers the
 objective, which is within ln(n) / (rate T) of its maximum after T steps: Vendi's entropy is 1-smooth relative to the
@@ -16,7 +16,7 @@ channel).
 Cost: 3 N D^2 multiplications and D^3 a step: a pass updates weights and sums up the next Gram matrix. Vectors are read
 in blocks; 50 bytes a candidate.
 Sources: Spokes: Optimizing for Diverse Pretraining Data Selection (2026); SemDeDup (Abbas et al. 2023); Nagaoka 1998
-(the channel). Known weakness: the selection is a cut of the weights, not the optimal set of its size.
+(the channel). Known weakness: the selection takes the largest weights; it is not the optimal set of its size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.errors import InputError
 
 CLUSTER = 1024
-"""Documents in a cluster of SemDeDup, which compares all pairs of a cluster."""
+"""Documents in a cluster of SemDeDup, which compares all pairs in a cluster."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def log_root(values: Floats, axes: Floats) -> NDArray[np.float32]:
 
 
 def diversity_gradient(block: NDArray[np.float32], root: NDArray[np.float32]) -> Floats:
-    """d ln Vendi / dw of vectors (n, D), float64 (n,). root: of `log_root`."""
+    """d ln Vendi / dw of vectors (n, D), float64 (n,). root: from `log_root`."""
     image = block @ root
     return np.einsum("nd,nd->n", image, image).astype(np.float64) - 1.0
 
@@ -84,16 +84,16 @@ def spokes(
         InputError: there is no candidate; alpha without quality; a negative or non-finite quality, or none above 0.
     """
     if not len(rows):
-        raise InputError("there is no vector to choose from; expected one at least")
+        raise InputError("there is no vector to choose from; expected at least one")
     if quality is None:
         if alpha:
             raise InputError(
-                f"alpha is {alpha} and there is no quality; expected alpha = 0, or a quality of each"
+                f"alpha is {alpha} and there is no quality; expected alpha = 0, or a quality for each"
             )
         quality = np.ones(len(rows))
     if not (np.isfinite(quality).all() and quality.min() >= 0 and quality.max() > 0):
         raise InputError(
-            "quality holds negative or missing numbers, or zeros alone; expected finite ones from 0 on"
+            "quality holds negative or missing numbers, or only zeros; expected finite numbers from 0 on"
         )
     # Mean 1 keeps products within the range of float32.
     weights = np.ones(len(rows)) if start is None else start * (len(rows) / start.sum())

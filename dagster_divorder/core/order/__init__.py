@@ -41,22 +41,22 @@ def order(
 ) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
-    counts: SciPy CSR (M, J), item x trait value, tokens >= 0 (or documents; see weights). A stored zero is kept.
-    groups: int (J,), the group 0..G-1 of each trait value. Each group has its own running total, so one group may count
-        tokens and another documents. Strategies that need one label an item take its largest value of group 0; an
-        item's length is its sum in group 0.
+    counts: SciPy CSR (M, J), item x trait value, >= 0, in tokens or documents. Stored zeros are kept.
+    groups: int (J,), the group 0..G-1 of each trait value. Each group has its own running total, so one may count
+        tokens and another documents. An item's length is its sum in group 0; its label, for strategies that need one,
+        is its largest value in group 0.
     strategy: a key of STRATEGIES. options: the strategy's own, such as f2_lambda for `f2`; see `Strategy.Options`.
-    weights: (G,), > 0, the importance of each group in squared units of its counts; equal by default. For `balanced`
+    weights: (G,), > 0, the importance of each group, in squared units of its counts; equal by default. For `balanced`
         and `f3`.
-    seed: >= 0, for every random choice.
+    seed: >= 0, of every random choice.
     sequence_length: tokens a bin, for `bin_packing`. batch: items a block, for `block_shuffle`.
-    frozen: int (F,), items consumed already, in their order. The result begins with them; `balanced`, `f1`, `f2` and
-        `f3` order the rest after their totals, so that the whole history nears the target.
+    frozen: int (F,), items that are already consumed, in order. The result begins with them. `balanced`, `f1`, `f2` and
+        `f3` continue from their totals, so that the whole history nears the target.
     targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
     coordinates: signed numbers (M, D), such as an item's mean vector times its tokens. Every prefix should have its
-        share of their sum, by token. A coordinate counts like a trait value of weight 1 in the unit of `counts`; scale
-        it to weigh more or less. For strategies with `takes_coordinates`.
-    scores: float (M,), NaN for none: what the strategies of `core.order.curricula` follow; others ignore it.
+        share of their sum, by token. A coordinate counts like a trait value of weight 1, in the unit of `counts`; scale
+        it to change its weight. For strategies with `takes_coordinates`.
+    scores: float (M,), NaN for none. The strategies of `core.order.curricula` follow them; others ignore them.
 
     Items that look equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
     empty array.

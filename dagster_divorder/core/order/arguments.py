@@ -1,4 +1,4 @@
-"""Checks the arguments of an order once, and separates the frozen items from the rest, which is to be ordered."""
+"""Checks the arguments of an order once, and separates the frozen items from the rest, the items to order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-# Sums of two totals and their signed differences stay inside int64.
+# So that sums of two totals, and their signed differences, stay inside int64.
 LARGEST_TOTAL = 2**62
 LARGEST_COORDINATE = 1e30
-# Weighted squares of totals stay far inside float64, and none vanishes beside another.
+# So that weighted squares of totals stay far inside float64, and none vanishes beside another.
 WEIGHTS = (1e-9, 1e9)
 
 
 class OrderTask(NamedTuple):
-    """problem: all items; strategy: with its options; frozen int64 (F,): items consumed already; rest int64 (M - F,):
+    """problem: all items. strategy: with its options. frozen: int64 (F,), items already consumed. rest: int64 (M - F,),
     items to order, rising."""
 
     problem: Problem
@@ -115,7 +115,7 @@ def frozen_items(frozen: ArrayLike | None, items: int, epochs: int = 1) -> NDArr
     """`frozen` as int64 (F,): items in [0, M), each `epochs` times at most.
 
     Raises:
-        InputError: it has more numbers than there are items, names an item too often, or names one outside [0, M).
+        InputError: it is longer than the items allow, names an item too often, or names one outside [0, M).
     """
     array = whole_numbers("frozen", [] if frozen is None else frozen, least=None)
     if len(array) > items * epochs:
@@ -138,7 +138,7 @@ def item_rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArra
     """indptr int64 (M+1,), indices int32 and data int32, int64 or float64 (nnz,) of a SciPy CSR matrix, checked.
 
     Raises:
-        InputError: it is no CSR matrix, or holds numbers that are not finite, negative, or too large to sum.
+        InputError: counts is no CSR matrix, or holds numbers that are infinite, NaN, negative or too large to sum.
     """
     from scipy.sparse import csr_array, csr_matrix
 

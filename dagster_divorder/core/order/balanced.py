@@ -1,37 +1,36 @@
-"""balanced: signed-balancing passes, then a sliding pool of candidates. The default, and the point of this package.
+"""balanced: signed-balancing passes, then a sliding pool of candidates. The default, and the reason for this package.
 
-The deviation of a prefix, over any number of trait groups g with weights w_g, each against its own running total S_g,
-after n items:
+The deviation of a prefix of n items, over trait groups g with weights w_g and running totals S_g:
 
     F = sum_g w_g sum_{j in g} (T_j - tau_j S_g)^2 + sum_d Z_d^2 + LENGTH_WEIGHT w_0 (S_0 - n mean length)^2
 
-where Z are the sums of the items' dense coordinates. `Problem.with_norms` adds one group: quantile bins of the norm of
-the whole row. A window is the difference of two prefixes, so keeping F small at every prefix keeps every window near
-the whole's mix.
+with Z the sums of the items' dense coordinates. `Problem.with_norms` adds one group, quantile bins of the whole row's
+norm. A window is the difference of two prefixes, so keeping F small at every prefix keeps every window near the whole's
+mix.
 
 1. A signed-balancing pass over a shuffle: each centred row gets the sign that keeps the signed running sum small. The
-   plus rows become one half of the order, the minus rows the other; both are near the whole's mix already.
+   plus rows make one half of the order, the minus rows the other; both are already near the whole's mix.
 2. More passes inside each half: plus rows to the front in order, minus rows to the back reversed. A pass halves the
    prefixes' deviation, down to the bound of the signing.
-3. A pool of candidates slides over each half's queue; the one that scores best goes next. One half is laid from the
-   beginning of the order forwards, the other from its end backwards, in two threads that share nothing. The queue is
-   balanced already, so the items that a pool passes over do not pile up.
-4. When the queues run out, the items left in both pools are laid in the same way, with smaller and smaller pools; the
-   last few items fill the gap in the middle, by the same score.
+3. A pool of candidates slides over each half's queue; the candidate with the best score goes next. One half is laid
+   forwards from the beginning of the order, the other backwards from its end, in two threads that share nothing. The
+   queue is already balanced, so passed-over items do not pile up in the pool.
+4. When the queues run out, the items left in both pools are laid in the same way, with ever smaller pools. The last few
+   items fill the gap in the middle, by the same score.
 
 The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. Every
-item goes at some point, so its |a|^2 can only be put off to the end; a smaller weight puts off less.
+item is placed in the end, so a large |a|^2 can only be delayed; a smaller weight delays it less.
 
-After a frozen prefix, or along targets that move, one end is given and the mix changes on the way; passes over the
-whole would destroy that. So items are first dealt to segments of the path such that each segment gets its own mix;
-passes run inside each segment, and one pool follows the path from the beginning.
+After a frozen prefix, or along targets that move, the mix changes on the way; passes over the whole would destroy that.
+So items are first dealt to segments of the path, each with its own mix. Passes run inside each segment, and one pool
+follows the path from the beginning.
 
-Guarantee: of candidates that are equal within rounding the first of the queue goes. The queue begins as a shuffle, so
-equal items come in random order. The same seed gives the same bytes on any number of cores. The deviation of equally
-long items does not grow with M once M is several pools.
+Guarantee: of candidates that are equal within rounding, the first in the queue goes. The queue begins as a shuffle, so
+equal items come in random order. The same seed gives the same bytes on any number of cores. For equally long items the
+deviation stops growing once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
-Source: objective, f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney 2021;
-GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965. What was measured, and what failed:
+Source: the objective is f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney
+2021; GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965. Measurements and failed ideas:
 docs/decisions/ordering-documents.md and ordering-sequences.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """
@@ -57,51 +56,50 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 PASSES = 8
-"""Signed-balancing passes: more keep prefixes nearer, at 0.1 to 0.2 microseconds an item and pass. Mean prefix
-deviation on the mixture corpus, 100 length bins: 0 passes 414,000 tokens, 2 114,000, 4 97,000, 8 98,000, 16 94,000;
-batches' mean TV 0.095, 0.070, 0.063, 0.059, 0.062."""
+"""Signed-balancing passes: more keep prefixes nearer to the mix, at 0.1 to 0.2 microseconds an item and pass. Mean
+prefix deviation on the mixture corpus, 100 length bins: 0 passes 414,000 tokens, 2 114,000, 4 97,000, 8 98,000, 16
+94,000; batches' mean TV 0.095, 0.070, 0.063, 0.059, 0.062."""
 
 POOL = 16_384
-"""Candidates for items of equal length: more are nearer to the exact greedy, and slower. Sequences, M = 100,000:
-1024 candidates 16,300 tokens, 4096 14,900, 8192 14,400, 16,384 14,270; exact greedy 14,289. There are fewer where trait
-values are common: a step then costs the entries that a placed item shares with every candidate. 33,000 sequences of
-8192 tokens, 30 clusters, 3.7 shared entries: 1024 10,760 tokens and 0.3 s, 4096 9,560 and 0.7 s, 16,384 9,090 and
-4.0 s."""
+"""Candidates for items of equal length: more are nearer to the exact greedy, and slower. Sequences, M = 100,000: 1024
+candidates 16,300 tokens, 4096 14,900, 8192 14,400, 16,384 14,270; exact greedy 14,289. Common trait values reduce the
+number: a step costs the entries that the placed item shares with every candidate. 33,000 sequences of 8192 tokens, 30
+clusters, 3.7 shared entries: 1024 10,760 tokens and 0.3 s, 4096 9,560 and 0.7 s, 16,384 9,090 and 4.0 s."""
 
 SAMPLE = 1 << 20
-"""Entries sampled to estimate how common trait values are: enough for two digits."""
+"""Entries sampled to estimate how common trait values are; enough for two digits."""
 
 CANDIDATES_PER_KIND = 8
-"""Most candidates of one kind, on average: more of the same kind add no choice. A million short documents of 210
-kinds, batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s,
-16,384 93 and 30 s."""
+"""Most candidates of one kind, on average; more of a kind add no choice. A million short documents of 210 kinds,
+batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s, 16,384 93
+and 30 s."""
 
 DIMS_PER_ENTRY = 8.0
-"""Dense coordinates that cost a step as much as the entries it shares with a candidate."""
+"""Dense coordinates that cost a step as much as one entry that it shares with a candidate."""
 
 LAST_POOL, SHRINK = 32, 2
-"""Items left in the pools of both ends are laid with pools SHRINK times smaller, down to LAST_POOL. The exact greedy
-would lay them in one go and leave the worst items for last. Parts of long documents over tenths of newsgroups in
-sequences of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 so, 1.05 with pools 4 times smaller; 8,000
+"""The items left in both pools are laid with pools SHRINK times smaller, down to LAST_POOL. Laying them in one go, by
+the exact greedy, would leave the worst items for last. Parts of long documents over tenths of newsgroups in sequences
+of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 with SHRINK, 1.05 with pools 4 times smaller. 8,000
 synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
 
 MIN_DENSE_POOL = 512
-"""MIN_POOL where items have dense coordinates."""
+"""Replaces MIN_POOL if items have dense coordinates."""
 
 MIN_POOL = 1024
-"""Candidates for items of very unequal length. A pool that holds a large share of such items can put off those that
-score badly: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
+"""Candidates for items of very unequal length. A pool that holds a large share of such items can delay those that score
+badly: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
 
 SELF_WEIGHT = 0.5
 """Weight of |a|^2 in the score of items of equal length. Sequences, M = 20,000: 1 gives 13,850 tokens, 0.75 13,570, 0.5
-13,530, 0.25 13,850. It nears 1 as lengths differ: documents lose in batches by less (mean TV at 0.5 0.071, at 1
-0.062)."""
+13,530, 0.25 13,850. It nears 1 as lengths differ, because less makes batches of documents worse (mean TV 0.071 at 0.5,
+0.062 at 1)."""
 
 LENGTH_WEIGHT = 0.15
-"""Weight, relative to group 0's, of keeping the tokens in pace with the number of items: a larger one mixes lengths
-more evenly and traits less. Without it the pool prefers short items, as any greedy on squared deviations does: balanced
-by cluster in tokens alone, the last tenth of the mixture corpus has documents twice as long as the mean, and prefixes
-stray twice as far. It has no effect on items of equal length."""
+"""Weight, relative to group 0's, of keeping tokens in pace with the number of items: a larger one mixes lengths more
+evenly and traits less. Without it the pool takes short items first, as any greedy on squared deviations does: if the
+mixture corpus is balanced by cluster in tokens alone, documents in its last tenth are twice as long as the mean, and
+prefixes stray twice as far. It has no effect on items of equal length."""
 
 
 def permute(problem: Problem) -> Order:
@@ -120,13 +118,13 @@ def _from_both_ends(problem: Problem) -> Order:
     classes = classes_of(rows, problem.placed.values, problem.whole.values)
     path = straight_path(problem)
     pool, self_weight = _pool_and_weight(problem)
-    # Rows in the order of the shuffle, so that passes read memory nearly in sequence.
+    # The rows in shuffled order, so that passes read memory nearly in sequence.
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
     rows = rows_of(shuffled, rows)
     queue = np.arange(problem.items)
     ends: list[list[Order]] = [[], []]
     so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
-    # The first item is the queue's, so that every seed gives another order however few the items are.
+    # The queue's first item goes first, so that every seed gives another order, even of few items.
     fixed = 1
 
     def lay(
@@ -142,7 +140,7 @@ def _from_both_ends(problem: Problem) -> Order:
             halved = np.empty_like(queue)
             middle = sign_pass(queue, rows, path.share[0], halved)
             halves = (halved[:middle], halved[middle:])
-            del queue  # Frees its memory while the halves are laid.
+            del queue  # frees its memory while the halves are laid
             laid_and_left = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
             for end, (laid, _) in enumerate(laid_and_left):
                 ends[end].append(laid)
@@ -153,7 +151,7 @@ def _from_both_ends(problem: Problem) -> Order:
                 )
             queue = np.concatenate([left for _, left in laid_and_left])
             pool, fixed = pool // SHRINK, 0
-    # Nothing comes after the gap, so putting items off costs less.
+    # Nothing comes after the gap, so delaying items costs less.
     between = best_of_pool(
         queue, rows, path, classes, *so_far[0], len(queue), 0.5 * (1.0 + self_weight), 0, len(queue)
     )
@@ -171,7 +169,7 @@ def _along(problem: Problem) -> Order:
     path = path_back(problem)
     pool, self_weight = _pool_and_weight(problem)
     begin, end = (totals.values[problem.groups == 0].sum() for totals in (problem.placed, problem.whole))
-    # A segment holds about half a large pool: finer segments are dealt less evenly, coarser ones lose the path's bends.
+    # A segment holds about half a large pool. Finer segments are dealt less evenly; coarser ones lose the path's bends.
     segments = min(max(8, 2 * problem.items // POOL), SEGMENTS)
     points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
     wanted = np.diff(points, axis=0)
@@ -196,7 +194,7 @@ def _along(problem: Problem) -> Order:
 
 
 def _passes(queue: Order, rows: SparseItems, shares: NDArray[np.float64], passes: int) -> Order:
-    """Overwrites `queue`."""
+    """Reorders `queue` in place."""
     from dagster_divorder.core.kernels.order_balance import sign_pass
 
     other = np.empty_like(queue)
@@ -207,7 +205,8 @@ def _passes(queue: Order, rows: SparseItems, shares: NDArray[np.float64], passes
 
 
 def _with_length(problem: Problem) -> Problem:
-    """The problem with one more coordinate, an item's tokens less the mean, unless all items are equally long."""
+    """The problem with one more coordinate, an item's tokens minus the mean; unchanged if all items are equally
+    long."""
     first = problem.groups == 0
     mean = problem.whole.values[first].sum() / problem.whole.items
     scale = math.sqrt(LENGTH_WEIGHT * problem.weights[0])
@@ -217,22 +216,22 @@ def _with_length(problem: Problem) -> Problem:
 
 
 def _pool_and_weight(problem: Problem) -> tuple[int, float]:
-    """Pool and weight of |a|^2. Both follow Kish's design effect of the lengths, M sum l^2 / (sum l)^2, 1 for equal
-    ones. The pool also follows the entries that a placed item shares with one candidate, sum_j (share of the items that
-    hold j)^2, and the number of kinds: items with the same set of trait values are of one kind."""
+    """Size of the pool, and weight of |a|^2. Both depend on Kish's design effect of the lengths, M sum l^2 / (sum l)^2,
+    1 for equal ones. The pool also depends on the entries that a placed item shares with one candidate, sum_j (share of
+    the items that hold j)^2, and on the number of kinds. Items with the same set of trait values are of one kind."""
     effect = design_effect(problem.sizes)
-    # Samples whole items: rows often have one width, so every n-th entry could be of the same trait.
+    # Whole items are sampled: rows often have one width, so every n-th entry could be of the same trait.
     sample = problem.part(np.arange(0, problem.items, -(-len(problem.indices) // SAMPLE) or 1))
     holding = np.bincount(sample.indices) / sample.items
     met = max(1.0, float(holding @ holding))
-    # A sum of random numbers, one a trait value, identifies a set of values.
+    # A set of values is identified by the sum of one random number for each value.
     number = np.random.default_rng(0).random(len(problem.groups))[sample.indices]
     kinds = len(
         np.unique(np.bincount(np.arange(sample.items).repeat(np.diff(sample.indptr)), weights=number))
     )
     dims = problem.dense.shape[1]
     if dims > 1:
-        # Every item is a kind of its own, and a step costs the coordinates of every candidate.
+        # Every item is its own kind, and a step costs the coordinates of every candidate.
         pool = max(MIN_DENSE_POOL, round(POOL / (effect * met * (1.0 + dims / DIMS_PER_ENTRY))))
         return pool, 1.0 - (1.0 - SELF_WEIGHT) / effect
     pool = min(round(POOL / (effect * met)), CANDIDATES_PER_KIND * kinds)

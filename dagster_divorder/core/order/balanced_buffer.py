@@ -1,18 +1,18 @@
-"""balanced_buffer: a buffer over a shuffle, or over a stream, that hands out the item which keeps the running mix
-nearest to its target.
+"""balanced_buffer: a buffer over a shuffle, or over a stream; it hands out the item that keeps the running mix nearest
+to its target.
 
 Letters: M items, C items in the buffer, J trait values, G groups.
 
-A shuffle buffer hands out a random one of its items; this one hands out the item that leaves the smallest deviation
-from the target, as in `balanced`. The deviation covers about the last C / 2 items handed out: the buffer no longer
-holds items that could make up for older ones.
+A shuffle buffer hands out a random item; this one hands out the item that leaves the smallest deviation from the
+target, as in `balanced`. The deviation covers about the last C / 2 items handed out: the buffer no longer holds items
+that could make up for older ones.
 
-Guarantee: an item leaves before 8 C items that came after it; the same input and seed give the same order, however the
-input is split into parts. Equal items go in random order.
+Guarantee: an item leaves before 8 C later items. The same input and seed give the same order, however the input is
+split into parts. Equal items go in random order.
 Cost: O(C entries + J) an item; O(C entries + J) memory, whatever M is.
-Source: the objective of Don't Shuffle, Optimize (f1, f3); buffers as in tf.data. What was measured:
+Source: the objective of Don't Shuffle, Optimize (f1, f3); buffers as in tf.data. Measurements:
 docs/decisions/balanced-buffer.md.
-Known weakness: an input that has one value alone for longer than the buffer.
+Known weakness: a stretch of the input, longer than the buffer, that has only one value.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from dagster_divorder.core.kernels.order_buffer import Slots, Sums
 
 MEMORY = 0.5
-"""A deviation decays to 1 / e in this many times C items."""
+"""After this many times C items a deviation has decayed to 1 / e."""
 
 
 class BalancedBufferOptions(StrategyOptions):
     buffer: int = Field(1024, ge=1)
-    """Items in the buffer: more keep nearer to the mix, take more time an item, and let unseen features drift more."""
+    """Items in the buffer. More keep windows nearer to the mix, take more time an item, and let unseen features drift
+    more."""
 
 
 def keep(capacity: int) -> float:
-    """Share of a deviation that remains after one more item."""
+    """Share of a deviation that remains one item later."""
     return max(0.0, 1.0 - 1.0 / (MEMORY * capacity))
 
 
@@ -59,7 +60,7 @@ def empty_slots(capacity: int, entries: int, groups: int, dims: int = 0) -> Slot
 
 
 def empty_sums(values: int, dims: int = 0) -> Sums:
-    """Sums of a buffer through which nothing has passed."""
+    """Sums of a buffer that has handed out nothing."""
     from dagster_divorder.core.kernels.order_buffer import Sums
 
     return Sums(

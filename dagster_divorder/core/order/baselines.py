@@ -1,7 +1,7 @@
-"""Strategies that others use or have published: the comparisons for `balanced`.
+"""Strategies that others use or have published, to compare `balanced` with.
 
 Letters: M items, K labels (values of group 0 in use), R runs (distinct pairs of label and length).
-Equal items come in random order, by the seed. TerRIFIC is the name of "Don't Shuffle, Optimize" in its code.
+Equal items come in random order, by the seed. The code of "Don't Shuffle, Optimize" is called TerRIFIC.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Ints = NDArray[np.int64]
 
 
 def original(problem: Problem) -> Order:
-    """The items in input order, with all the input's blocks. O(M)."""
+    """The items in input order, blocks of the input included. O(M)."""
     return np.arange(problem.items)
 
 
 def random(problem: Problem) -> Order:
-    """A uniform shuffle, the baseline to beat: a prefix of t items strays by about sqrt(t (M - t) / M) items' norms, so
-    batches differ from the whole by chance, long items most of all. O(M); Fisher and Yates, as in NumPy."""
+    """A uniform shuffle, the baseline to beat. A prefix of t items strays by about sqrt(t (M - t) / M) items' norms. So
+    batches differ from the whole by chance, most of all with long items. O(M); Fisher and Yates, as in NumPy."""
     return np.random.default_rng(problem.seed).permutation(problem.items)
 
 
@@ -37,18 +37,19 @@ class QueueOptions(StrategyOptions):
 
 def round_robin(problem: Problem, *, within_cluster: str) -> Order:
     """One item of each label in turn, in label order; empty labels are skipped. Small labels run out early, so the tail
-    holds the largest alone. O(M log M). Source: Diversity-Ordered Training."""
+    holds only the largest. O(M log M). Source: Diversity-Ordered Training."""
     items, starts = _queues(problem, within_cluster)
     sizes = np.diff(starts)
     turn = np.arange(len(items)) - starts[:-1].repeat(sizes)
-    # Queues lie in label order and the sort is stable, so labels rise inside a turn.
+    # Queues lie in label order and the sort is stable, so labels rise inside a round.
     return items[np.argsort(turn, kind="stable")]
 
 
 def stratified(problem: Problem, *, within_cluster: str) -> Order:
-    """The next item comes from the label that is furthest behind, counted in items: the greedy of Diversity-Ordered
-    Training, equal to its float64 formula bit for bit. Each label's share stays within a few items of its share of all.
-    Sequences count tokens, though: if labels differ in item length, batches drift further than under a shuffle. O(M K).
+    """The next item comes from the label that is furthest behind, counted in items. It is the greedy of
+    Diversity-Ordered Training, equal to its float64 formula bit for bit. Each label's share stays within a few items of
+    its share of all. But sequences count tokens: if labels differ in item length, batches stray further than in a
+    shuffle. O(M K).
     """
     from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
 
@@ -57,8 +58,8 @@ def stratified(problem: Problem, *, within_cluster: str) -> Order:
 
 
 def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
-    """`stratified` with tokens instead of items: shares of tokens stay within a few of the longest items. Labels of
-    long items come rarely, so sequences hold fewer labels; lengths are not balanced at all. O(M K)."""
+    """`stratified` with tokens instead of items: each label's share of the tokens stays within a few of the longest
+    items. Labels of long items come rarely, so sequences hold fewer labels. Lengths are not balanced at all. O(M K)."""
     from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
 
     items, starts = _queues(problem, within_cluster)
@@ -66,9 +67,9 @@ def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
 
 
 def jittered(problem: Problem) -> Order:
-    """Item j of a random permutation of label i gets the time stamp (j + s_i) / n_i, with n_i the items of the label
-    and s_i ~ U(0, 1) one a label; items are sorted by it. A label's items are evenly spaced; tokens and other traits
-    are ignored. O(M log M). Source: the 2-way jittered shuffle of Don't Shuffle, Optimize (TerRIFIC)."""
+    """Item j of a random permutation of label i gets the time (j + s_i) / n_i; items are sorted by time. n_i is the
+    number of items of label i, s_i ~ U(0, 1) its random offset. A label's items are evenly spaced; tokens and other
+    traits are ignored. O(M log M). Source: the 2-way jittered shuffle of Don't Shuffle, Optimize (TerRIFIC)."""
     generator = np.random.default_rng(problem.seed)
     shuffled = generator.permutation(problem.items)
     labels = problem.labels
@@ -81,13 +82,13 @@ def jittered(problem: Problem) -> Order:
 
 
 def token_share_greedy(problem: Problem) -> Order:
-    """Idea 1 of Don't Shuffle, Optimize, to the letter. The next of all remaining items is
+    """Idea 1 of Don't Shuffle, Optimize, exactly as published. The next of all remaining items is
 
         argmin over d of |(T_c + l_d) - tau_c (S + l_d)|,    c = label of d, l_d = its tokens,
 
     with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens. Exact, for
-    fewer than 2**51 tokens. It looks at the item's own label alone, so short items of labels on track go first; long
-    items and labels that are behind are left for the end. O(M K log R)."""
+    fewer than 2**51 tokens. It sees only the item's own label, so short items of labels on track go first; long items
+    and labels that are behind come last. O(M K log R)."""
     from dagster_divorder.core.kernels.order_baselines import MOST_TOKENS, nearest_to_share
 
     if (tokens := int(problem.lengths.sum())) >= MOST_TOKENS:
@@ -99,9 +100,9 @@ def token_share_greedy(problem: Problem) -> Order:
 
 
 def bin_packing(problem: Problem) -> Order:
-    """Puts items into bins of `sequence_length` tokens, largest first; each bin prefers labels it lacks. Bins are
-    concatenated as they close; an item longer than a bin gets its own. If bins are padded, nothing crosses a bin's
-    edge, but lengths fall from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered Training.
+    """Puts items into bins of `sequence_length` tokens, largest first; each bin prefers labels that it lacks. Bins
+    follow each other as they close; an item longer than a bin gets its own. Padded bins cut no item, but lengths fall
+    from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered Training.
     """
     from dagster_divorder.core.kernels.order_baselines import largest_that_fits
 
@@ -113,11 +114,11 @@ def bin_packing(problem: Problem) -> Order:
 
 class ShardOptions(StrategyOptions):
     shards: int = Field(64, ge=1)
-    """Contiguous parts of the items, of nearly equal size: more parts need less memory at a time and mix less."""
+    """Contiguous parts of the items, of nearly equal size: more parts need less memory and mix less."""
 
 
 def within_shard(problem: Problem, *, shards: int) -> Order:
-    """Contiguous parts one after the other, each shuffled in itself, as when shards are loaded one at a time: the mix
+    """Contiguous parts one after the other, each shuffled in itself, as when shards are loaded one at a time. The mix
     moves from shard to shard as in the input. O(M log M). Source: TokenShard, where the loss jumps at every shard."""
     shard = np.arange(problem.items) * shards // max(problem.items, 1)
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
@@ -126,12 +127,12 @@ def within_shard(problem: Problem, *, shards: int) -> Order:
 
 class BufferOptions(StrategyOptions):
     buffer: int = Field(10_000, ge=1)
-    """Items in the buffer: longer blocks of the input stay blocks; more items need more memory."""
+    """Items in the buffer: more need more memory, and break up longer blocks of the input."""
 
 
 def buffer(problem: Problem, *, buffer: int) -> Order:
-    """A buffer of items; a random one of them leaves as the next one enters. No item moves forward by `buffer` places
-    or more, so the mix moves as in the input, smoothed. O(M). Source: tf.data, webdataset, Hugging Face streaming."""
+    """A buffer of items: as one enters, a random one leaves. No item moves forward by `buffer` places or more, so the
+    mix moves as in the input, smoothed. O(M). Source: tf.data, webdataset, Hugging Face streaming."""
     from dagster_divorder.core.kernels.order_baselines import through_buffer
 
     draws = np.random.default_rng(problem.seed).random(problem.items)
@@ -153,7 +154,8 @@ BASELINES = (
 
 
 def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
-    """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue, by `within_cluster`.
+    """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue, ordered by
+    `within_cluster`.
 
     Items of equal length come in random order; "length-desc" reverses "length-asc", as in Diversity-Ordered Training.
     """
@@ -175,16 +177,17 @@ def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
     if within_cluster == "length-desc":
         moved[first + from_end] = items
     else:
-        # The short half takes the even positions; the long half, longest first, the odd ones.
+        # Even positions take the short half; odd positions take the long half, longest first.
         moved[first + np.where(rank <= from_end, 2 * rank, 2 * from_end + 1)] = items
     return moved, starts
 
 
 class ItemRuns(NamedTuple):
-    """Items sorted by label and length, so that a search finds a label's item nearest to a given length.
+    """Items sorted by label and length, so that a search finds the item of a label whose length is nearest to a given
+    one.
 
-    items int64 (M,): positions in a shuffle; run r is items[first[r]:first[r+1]], rising, so that the first of equal
-    items is a random one; all have `lengths[r]` tokens. first int64 (R+1,); lengths int64 (R,), rising inside a label;
+    items int64 (M,): positions in a shuffle. Run r is items[first[r]:first[r+1]], rising, so that the first of equal
+    items is a random one; each has `lengths[r]` tokens. first int64 (R+1,); lengths int64 (R,), rising inside a label;
     label k owns the runs of_label[k]:of_label[k+1].
     """
 
@@ -195,7 +198,7 @@ class ItemRuns(NamedTuple):
 
 
 def _runs(problem: Problem) -> tuple[ItemRuns, Ints]:
-    """(the runs; the shuffle, int64 (M,): the item at each position)."""
+    """(the runs, the shuffle: int64 (M,), the item at each position)."""
     shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
     labels, lengths = problem.labels[shuffle], problem.lengths[shuffle]
     items = np.lexsort((lengths, labels))

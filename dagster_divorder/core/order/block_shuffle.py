@@ -1,11 +1,11 @@
-"""block_shuffle: the batches of another strategy's order, each kept whole, in random order.
+"""block_shuffle: the batches of another strategy's order in random order, each kept whole.
 
-Don't Shuffle, Optimize shuffles the batches of its greedy order in this way (greedy_block_shuffle), lest training
-follow a bias of the greedy.
-Guarantee: every aligned batch is a batch of that order; the last, partial block stays last, so that all stay aligned.
-Cost: that of the other strategy.
-Known weakness: nothing keeps prefixes of many batches near the mix; they stray like a shuffle of the batches' own small
-deviations. A window that is not aligned has parts of two batches that were not balanced together.
+Don't Shuffle, Optimize shuffles the batches of its greedy order like this (greedy_block_shuffle), so that training does
+not follow a bias of the greedy.
+Guarantee: every aligned batch is a batch of that order. The last, partial block stays last, so that all stay aligned.
+Cost: the other strategy's.
+Known weakness: prefixes of many batches stray like a shuffle of the batches' small deviations. A window that is not
+aligned joins parts of two batches that were not balanced together.
 """
 
 from __future__ import annotations

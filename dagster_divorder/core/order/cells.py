@@ -1,8 +1,8 @@
-"""Cells: contiguous parts of an order, each ordered anew in itself. `spread` and `epochs` are built from them.
+"""Cells: contiguous parts of an order, each reordered by itself. `spread` and `epochs` are built from them.
 
 Letters: M items.
-Guarantee: no item leaves its cell; the cells keep their order. The strategy orders each cell after the totals of
-everything before it, so each cell makes up for the deviation of earlier cells.
+Guarantee: no item leaves its cell; cells keep their order. The strategy starts each cell from the totals of everything
+before it, so a cell makes up for the deviation of earlier ones.
 Cost: the strategy's on each cell, two at a time in threads, and O(nnz + J) for the totals of each.
 Known weakness: inside a cell the strategy has fewer items to choose from.
 """
@@ -21,7 +21,8 @@ from dagster_divorder.core.order.strategy import Strategy
 
 
 def cell_bounds(items: int, cells: int, batch: int) -> NDArray[np.int64]:
-    """The cells' bounds, int64 (cells + 1,): nearly equal sizes, in whole batches if a cell has four or more."""
+    """Bounds of the cells, int64 (cells + 1,): of nearly equal size, and in whole batches if a cell has four or
+    more."""
     bounds = np.arange(cells + 1) * items // cells
     if items >= 4 * batch * cells:
         bounds[1:-1] = np.rint(bounds[1:-1] / batch).astype(np.int64) * batch
@@ -39,13 +40,13 @@ def order_in_cells(
     own_mix: bool = False,
     draw: int = 0,
 ) -> Order:
-    """`order`, an order of the problem's items, with the items of each cell ordered anew.
+    """`order`, an order of the problem's items, with each cell reordered.
 
-    bounds: int64 (cells + 1,), rising from 0 to M: where cells begin and end.
-    keep: bool (M,), by item: these keep their places; the others fill the places left.
-    anew: shuffle each cell and fix its first item, so that even a deterministic strategy gives another order.
-    own_mix: each cell keeps its own mix, whatever precedes it; for cells that already have the intended mix.
-    draw: selects other random numbers for the same seed of the problem; each cell has its own.
+    bounds: int64 (cells + 1,), where cells begin and end, rising from 0 to M.
+    keep: bool (M,), by item: whether it keeps its place; the others fill the places left.
+    anew: shuffle each cell and fix its first item, so that a deterministic strategy gives another order too.
+    own_mix: each cell keeps its own mix, whatever precedes it. For cells that already have the intended mix.
+    draw: selects other random numbers under the same seed; each cell has its own.
     """
     out = order.copy()
     placed = [problem.placed]
@@ -68,13 +69,13 @@ def order_in_cells(
 
     seeds = np.random.SeedSequence([problem.seed, draw]).generate_state(len(placed)).tolist()
     with ThreadPoolExecutor(2) as threads:
-        # list() raises the threads' errors.
+        # list() raises errors of the threads.
         list(threads.map(order_cell, bounds[:-1], bounds[1:], placed, seeds))
     return out
 
 
 def alone(problem: Problem, items: NDArray[np.int64]) -> Problem:
-    """The problem of ordering only these items, with their own mix as target."""
+    """The problem of ordering only these items; their own mix is the target."""
     part = problem.part(items)
     nothing = np.zeros(part.dense.shape[1])
     part = replace(

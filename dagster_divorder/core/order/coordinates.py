@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.items import Items
 
 VECTOR_SHARE = 0.3
-"""Variance of the vectors, all dims together, over the heaviest trait's: a larger share keeps vectors nearer to the
-whole's and traits less near."""
+"""Variance of the vectors, all dims together, over the heaviest trait's. A larger share keeps vectors nearer to the
+whole's, and traits less near."""
 
 
 def with_blocks(items: Items, blocks: Iterable[tuple[NDArray[Any], float]]) -> Items:
-    """Items (M, J) with coordinates: blocks (M, D) side by side, each scaled so that its variance is its share of the
-    heaviest trait's, all values together."""
+    """Items (M, J) with coordinates: blocks (M, D) side by side. Each block is scaled so that its variance is its share
+    of the heaviest trait's, all values together."""
     variance, scaled = _heaviest_variance(items), []
     for block, share in blocks:
         own = float(block.var(axis=0, dtype=np.float64).sum()) if len(block) else 0.0

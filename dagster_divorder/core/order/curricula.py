@@ -1,17 +1,17 @@
-"""Curricula: orders along a schedule of a score, with every other trait at its mix in each window.
+"""Curricula: orders along a schedule of a score that keep the mix of every other trait in each window.
 
 Letters: M items, W windows.
 
-Items are laid out as the schedule asks (`core.order.schedule`) and cut into windows. Inside a window another strategy
-(`inside`) orders them: `original` leaves the plain orders of the papers, `random` gives their window shuffle (jitter),
-`balanced` keeps each window's own mix at every point of it. A window's mix is what the schedule leaves: where the score
-and a source go together, the source moves with the score.
+Items are laid out as the schedule asks (`core.order.schedule`) and cut into windows. Another strategy, `inside`, orders
+each window: `original` leaves the plain orders of the papers, `random` gives their window shuffle (jitter), `balanced`
+keeps the window's own mix throughout. The schedule decides that mix: a source that correlates with the score moves with
+the score.
 
 Guarantee: no item moves by more than a window, or past a jump of the schedule. Strength 0 gives the order of `inside`.
-Cost: a sort, and `inside` over every window, twice if it sees traits.
+Cost: a sort, and `inside` over every window; twice if it sees traits.
 Source: docs/decisions/curricula.md, and the papers of `core.order.schedule`.
-Known weakness: a window's mix differs from that of its neighbours by chance, as a sample of its size does. A window of
-n folds holds ranks of n times its own width.
+Known weakness: a window's mix differs from its neighbours' by chance, as a sample of its size does. With n folds a
+window holds ranks of n times its own width.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dagster_divorder.core.order.schedule import (
 from dagster_divorder.core.order.strategy import Nesting, Strategy, StrategyOptions
 
 WINDOW = 1 / 32
-"""Share of training in which an item may move."""
+"""Share of training that a window covers; items move inside it."""
 
 
 class ShapeOptions(StrategyOptions):
@@ -50,7 +50,8 @@ class ShapeOptions(StrategyOptions):
     strength: float = Field(1.0, ge=0, le=1)
     """Share of the items that follow the schedule; the others are spread evenly."""
     window: float = Field(WINDOW, gt=0, le=1)
-    """Share of training in which an item may move: nearer to the mix, and farther from the schedule, as it rises."""
+    """Share of training in which an item may move. Windows get nearer to the mix, and farther from the schedule, as it
+    rises."""
 
 
 class FoldOptions(ShapeOptions):
@@ -62,7 +63,7 @@ class FoldOptions(ShapeOptions):
 
 class StairOptions(ShapeOptions):
     sections: int = Field(2, ge=1)
-    """Equal sections of the ranking; their borders are folded."""
+    """Equal sections of the ranking; the ranks around their borders are folded."""
     ratio: float = Field(0.225, ge=0, le=1)
     """Share of the ranking on each side of a border that is folded."""
     folds: int = Field(3, ge=1)
@@ -79,11 +80,11 @@ class SawOptions(StairOptions):
 
 class SegmentOptions(ShapeOptions):
     first: float = Field(0.1, ge=0, le=1)
-    """Share of training at its beginning that has one end of the ranking."""
+    """Share of training, at its beginning, for one end of the ranking."""
     last: float = Field(0.1, ge=0, le=1)
-    """Share of training at its end that has one end of the ranking."""
+    """Share of training, at its end, for one end of the ranking."""
     ends: Literal["low-high", "high-low", "low-low", "high-high"] = "low-high"
-    """Which end of the ranking stands first, and which last."""
+    """The ends of the ranking that come first and last."""
 
     @field_validator("last")
     @classmethod
@@ -98,7 +99,7 @@ class SegmentOptions(ShapeOptions):
 
 class PointsOptions(ShapeOptions):
     points: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
-    """(progress, rank), both from 0 to 1: the rank at each progress, on straight lines between them."""
+    """(progress, rank), both from 0 to 1: the rank at each progress, joined by straight lines."""
 
     @field_validator("points")
     @classmethod
@@ -113,7 +114,7 @@ class PointsOptions(ShapeOptions):
 
 
 def pieces_of(shape: str, options: Mapping[str, Any]) -> Pieces:
-    """The schedule of a shape, float64 (P, 4), with all its options."""
+    """The schedule of a shape with all its options, float64 (P, 4)."""
     if shape in ("rise", "fall"):
         pieces = folded(1)
     elif shape in ("fold", "zigzag"):
@@ -143,8 +144,8 @@ SHAPES: Mapping[str, type[ShapeOptions]] = {
 def window_share(window: int | None, batch: float, pieces: Pieces) -> float:
     """The share of training of a window.
 
-    window: its batches; None: a 32nd of training, within 4 to 64 batches, and an eighth of training at most, nor more
-    than passes a quarter of the ranks. batch: the share of a batch. pieces: the schedule.
+    window: in batches. None: a 32nd of training, within 4 to 64 batches, at most an eighth of training, and at most a
+    quarter of the ranks. batch: the share of a batch. pieces: the schedule.
     """
     if window is not None:
         return min(1.0, window * batch)
@@ -153,17 +154,17 @@ def window_share(window: int | None, batch: float, pieces: Pieces) -> float:
 
 
 class Windows(NamedTuple):
-    """bounds: int64 (W + 1,), of the windows of items in order. cuts: int64 (K + 1,), those where the schedule jumps,
-    and both ends."""
+    """bounds: int64 (W + 1,), of the windows, in items in order. cuts: int64 (K + 1,), the bounds where the schedule
+    jumps, and both ends."""
 
     bounds: NDArray[np.int64]
     cuts: NDArray[np.int64]
 
 
 def windows_of(sizes: NDArray[Any], window: float, batch: int, pieces: Pieces, begin: float = 0.0) -> Windows:
-    """Windows of items in order, each a share `window` of the tokens, nearly; in whole batches where items are equally
-    long and a window has four or more. No window passes a jump of the schedule, unless another one is less than half a
-    window away. pieces, begin: as in `core.order.schedule.due_times`."""
+    """Windows of items in order. Each has about the share `window` of the tokens, in whole batches if items are equally
+    long and a window has four or more. No window crosses a jump of the schedule, unless another jump is less than half
+    a window away. pieces, begin: as in `core.order.schedule.due_times`."""
     items, alike = len(sizes), not len(sizes) or sizes.min() == sizes.max()
     weights = np.ones(items) if alike else sizes.astype(np.float64)
     middles, total = np.cumsum(weights) - 0.5 * weights, weights.sum()
@@ -173,7 +174,7 @@ def windows_of(sizes: NDArray[Any], window: float, batch: int, pieces: Pieces, b
         number = min(max(1, round((high - low) / window)), max(1, items))
         inner.append(low + (high - low) * np.arange(1, number) / number)
     cuts, bounds = (np.searchsorted(middles, total * at) for at in (stretches, np.concatenate(inner)))
-    # Items without tokens at the end are in the last window.
+    # Items without tokens at the end belong to the last window.
     cuts[-1] = items
     if alike and window * items >= 4 * batch:
         bounds = np.rint(bounds / batch).astype(np.int64) * batch
@@ -182,7 +183,7 @@ def windows_of(sizes: NDArray[Any], window: float, batch: int, pieces: Pieces, b
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum(Nesting):
-    """A strategy that follows a schedule. With strength 0 it is the strategy inside its windows."""
+    """A strategy that follows a schedule. With strength 0 it is the strategy `inside`."""
 
     def _bound(self, given: Mapping[str, Any]) -> Strategy:
         bound = super()._bound(given)
@@ -199,7 +200,7 @@ class Curriculum(Nesting):
     def windows(
         self, problem: Problem, repeats: NDArray[np.integer] | None = None
     ) -> tuple[Strategy, Order, Windows]:
-        """(the strategy inside windows; the items as they are due; their windows).
+        """(the strategy inside windows, the items by due time, their windows).
 
         repeats: int (M,), how often each item comes; by default once.
         """
@@ -221,17 +222,17 @@ class Curriculum(Nesting):
             seed=problem.seed,
         )
         order = items[np.argsort(due, kind="stable")]
-        # A window is a share of all of training.
+        # `window` is a share of all of training, frozen items included.
         share = min(1.0, own["window"] / (1.0 - begin)) if begin < 1.0 else 1.0
         windows = windows_of(sizes[order], share, problem.batch, pieces, begin)
         return self._inside(self.options), order, windows
 
 
 def order_in_windows(problem: Problem, inside: Strategy, order: Order, windows: Windows) -> Order:
-    """`order`, items as they are due, with those of each window ordered by `inside`.
+    """`order`, items by due time, with each window ordered by `inside`.
 
-    A strategy that sees traits orders halves of windows, and then, moved by half of that, what stands there: the mix
-    then moves in smaller steps, and no item moves by more than a window.
+    A strategy that sees traits orders half windows, then half windows shifted by half their size. The mix then moves in
+    smaller steps, and no item moves by more than a window.
     """
     if not inside.sees_traits:
         return order_in_cells(problem, inside, order, windows.bounds, own_mix=True)
@@ -242,7 +243,7 @@ def order_in_windows(problem: Problem, inside: Strategy, order: Order, windows: 
 
 
 def curricula(others: Mapping[str, Strategy]) -> list[Strategy]:
-    """A strategy for each shape, with `others` as possible strategies inside windows."""
+    """A strategy for each shape; `others` are the strategies that may order its windows."""
     return [
         Curriculum(shape, Curriculum.permute, options, others=others, inner="inside", follows_score=True)
         for shape, options in SHAPES.items()

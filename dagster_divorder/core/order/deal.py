@@ -1,19 +1,19 @@
-"""Documents dealt to shards, each of the corpus's own mix, so that shards can be ordered apart and concatenated.
+"""Deals documents to shards with the corpus's own mix, so that shards can be ordered separately and concatenated.
 
 Letters: N documents, R of them dealt, T traits, J trait values, P shards.
 
-One pass, longest document first, equally long ones at random. Each document goes to the shard that keeps the prefixes
-ending at a seam nearest to the corpus's mix (sum of squares over all seams), in tokens and, with DOCUMENT_WEIGHT, in
-documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the long ones before them.
-Consumed documents stand before the first shard, which makes up for their deviation. Copies of a text go to shards at
-even distances, but for a few of the shortest that find no room.
-Guarantee: every document in one shard, no shard with more than R / P, rounded up; the same arguments give the same
+One pass, longest document first, equally long ones in random order. Each document goes to the shard that keeps prefixes
+up to the seams nearest to the corpus's mix. The measure is a sum of squares over all seams, in tokens and, with
+DOCUMENT_WEIGHT, in documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the
+long ones. Consumed documents precede the first shard, which makes up for their deviation. Copies of a text go to shards
+at even distances, except a few of the shortest that find no room.
+Guarantee: every document is in one shard; no shard has more than R / P, rounded up. The same arguments give the same
 bytes.
 Cost: a sort of the documents and O(R T P) time; 20 bytes a document while they are sorted, 6 + 4 T while
 they are dealt, 2 afterwards, and 16 J P bytes.
-Source: the objective of Don't Shuffle, Optimize at the seams alone; online vector balancing, as in GraB. Measured, also
-against walks of a tree of signed sums: docs/decisions/ordering-shards.md.
-Known weakness: features that are no trait, such as words, vary between shards as between random samples. Copies in
+Source: the objective of Don't Shuffle, Optimize, at the seams only; online vector balancing, as in GraB. Measurements,
+also of walks of a tree of signed sums: docs/decisions/ordering-shards.md.
+Known weakness: features that are no traits, such as words, vary between shards as between random samples. Copies in
 neighbouring shards may stand near the seam between them.
 """
 
@@ -27,20 +27,20 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.traits import Traits
 
 DOCUMENT_WEIGHT = 0.01
-"""Weight of a trait in documents over its weight in tokens; smaller than in `core.order.items`, as the documents of a
-sequence are chosen inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives
-20,100 tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
+"""Weight of a trait in documents over its weight in tokens; smaller than in `core.order.items`, because a sequence's
+documents are chosen inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives 20,100
+tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
 
 RARITY = 0.25
-"""A value's weight falls with its number of documents to this power: rare values have few documents to make up for one.
-Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards 27,000,
-26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
+"""A value's weight falls with its number of documents to this power: few documents can make up for one with a rare
+value. Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards
+27,000, 26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
 
 MOST_SHARDS = 4096
-"""Each costs 16 bytes a trait value, and time for every document."""
+"""Most shards; each costs 16 bytes a trait value, and time for every document."""
 
 LONGEST = (1 << 31) - 1
-"""Longer documents are dealt as if equally long."""
+"""Longer documents are dealt as if they had this length."""
 
 
 def shard_of_each(
@@ -54,8 +54,9 @@ def shard_of_each(
 ) -> NDArray[np.int16]:
     """The shard of every document, int16 (N,) in [0, shards).
 
-    weights: trait -> number above 0, the traits to balance. shards: at most MOST_SHARDS. copies: int64 (N,) >= 0, equal
-    for copies of a text. frozen: int64 (F,), documents before all others; they belong to shard 0 and take no room.
+    weights: trait -> number above 0, for the traits to balance. shards: at most MOST_SHARDS. copies: int64 (N,) >= 0,
+    equal for copies of a text. frozen: int64 (F,), documents before all others; they belong to shard 0 and take no
+    room.
     """
     from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
 
@@ -68,7 +69,7 @@ def shard_of_each(
     codes = np.stack([traits.codes[trait] for trait in weights])
     codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
     unit = max(1.0, float(traits.tokens.mean())) if documents else 1.0
-    # The excess of the consumed documents over the mix counts as the first shard's.
+    # The consumed documents' excess over the mix counts as the first shard's.
     begun = seam_products(shards, 0)
     excess, excess_documents = (
         _beyond_the_mix(codes, sum(sizes), consumed, counted)[:, np.newaxis] * begun
@@ -92,16 +93,16 @@ def shard_of_each(
 def _longest_first(
     tokens: NDArray[np.int64], copies: NDArray[np.int64] | None, seed: int
 ) -> NDArray[np.uint32]:
-    """The documents by falling length, uint32 (N,), equally long ones in random order, copies of a text together."""
+    """The documents by falling length, uint32 (N,): equally long ones in random order, copies of a text together."""
     number = np.arange(len(tokens) if copies is None else copies.max(initial=-1) + 1, dtype=np.uint32)
     np.random.default_rng(seed).shuffle(number)
     if copies is not None:
         number = np.argsort(number[copies], kind="stable").astype(np.uint32)
-    # Sorting one combined key in place takes a third of the memory of sorting places by length.
+    # Sorting one combined key in place takes a third of the memory of sorting indices by length.
     if copies is None:
         keys = tokens[number]
     else:
-        # Near copies are as long as the longest of them.
+        # Near copies count as long as the longest of them.
         longest = np.zeros(copies.max(initial=-1) + 1, np.int64)
         np.maximum.at(longest, copies, tokens)
         keys = longest[copies[number]]

@@ -1,21 +1,21 @@
-"""A different order for each epoch, with an item's places in two successive epochs nearly a whole epoch apart.
+"""A different order for each epoch; an item's places in successive epochs are nearly a whole epoch apart.
 
 Letters: M items, E epochs, B blocks.
 
-The first epoch is the strategy's own order (with `copies`, the spread one), cut into B blocks. Every later epoch has
-the same blocks in the same order. Each block begins with an item drawn at random; the strategy orders its other items
-anew after the totals so far, and at the end of an epoch the totals are back at the whole's mix. If cells have the mix
-themselves (`spread`), each block is a cell or a part of one and is ordered by its own mix.
+The first epoch is the strategy's own order (with `copies`, spread), cut into B blocks. Every later epoch has the same
+blocks in the same order. Each block begins with a random item; the strategy reorders the others from the totals so far.
+At the end of an epoch the totals are back at the whole's mix. If every cell has the mix (`spread`), each block is a
+cell or a part of one and is ordered by its own mix.
 A strategy that follows a score passes its schedule again in every epoch, with other random numbers, or once in all
-epochs together; what follows holds for the other strategies.
+epochs together. The rest of this docstring is about the other strategies.
 Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. Copies keep their distances
-across the boundary as they do inside, less a block. A window over the boundary joins two ends of orders that keep the
-mix, so it strays no more than a window inside.
+across the boundary as inside, less a block. A window across the boundary joins two orders that keep the mix, so it
+strays no more than a window inside.
 Cost: the strategy E times. Source: the epoch boundary of Diversity-Ordered Training, where the loss dips and the
 gradient's norm spikes.
 Known weakness: a block holds the same items in every epoch, so its batches always come from the same B-th of the items.
-Later epochs of `original` are shuffles within blocks, not the input order. Copies of frozen items are nearer over the
-first boundary, about a quarter of a turn, and no frozen item keeps its place in its block.
+Later epochs of `original` are shuffles within blocks, not the input order. Across the first boundary copies of frozen
+items are only about a quarter of their even distance apart, and no frozen item keeps its place in its block.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ BLOCKS = 16
 """B: with more blocks an item comes again later, and meets fewer others."""
 
 BLOCK = 32
-"""Fewest items of a block: a corpus of fewer than BLOCKS x BLOCK items has fewer blocks."""
+"""Fewest items of a block: a corpus with fewer than BLOCKS x BLOCK items has fewer blocks."""
 
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
     """The orders of all epochs, each computed on request. Holds the items and the first epoch's order.
 
-    first: int64 (M,). bounds: int64 (B + 1,), where its blocks begin and end. keep: bool (M,), by item: copies that
-    keep their places. own_mix: each block has the whole's mix.
+    first: int64 (M,). bounds: int64 (B + 1,), where blocks begin and end. keep: bool (M,), by item: whether it is a
+    copy that keeps its place. own_mix: each block has the whole's mix.
     """
 
     task: OrderTask
@@ -81,7 +81,7 @@ class Epochs:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """The seed of the schedule in an epoch above 0, where it starts again in each."""
+    """The seed of the schedule in an epoch above 0; every epoch starts the schedule again."""
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
 
 
@@ -97,7 +97,7 @@ def plan_epochs(
     problem = task.problem
     copies = np.arange(problem.items) if copies is None else copies
     spread = spread_rest(task, copies)
-    # As many as the cells that keep copies apart: in larger blocks copies would meet.
+    # As many as the cells that keep copies apart: copies would meet in larger blocks.
     blocks = max(1, min(BLOCKS, problem.items // BLOCK), spread.cells)
     bounds = cell_bounds(problem.items, blocks, problem.batch)
     mixed = None if task.frozen.size else spread.mixed
@@ -121,11 +121,11 @@ def epoch_orders(
 
     copies: int (M,), as in `core.order.spread.spread_order`; by default no item is a copy. counts, groups, options: as
         in `core.order.order`; `frozen` is the beginning of the first epoch.
-    together: a strategy that follows a score passes its schedule once in all epochs. The rows are then parts of one
-        order, in which every item comes E times; an item comes again in the same window of the schedule, or in another
-        fold. `frozen` may have an item up to E times. Other strategies ignore it.
+    together: a strategy that follows a score passes its schedule once in all epochs; other strategies ignore this. The
+        rows are then parts of one order that holds every item E times, in the same window of the schedule or in other
+        folds. `frozen` may hold an item up to E times.
 
-    The same arguments give the same bytes; unless together, row e is the same for any number of epochs above e.
+    The same arguments give the same bytes. Unless `together`, row e is the same for any number of epochs above e.
 
     Raises:
         InputError: an argument cannot be used.

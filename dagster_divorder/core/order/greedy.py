@@ -1,14 +1,15 @@
-"""f1, f2, f3: the objectives of Don't Shuffle, Optimize, exact: each step takes the item of the smallest deviation.
+"""f1, f2, f3: exact greedies on the objectives of Don't Shuffle, Optimize. Each step takes the item with the least
+deviation.
 
-Guarantee: exact within rounding; of equal items a random one goes, by the seed. With targets or a frozen prefix the
-deviation is taken from the totals that the path asks for at this point.
+Guarantee: exact within rounding; of equal items a random one goes, by the seed. With targets or a frozen prefix,
+deviations are from the totals that the path asks for at this point.
 Cost: O(M^2) time with a small constant (a few features an item and step, and the entries that meet), O(nnz + J) memory:
 20,000 sequences (1000 clusters + 100 length bins) take 0.2 s, 100,000 5 s.
-Known weakness: quadratic time. Items of a small norm go first, so the end strays furthest; `balanced` strays as little
+Known weakness: quadratic time. Items of small norm go first, so the end strays furthest; `balanced` strays as little
 and is linear.
 
-With T_j the tokens of trait value j placed so far, S_g all that group g has, tau_j the value's share of its group, c_s
-the row of item s and l_sg its sum in group g.
+T_j: the tokens of trait value j placed so far. S_g: all tokens of group g placed so far. tau_j: the value's share of
+its group. c_s: the row of item s. l_sg: its sum in group g.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dagster_divorder.core.order.targets import target_path
 
 
 def f3(problem: Problem) -> Order:
-    """argmin over s of sum_g w_g sum_{j in g} ((T_j + c_sj) - tau_j (S_g + l_sg))^2, over any number of traits. The
-    source has two groups, clusters and a histogram of document lengths; its lambda is w_1 (approach 3)."""
+    """argmin over s of sum_g w_g sum_{j in g} ((T_j + c_sj) - tau_j (S_g + l_sg))^2, over any number of traits.
+    Approach 3 of the source has two groups, clusters and a histogram of document lengths; its lambda is w_1."""
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of
 
     rows, placed = problem.rows(), problem.placed
@@ -45,16 +46,16 @@ def f1(problem: Problem) -> Order:
 
 class F2Options(StrategyOptions):
     f2_lambda: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
-    """Weight of the norms' term: with more, concentrated items wait less and the trait is followed less closely.
-    20,000 sequences: the norms placed stray from an even rate by 1.9M tokens with 0, with 0.1 by 11,300, 1 1,100, 10
-    210; the clusters' prefixes by 11,700, 13,300, 13,300, 13,500, and with 100 by 20,100."""
+    """Weight of the norms' term: with more, concentrated items wait less and the trait is followed less closely. 20,000
+    sequences: with 0, 0.1, 1 and 10, the placed norms stray from an even rate by 1.9M, 11,300, 1,100 and 210 tokens,
+    and the clusters' prefixes by 11,700, 13,300, 13,300 and 13,500; with 100 these stray by 20,100."""
 
 
 def f2(problem: Problem, *, f2_lambda: float) -> Order:
-    """argmin over s of f1(s) + lambda ((N + |c_s|) - nu (S + l_s))^2, with |c_s| the L2 norm of the item's row in
-    group 0, N the sum of the norms placed so far and nu the sum of all norms by token (approach 2; with items of equal
-    length L, S / L is the number of items placed). Items of the mean norm go first; at the end very concentrated and
-    very spread ones take turns."""
+    """argmin over s of f1(s) + lambda ((N + |c_s|) - nu (S + l_s))^2, with |c_s| the L2 norm of the item's row in group
+    0, N the sum of the placed norms, and nu all norms a token (approach 2; if all items have length L, S / L is the
+    number of items placed). Items of the mean norm go first; at the end, very concentrated and very spread ones
+    alternate."""
     first = problem.first_group()
     placed, whole = first.placed.values.sum(), first.whole.values.sum()
     norm_by_token = first.whole.norms / whole if whole else 0.0

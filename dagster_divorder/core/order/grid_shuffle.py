@@ -1,10 +1,10 @@
-"""grid_shuffle: lays contiguous parts out in a grid, mixes the items of each column, then the items of each row.
+"""grid_shuffle: lays contiguous parts out in a grid, mixes the items of each column, then those of each row.
 
 Letters: M items, P parts (shards), C columns, R rows.
 
-Guarantee: every item can reach every place. Only one column or row is needed at once, about M / C items with C the root
-of P. Each has its own random draws, so `dagster_divorder.write.grid` gives files the same order as items in memory.
-Cost: O(M + P). Random like a shuffle, and no better. Source: TokenShard (On Shuffling Tokens).
+Guarantee: every item can reach every place. One column or row is needed at a time, about M / C items with C the root of
+P. Each has its own random numbers, so `dagster_divorder.write.grid` gives files the same order as items in memory.
+Cost: O(M + P). As random as a shuffle, no better. Source: TokenShard (On Shuffling Tokens).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Grid:
         return -(-self.shards // self.columns)
 
     def column(self, number: int) -> list[range]:
-        """The items of each part of a column, from the top row down; the last row may lack that part."""
+        """The items of each part of a column, from the top row down. The last row may lack that part."""
         return [
             range(self._begin(part), self._begin(part + 1))
             for part in range(number, self.shards, self.columns)
@@ -52,7 +52,7 @@ class Grid:
         return range(self._begin(first), self._begin(min(first + self.columns, self.shards)))
 
     def mixed_column(self, number: int) -> NDArray[np.int64]:
-        """The item at each place of a column, int64 (n,), both counted from 0 in the column."""
+        """The item at each place of a column, int64 (n,); items and places are counted in the column, from 0."""
         return self._mixed(0, number, sum(map(len, self.column(number))))
 
     def mixed_row(self, number: int) -> NDArray[np.int64]:
@@ -67,7 +67,7 @@ class Grid:
 
 
 def grid_shuffle(problem: Problem, *, shards: int) -> Order:
-    """The order of the module's docstring. At most one part an item."""
+    """The order that the module describes. There are at most as many parts as items."""
     grid = Grid(problem.items, max(1, min(shards, problem.items)), problem.seed)
     mixed = np.empty(problem.items, np.int64)
     for number in range(grid.columns):

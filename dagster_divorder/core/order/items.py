@@ -2,20 +2,20 @@
 
 Letters: N documents, J trait values, G groups.
 
-Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them:
-sequences hold few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait
-makes two groups, its tokens and its documents, the latter counted in units of the mean length. One more group counts
-documents in coarse bins of length: the order cannot know that neighbours among a hundred fine bins are alike, and would
-still fill one sequence with short documents and the next with long ones.
+Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them: sequences
+hold few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two
+groups, its tokens and its documents; a document counts as much as the mean length. One more group counts documents in
+coarse bins of length. An order does not know that neighbours among a hundred fine bins are alike; it would fill one
+sequence with short documents and the next with long ones.
 
 If windows of whole documents count (`within` below 1), documents weigh less, and every trait makes a third group, in
-roots of tokens: the longest documents decide tokens alone, and no order evens those out.
+square roots of tokens: the longest documents dominate tokens, and no order evens those out.
 
-Guarantee: integer counts, exact to 2**62 tokens. Group 0 is the first trait in tokens; a document without tokens has a
-stored 0 there, so that it keeps its label.
+Guarantee: integer counts, exact to 2**62 tokens. Group 0 is the first trait in tokens. A document without tokens has a
+stored 0 there, which keeps its label.
 Cost: O(N (traits + log N)) time; 8 bytes an entry, 16 if a document exceeds 2**31 tokens. No loop over documents.
-Source: the measurements in docs/decisions/ordering-documents.md.
-Known weakness: the documents' weight is a compromise between sequences and batches; `within` chooses the place.
+Source: measurements in docs/decisions/ordering-documents.md.
+Known weakness: the documents' weight is a compromise between sequences and batches; `within` chooses it.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 DOCUMENT_WEIGHT = 300.0
-"""Weight of a trait in documents over its weight in tokens: with more, sequences hold more topics, and prefixes and
+"""Weight of a trait in documents over its weight in tokens. With more, sequences hold more topics, and prefixes and
 batches stray further in tokens. Mixture corpus, 100 length bins: 1 gives 9.63 clusters a sequence, 30 10.94, 100 11.21,
 300 11.36, 1000 11.42; mean prefix deviation 81,000, 85,000, 90,000, 98,000, 106,000 tokens."""
 
 BATCH_DOCUMENT_WEIGHT = 4.0
-"""The same weight for `within` = 0, over the design effect of the lengths, and at most `DOCUMENT_WEIGHT`: at 1 a
-document weighs as much as its tokens do in the mean square. Newsgroups by label, total variation in 262,144 tokens: 1
-gives 0.036, 2 0.037, 4 0.039, `DOCUMENT_WEIGHT` 0.043; labels in 8,192 tokens 19.05, 19.12, 19.12, 18.97; farthest
-tenth in mean log length over a shuffle's 1.06, 1.04, 0.59, and 0.60 with a drift of long documents."""
+"""The same weight for `within` = 0, divided by the design effect of the lengths; the weight is at most
+`DOCUMENT_WEIGHT`. At 1 a document weighs as much as its tokens do in the mean square. Newsgroups by label, total
+variation in 262,144 tokens: 1 gives 0.036, 2 0.037, 4 0.039, `DOCUMENT_WEIGHT` 0.043; labels in 8,192 tokens 19.05,
+19.12, 19.12, 18.97; farthest tenth in mean log length over a shuffle's 1.06, 1.04, 0.59, and 0.60 with a drift of long
+documents."""
 
 LEAST_ROOT = 0.01
-"""Weight of a trait in roots of tokens over its weight in documents, just below `within` = 1. It rises to 1 at
+"""Weight of a trait in square roots of tokens over its weight in documents, just below `within` = 1. It rises to 1 at
 `within` = 0 on a logarithmic scale, so that the effect of `within` changes evenly."""
 
 TABLE_WITHIN = 0.0
-"""`within` of a table whose records are not packed: batches of records count."""
+"""`within` of a table whose records are not packed: there, batches of records count."""
 
 COARSE_LENGTH_BINS = 16
-"""Quantile bins of the group of coarse lengths, about as many as a sequence has documents. The same corpus: without it
-10.99 clusters a sequence, with 4 11.17, 8 11.29, 16 11.36, 32 11.20."""
+"""Quantile bins of coarse length, about as many as a sequence has documents. The same corpus: without them 10.99
+clusters a sequence, with 4 11.17, 8 11.29, 16 11.36, 32 11.20."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Items:
     coordinates: NDArray[np.float32] | None = None
 
     def part(self, begin: int, end: int) -> Items:
-        """The items [begin, end)."""
+        """Items [begin, end)."""
         if (begin, end) == (0, self.counts.shape[0]):
             return self
         kept = None if self.coordinates is None else self.coordinates[begin:end]
@@ -86,11 +87,11 @@ def document_items(
 ) -> Items:
     """Items whose order balances every trait.
 
-    tokens: int (N,), >= 0, tokens of each document that shares are of. traits: name -> int codes (N,), >= 0; the first
-    trait gives the label. If a trait has several values a document, they share its tokens.
+    tokens: int (N,), >= 0, the tokens of each document that shares count. traits: name -> int codes (N,), >= 0; the
+    first trait gives the label. Several values of one document share its tokens.
     weights: name -> number above 0, for every trait; equal by default.
-    within: from 0 (windows of whole documents near the mix) to 1 (more topics inside packed sequences).
-    lengths: int (N,), all tokens of each document, which make the coarse bins of length; `tokens` by default.
+    within: 0 keeps windows of whole documents near the mix, 1 puts more topics into packed sequences.
+    lengths: int (N,), all tokens of each document, for the coarse bins of length; `tokens` by default.
 
     Raises:
         InputError: shapes differ, a number is negative, no trait is given, weights name other traits, or `within` is no
@@ -148,7 +149,7 @@ def document_items(
         data[at] = amounts
     counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
     if lists:
-        # A list may repeat a value, and has any order.
+        # A list may repeat values and may have any order.
         counts.sum_duplicates()
     return Items(
         counts=counts,
@@ -165,7 +166,7 @@ def document_items(
 
 
 def design_effect(sizes: NDArray[Any]) -> float:
-    """Kish's design effect of lengths (N,), N sum l^2 / (sum l)^2: 1 for equal ones, and without tokens."""
+    """Kish's design effect of lengths (N,), N sum l^2 / (sum l)^2: 1 if all are equal, or have no tokens."""
     lengths = sizes.astype(np.float64)
     return len(lengths) * float(lengths @ lengths) / (float(lengths.sum()) ** 2 or 1.0) or 1.0
 

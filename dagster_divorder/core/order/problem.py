@@ -1,9 +1,9 @@
-"""The input of every strategy: the items' sparse trait rows, checked once.
+"""The input of every strategy: sparse trait rows of items, checked once.
 
 Letters: M items, J trait values, G groups of trait values, K labels, nnz stored entries.
-Guarantee: all numbers of a `Problem` are finite, non-negative and in range, so strategies check nothing again. The
+Guarantee: all counts of a `Problem` are finite, non-negative and in range, so strategies do not check again. The
 caller's matrix is never written to.
-Cost: O(nnz + J + M); index arrays are shared with the caller's matrix if their dtypes allow.
+Cost: O(nnz + J + M); index arrays are shared with the caller's matrix if dtypes allow.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 Order = NDArray[np.int64]
 
 NORM_BINS, NORM_WEIGHT = 64, 0.2
-"""Quantile bins of the rows' norms, and their group's weight over that of the heaviest group. Sequences of one cluster
-over tenths of the mixture corpus, chi2 by degree of freedom (1 under shuffling): without the group 9.1, with 16 bins of
-weight 0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; of newsgroups 4.0, 1.1, 1.5, 0.7. Prefixes of synthetic sequences
-stray 0.98, 1.04, 1.04 and 1.07 times as far as f3's in clusters."""
+"""Quantile bins of the rows' norms, and their group's weight over the heaviest group's. Sequences of one cluster over
+tenths of the mixture corpus, chi2 by degree of freedom (1 in a shuffle): without the group 9.1, with 16 bins of weight
+0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; newsgroups 4.0, 1.1, 1.5, 0.7. Prefixes of synthetic sequences stray 0.98,
+1.04, 1.04 and 1.07 times as far as f3's in clusters."""
 
 CENTRED_AT_ONCE = 1 << 16
-"""Rows of dense coordinates shifted at once, so that no second copy exists in float64."""
+"""Rows of dense coordinates that are shifted at once; this avoids a second copy in float64."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Totals:
-    """Sums over a set of items: values float64 (J,), by trait value; items, their number; norms, of their rows' L2
-    norms in group 0 (f2 keeps it in pace); dense float64 (D,), of their dense coordinates."""
+    """Sums over a set of items. values: float64 (J,), by trait value. items: their number. norms: of their rows' L2
+    norms in group 0, which f2 keeps in pace. dense: float64 (D,), of their dense coordinates."""
 
     values: NDArray[np.float64]
     items: int
@@ -69,9 +69,9 @@ class Problem:
     indptr int64 (M+1,); indices int32 (nnz,) in [0, J), rising inside a row; data int32, int64 or float64 (nnz,),
     >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it gives an item
     without tokens its trait value.
-    dense float32 (M, D): signed coordinates, centred: over the whole they sum to zero.
-    scores: float64 (M,), NaN where an item has none; None where no strategy looks at them.
-    placed: totals of the items consumed before these; whole: totals of everything, the target mix. Strategies without
+    dense float32 (M, D): signed coordinates, centred, so that they sum to zero over the whole.
+    scores: float64 (M,), NaN where an item has none; None if the strategy ignores them.
+    placed: totals of the items consumed before these. whole: totals of everything, the target mix. Strategies without
     running totals need neither.
     """
 
@@ -96,7 +96,7 @@ class Problem:
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
-        """One label an item, int32 (M,) in [0, K), every label in use: its largest value of group 0.
+        """The label of each item, its largest value of group 0: int32 (M,) in [0, K), every label in use.
 
         Labels are numbered in the order of the trait values. Of equal values the first counts; an item without values
         in group 0 gets the group's first.
@@ -171,13 +171,13 @@ class Problem:
         )
 
     def rows(self) -> SparseItems:
-        """The items in the form that kernels read; nothing is copied."""
+        """The items as kernels read them; nothing is copied."""
         from dagster_divorder.core.kernels.order_greedy import SparseItems
 
         return SparseItems(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
 
     def with_coordinate(self, values: NDArray[np.float64], placed: float) -> Problem:
-        """The problem with one more dense coordinate, float64 (M,), whose sum over the placed items is `placed`."""
+        """The problem with one more dense coordinate, float64 (M,); `placed` is its sum over the placed items."""
         return replace(
             self,
             dense=np.column_stack([self.dense, values.astype(np.float32)]),
@@ -185,8 +185,8 @@ class Problem:
         )
 
     def recentred(self, placed: NDArray[np.float64]) -> Problem:
-        """The problem with dense coordinates shifted, by token, so that they and `placed`, float64 (D,), sum to
-        zero."""
+        """The problem with dense coordinates shifted, by token, so that they sum to zero with `placed`, float64
+        (D,)."""
         sizes = self.sizes.astype(np.float64)
         rate = (self.dense.sum(axis=0, dtype=np.float64) + placed) / (sizes.sum() or 1.0)
         return replace(
@@ -196,8 +196,8 @@ class Problem:
     def with_norms(self) -> Problem:
         """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
 
-        A score of <D, a> + |a|^2 / 2 puts rows of a large norm off to the end, where they drift; balanced like any
-        trait, they come evenly. Source: the term of f2, which keeps the mean norm in pace but not its spread.
+        A score of <D, a> + |a|^2 / 2 delays rows of large norm to the end, where they drift. Balanced like any trait,
+        they come evenly. Source: the term of f2, which keeps the mean norm in pace but not its spread.
         """
         from dagster_divorder.core.kernels.order_items import row_norms, with_entry
 
@@ -205,7 +205,7 @@ class Problem:
             return self
         shares = mix(self.whole.values, self.groups)
         exact = row_norms(self.rows(), shares)
-        # Rows that differ by rounding alone get one bin.
+        # Rows that differ only by rounding get one bin.
         norms = np.round(exact / (float(exact.max()) or 1.0), 9)
         edges = quantile_edges(norms, NORM_BINS)
         bins = bin_codes(norms, edges)
@@ -214,7 +214,7 @@ class Problem:
         first = len(self.groups)
         mean = float(self.sizes.sum()) / self.items
         # An item enters its bin as `unit` tokens; the weight makes it count as `mean` tokens. The unit is a power of
-        # two near the mean, so that items with 2**22 times the tokens are ordered alike.
+        # two near the mean, so that the order is the same if all items have 2**22 times the tokens.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
         of_bins = np.bincount(bins, minlength=len(edges) + 1).astype(np.float64)
@@ -236,7 +236,7 @@ class Problem:
         )
 
     def first_group(self) -> Problem:
-        """The same items with the trait values of group 0 alone."""
+        """The same items with only the trait values of group 0."""
         kept = self.groups == 0
         if kept.all() and not self.dense.shape[1]:
             return self

@@ -1,22 +1,22 @@
-"""Schedules: where in the ranking of a score training is at each progress, and when each item is due.
+"""Schedules: the rank of a score at each point of progress, and when each item is due.
 
 Letters: M items, P pieces.
 
-Progress and rank run from 0 to 1, by token: rank r is the score that a share r of the tokens stays below. A schedule is
-a list of pieces, straight lines over progress; two pieces may cover the same ranks at other times (folds), and a flat
-piece stands for a stretch whose ranks come in random order.
+Progress and rank run from 0 to 1, by token: a share r of the tokens has scores below rank r. A schedule is a list of
+pieces, straight lines over progress. Pieces may cover the same ranks at different times (folds). A flat piece is a
+stretch whose ranks come in random order.
 
-Items are placed by the monotone coupling of ranks and the values of the schedule, so that every item gets a place,
-whatever is asked: the item at rank r is due when the schedule stands at its r-quantile. For the schedules of the papers
-that quantile is r itself. For others it is the nearest that can be had in mean square (the optimal transport between
-two distributions on a line). Where several pieces pass a rank, the items there take turns.
+A monotone coupling of ranks and schedule values gives every item a place, whatever the schedule: the item at rank r is
+due when the schedule stands at its r-quantile. For the schedules of the papers that quantile is r itself. For others it
+is the nearest in mean square (optimal transport between two distributions on a line). Where several pieces pass a rank,
+its items take turns.
 
 Guarantee: `rise`, `fold`, `zigzag`, `stair`, `saw` and `segment` give the orders of their papers for items of equal
 length. Equal scores come in random order. Items without a score are spread evenly over all of training.
 Cost: O(M log M).
 Source: Data Efficacy for Language Model Training (arXiv 2506.21545) for `fold`; Demystifying Data Organization for
 Enhanced LLM Training (arXiv 2605.30334) for `zigzag`, `segment`, `stair` and `saw`.
-Known weakness: an item that is long beside the training stays in one place, so the schedule stands still there.
+Known weakness: the schedule stands still during an item that is long compared with training.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Pieces = NDArray[np.float64]
-"""float64 (P, 4), a piece a row: progress where it begins and ends, rank there."""
+"""float64 (P, 4), one row a piece: progress at its beginning and end, rank at its beginning and end."""
 
 ATOM = 1e-12
-"""Measures of progress below it are rounding."""
+"""Smaller stretches of progress are rounding errors."""
 
 SHORT = 2.0**-20
-"""Length of an item without tokens, in mean items: so that such items, too, have places of their own."""
+"""Length of an item without tokens, in mean items, so that such items have places of their own."""
 
 
 def folded(folds: int, *, turning: bool = False) -> Pieces:
-    """All ranks `folds` times, each time every `folds`-th item. turning: every second time from the highest down."""
+    """All ranks `folds` times, every `folds`-th item each time. turning: every second time from the highest down."""
     at = np.arange(folds + 1) / folds
     down = (np.arange(folds) % 2 == 1) & turning
     return np.column_stack([at[:-1], at[1:], down, ~down]).astype(np.float64)
 
 
 def sections(sections: int, ratio: float, folds: int, *, turning: bool) -> Pieces:
-    """Rising ranks, but for stretches of `ratio` on each side of the borders of equal sections, which are folded."""
+    """Rising ranks, except around the borders of equal sections: there, `ratio` on each side is folded."""
     pieces: list[Pieces] = []
     at = 0.0
     for border in np.arange(1, sections) / sections:
@@ -61,8 +61,8 @@ def sections(sections: int, ratio: float, folds: int, *, turning: bool) -> Piece
 
 
 def segments(first: float, last: float, ends: str) -> Pieces:
-    """A share `first` of the lowest or highest, the rest, a share `last`; each in random order, at its mean rank. ends:
-    "low-high" and the like. If both ends are of one side, they share it at random."""
+    """A share `first` of the lowest or highest ranks, the rest, then a share `last`; each in random order, at its mean
+    rank. ends: "low-high" and the like. If both ends are on one side, they share it at random."""
     begins, closes = ends.split("-")
     sides = [(begins, first), (closes, last)]
     low, high = (sum(share for end, share in sides if end == side) for side in ("low", "high"))
@@ -79,12 +79,12 @@ def through(points: Sequence[tuple[float, float]]) -> Pieces:
 
 
 def reversed_ranks(pieces: Pieces) -> Pieces:
-    """The same for the opposite score."""
+    """The pieces for the opposite score."""
     return np.column_stack([pieces[:, :2], 1.0 - pieces[:, 2:]])
 
 
 def asked_rank(pieces: Pieces, progress: Floats) -> Floats:
-    """The rank that is asked for, float64 (n,), at each progress, float64 (n,)."""
+    """The asked rank at each progress, both float64 (n,)."""
     piece = np.clip(np.searchsorted(pieces[:, 0], progress, side="right") - 1, 0, len(pieces) - 1)
     begin, end, low, high = pieces[piece].T
     return low + (high - low) * np.clip((progress - begin) / np.maximum(end - begin, ATOM), 0.0, 1.0)
@@ -103,9 +103,9 @@ def due_times(
     """The progress at which each item is due, float64 (M,) in [begin, 1].
 
     scores: float64 (M,), NaN for none. sizes: (M,), the items' tokens. strength: the share of the items that follow the
-    schedule; the others are spread evenly. begin: progress before these items, already consumed. repeats: int (M,), how
-    often each item comes; by default once. The result then has the times of each item, one item after another: copies
-    that are due in the same stretch go to its pieces in turn, and those that are spread are far apart.
+    schedule; the others are spread evenly. begin: progress of the items already consumed. repeats: int (M,), how often
+    each item comes; by default once. The result then lists the times item by item. Copies that are due in the same
+    stretch go to its pieces in turn; copies off the schedule are far apart.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(scores))
@@ -133,7 +133,7 @@ def due_times(
 def _repeated(
     items: NDArray[np.int64], first: NDArray[np.int64], repeats: NDArray[np.integer]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(the places first[i], first[i] + 1, ... of each of the items; their numbers 0, 1, ...)."""
+    """(the indices first[i], first[i] + 1, ... of each item's repeats; the repeats' numbers 0, 1, ...)."""
     counts = repeats[items]
     number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(first[items], counts) + number, number
@@ -143,7 +143,7 @@ def token_ranks(
     scores: Floats, tokens: NDArray[np.generic], kept: Sequence[NDArray[np.integer]] = ()
 ) -> Floats:
     """The rank of each item by token, float64 (M,) in (0, 1), NaN without a score; equal scores have one rank. kept:
-    int (M,) each; ranks are among the items that are alike in all of them."""
+    int (M,) each; items are ranked among those that are alike in all of them."""
     known = np.flatnonzero(~np.isnan(scores))
     ranks = np.full(len(scores), np.nan)
     if not len(known):
@@ -193,8 +193,8 @@ def _coupled(pieces: Pieces, sizes: NDArray[np.generic], random: np.random.Gener
 
 
 def _stretches(pieces: Pieces) -> list[tuple[Floats, bool]]:
-    """By rising rank: (times of each piece in the stretch, float64 (B, 3): progress at its low and at its high end, and
-    its measure; whether the pieces are flat)."""
+    """The stretches by rising rank: (the times of each piece, float64 (B, 3): progress at its low end, at its high end,
+    and its measure; whether the pieces are flat)."""
     begin, end, first, last = pieces.T
     low, high, measure = np.minimum(first, last), np.maximum(first, last), end - begin
     flat = high - low <= ATOM
@@ -218,8 +218,8 @@ def _distinct(values: Floats) -> Floats:
 
 
 def _turns(share: Floats, sizes: NDArray[np.generic]) -> NDArray[np.int64]:
-    """A piece for each item, int64 (n,), in turns, so that each piece has its share of the tokens: 0, 1, 2, 0, 1, 2 for
-    equal ones."""
+    """A piece for each item, int64 (n,), in turns that give each piece its share of the tokens: 0, 1, 2, 0, 1, 2 for
+    equal shares."""
     if len(share) == 1:
         return np.zeros(len(sizes), np.int64)
     if np.ptp(share) <= ATOM and (sizes == sizes[0]).all():
@@ -231,7 +231,7 @@ def _turns(share: Floats, sizes: NDArray[np.generic]) -> NDArray[np.int64]:
 
 
 def _clipped(pieces: Pieces, begin: float) -> Pieces:
-    """The pieces from `begin` on."""
+    """The pieces from progress `begin` on."""
     left = pieces[pieces[:, 1] > begin + ATOM].copy()
     if not len(left):
         return pieces
@@ -241,14 +241,14 @@ def _clipped(pieces: Pieces, begin: float) -> Pieces:
 
 
 def _weights(sizes: NDArray[np.generic]) -> Floats:
-    """Lengths, float64 (n,): items without tokens are very short; if none has any, all are equally long."""
+    """Lengths, float64 (n,): items without tokens are very short; if no item has tokens, all are equally long."""
     weights = sizes.astype(np.float64)
     return np.maximum(weights, SHORT * weights.mean()) if weights.sum() > 0 else np.ones(len(sizes))
 
 
 def jumps(pieces: Pieces, begin: float, apart: float) -> Floats:
-    """Where the schedule jumps, float64 (K,), between the beginning and the end of what is left of it, as a share of
-    that; two jumps are `apart` or more. begin: progress before."""
+    """Where the schedule jumps, float64 (K,), as a share of the training left after progress `begin`, ends excluded.
+    Jumps are at least `apart` from each other."""
     at = pieces[1:, 0][np.abs(pieces[1:, 2] - pieces[:-1, 3]) > ATOM]
     kept = [0.0]
     for place in (at[at > begin] - begin) / (1.0 - begin) if begin < 1.0 else ():

@@ -1,30 +1,30 @@
-"""Copies spread: any strategy's order, with the copies of a document as far apart as possible.
+"""Spreads copies: any strategy's order, with the copies of a document as far apart as possible.
 
-Letters: M items, R of them left to order, r copies of one document among these.
+Letters: M items, R items left to order, r copies of one document among these.
 
-1. Documents are put into classes by r, and the strategy orders each class (the class without copies makes up for a
-   frozen prefix). A document with the phase u in [0, 1) in that order has its copies at the times (i + u) / r, for i =
-   0..r-1: R / r apart, the largest distance possible for all documents at once. Each class always keeps its own mix.
-2. The order by time is cut into cells. The strategy orders each cell anew after the totals so far, since the classes
-   were ordered apart. If R / r is less than MIN_DISTANCE cells, a document keeps its times.
+1. Documents are classed by r, and the strategy orders each class (the class without copies makes up for a frozen
+   prefix). A document at phase u in [0, 1) of that order has its copies at the times (i + u) / r, i = 0..r-1: R / r
+   apart, the largest distance possible for all documents at once. Each class keeps its own mix.
+2. The order by time is cut into cells. The strategy reorders each cell from the totals so far, since the classes were
+   ordered separately. If R / r is less than MIN_DISTANCE cells, a document keeps its times.
 
 Items that hold several texts, such as packed sequences, bring their own times and the room around these (`Times`). Each
-item is dealt to a cell in its room, items without copies to any cell, such that every prefix of cells has its part of
-the path to the whole's mix. Each cell then has the mix, and is ordered by its own.
+item is dealt to a cell in its room, or to any cell if it has no copies. Every prefix of cells then has its part of the
+path to the whole's mix. Each cell then has the mix, and is ordered by its own.
 
-Along a schedule of a score, copies are due together. They are spread so inside each window, and nowhere else.
+Along a schedule of a score, copies are due together. They are then spread inside each window only.
 
-If a document has frozen copies, its first other copy comes about half a turn after the last frozen one. A strategy that
-ignores traits gains nothing from cells: all documents keep their times, and the last copies stand about a quarter of a
-turn or more before the frozen ones come again in the next epoch.
-Guarantee: copies stand R / r places apart, less two cells at most, so at least about half of it; copies that keep their
-times stand R / r apart within rounding. Linear in M for any number of copies.
-Cost: two runs of the strategy over the items. Source: duplicate separation of Don't Shuffle, Optimize, which uses as
-many subsets as the most copied document has copies, with unique documents in each; the times are those of its 2-way
-jittered shuffle.
-Known weakness: sequences hold a little fewer topics, and markedly fewer if much of the corpus keeps its times: see
-docs/decisions/spreading-copies.md. Distances are even in items, in tokens nearly so. Copies at even times cannot follow
-targets that move.
+If a document has frozen copies, its next copy comes about half the even distance after the last of them. A strategy
+that ignores traits gains nothing from cells: all documents keep their times, and their last copies come at least about
+a quarter of it before the frozen ones of the next epoch.
+Guarantee: copies stand at least R / r places less two cells apart, about half of R / r at worst. Copies that keep their
+times stand R / r apart within rounding. Time is linear in M for any number of copies.
+Cost: two runs of the strategy over the items. Source: duplicate separation of Don't Shuffle, Optimize, which makes as
+many subsets as the most copied document has copies, each of unique documents; the times are those of its 2-way jittered
+shuffle.
+Known weakness: sequences hold slightly fewer topics, and markedly fewer if much of the corpus keeps its times
+(docs/decisions/spreading-copies.md). Distances are even in items, and nearly even in tokens. Copies at even times
+cannot follow targets that move.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
 CELL, MIN_CELL, MAX_CELLS = 2048, 128, 128
-"""CELL: items a cell has without copies (about). MIN_CELL: its least size, for copies MIN_DISTANCE cells apart or a mix
-that moves. MAX_CELLS: never more cells than this, even if they then exceed CELL. Larger cells give the strategy more
-choice, but more copies keep their times, which limits it."""
+"""CELL: about how many items a cell has without copies. MIN_CELL: its least size, for copies MIN_DISTANCE cells apart
+or a mix that moves. MAX_CELLS: most cells, even if they then exceed CELL. Larger cells give the strategy more choice,
+but more copies keep their times, which limits it."""
 
 SERVED_COPIES = 0.95
 """Share of the copies that cells shrink for."""
@@ -59,29 +59,29 @@ CELLS_OF_MOVING_MIX = 16
 """Fewest cells if the mix has to move: after a frozen prefix or with targets."""
 
 MIN_DISTANCE = 4
-"""Copies nearer than this many cells keep their times: more keep distances more even, and leave the strategy fewer
+"""Copies nearer than this many cells keep their times. With more, distances are more even, and the strategy has fewer
 items to choose from."""
 
 OWN_MIX_SHARE = 0.01
 """Share of their own mix in the targets of documents without copies."""
 
 ROUNDS = 8
-"""Rounds of moving items between cells: more bring cells nearer to the mix. Mixture corpus, everything twice, 8192
+"""Rounds of moving items between cells; more bring cells nearer to the mix. Mixture corpus, everything twice, 8192
 tokens, 4, 8 and 16 rounds: mean prefix L2 20,400, 19,400 and 19,000 tokens, worst window of 256 sequences 0.74, 0.70
 and 0.70 points off."""
 
 RARE = 32
-"""Numbers of copies that fewer documents than this have share one order of phases."""
+"""Classes with fewer documents than this share one order of phases."""
 
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Times given to items that hold several texts: packed sequences have them in place of `copies`.
+    """Times of items that hold several texts, such as packed sequences; they replace `copies`.
 
-    times: float64 (M,), in [0, 1), of items that are not frozen; NaN for items that may stand anywhere. copies: int64
-    (M,), the copies of an item's most copied text, 1 without any. cells: how many; 0: as many as `copies` need. exact:
-    every item keeps its time. room: float64 (M, 2), the earliest and the latest time of each item, for items of about
-    one length: an item goes to a cell between them, or keeps its time if none is. Without room, items with times stay
+    times: float64 (M,), in [0, 1), of items that are not frozen; NaN for items that may go anywhere. copies: int64
+    (M,), the copies of an item's most copied text, 1 if it has none. cells: their number; 0: as many as `copies` need.
+    exact: every item keeps its time. room: float64 (M, 2), the earliest and the latest time of each item, for items of
+    about one length. An item goes to a cell between them, or keeps its time if there is none. Without room, items stay
     in the cells of their times.
     """
 
@@ -102,8 +102,8 @@ def spread_order(
 ) -> Order:
     """Permutation of the M items, int64 (M,), in which copies stand far apart.
 
-    copies: int (M,), equal for items that are copies of each other, such as the document of each record or a group of
-        near duplicates; or the items' times. counts, groups, options: as in `core.order.order`, `frozen` included.
+    copies: int (M,), equal for items that are copies of each other, such as a record's document or group of near
+        duplicates; or the items' times. counts, groups, options: as in `core.order.order`, `frozen` included.
 
     The same arguments give the same bytes. Without any copy the result is that of `order`.
 
@@ -115,8 +115,8 @@ def spread_order(
 
 
 class Spread(NamedTuple):
-    """order int64 (R,): the rest's; kept bool (M,), by item: whether it keeps its time; cells: how many; mixed int64
-    (cells + 1,): the cells' bounds in the order if each has the mix, else None."""
+    """order: int64 (R,), the rest in order. kept: bool (M,), by item: whether it keeps its time. cells: their number.
+    mixed: int64 (cells + 1,), the cells' bounds in the order if each has the mix, else None."""
 
     order: Order
     kept: NDArray[np.bool_]
@@ -171,11 +171,11 @@ def spread_along(
     *,
     consumed: NDArray[np.int64],
 ) -> Order:
-    """Order of items along the schedule of a strategy that follows a score, int64 (sum of repeats,).
+    """Order of items along the schedule of `strategy`, which follows a score; int64 (sum of repeats,).
 
-    Copies have equal scores, so they are spread inside windows of the schedule, never across it, and copies that were
-    consumed before count for nothing. copies: as in `spread_order`. repeats: int64 (M,), how often each item comes;
-    also these are copies. consumed: int64, the items that came before, as often as they did.
+    Copies have equal scores, so they are spread inside windows of the schedule, never across it; consumed copies are
+    ignored. copies: as in `spread_order`. repeats: int64 (M,), how often each item comes; repeats are copies too.
+    consumed: int64, the items that came before, repeated as often as they came.
     """
     assert isinstance(strategy, Curriculum)
     left = np.flatnonzero(repeats)
@@ -212,8 +212,9 @@ def spread_along(
 def _times_inside(
     given: Times, problem: Problem, inside: Strategy, items: NDArray[np.int64], windows: int, seed: int
 ) -> Times:
-    """Times of the items of one window, of `windows` in all. An item whose time is t in all of training was laid out at
-    t * windows modulo 1 of its window. One that comes several times comes in each part of the window at that place."""
+    """Times of the items of one window; there are `windows` in all. An item at time t in all of training was laid out
+    at t * windows modulo 1 of its window. An item that comes several times comes at that place of each part of the
+    window."""
     distinct, number, times = np.unique(items, return_inverse=True, return_counts=True)
     phases = given.times[distinct] * windows % 1.0
     free = np.flatnonzero(np.isnan(phases))
@@ -227,7 +228,7 @@ def _times_inside(
 
 
 def _times_given(task: OrderTask, copies: ArrayLike | Times) -> Times:
-    """`copies` if they are times, else the times of the copies."""
+    """`copies` if they are times already, else the times of the copies."""
     if isinstance(copies, Times):
         return copies
     whole_numbers("copies", copies, task.problem.items, least=None)
@@ -236,7 +237,7 @@ def _times_given(task: OrderTask, copies: ArrayLike | Times) -> Times:
 
 
 def _times_of_copies(task: OrderTask, group: NDArray[np.int64]) -> Times:
-    """Times of items that are copies of others. group: int64 (M,), 0..n-1."""
+    """Times of items that are copies of others. group: int64 (M,), 0..n-1, equal for copies."""
     times, copies = np.full(task.problem.items, np.nan), np.ones(task.problem.items, np.int64)
     if task.rest.size:
         rest_group = group[task.rest]
@@ -257,8 +258,8 @@ def cell_number(
     smallest: int = MIN_CELL,
     apart: int = MIN_DISTANCE,
 ) -> int:
-    """How many cells, each of `smallest` items or more. copies: int64, by item: its document's. moving: the mix has to
-    move. apart: cells between copies, if there is room."""
+    """The number of cells, each of `smallest` items or more. copies: int64, by item: how often its document occurs.
+    moving: the mix has to move. apart: cells between copies, if there is room."""
     repeated = np.sort(copies[copies > 1])
     wanted = apart * repeated[int(SERVED_COPIES * (len(repeated) - 1))] if len(repeated) else 1
     wanted, fewest, most = (
@@ -270,21 +271,22 @@ def cell_number(
 
 
 def keep_times(items: int, copies: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
-    """Whether an item has so many copies that it keeps its time, bool, by item. copies: int64, by item: its
-    document's."""
+    """Whether an item has so many copies that it keeps its time, bool, by item. copies: int64, by item: how often its
+    document occurs."""
     return (copies > 1) & (items < MIN_DISTANCE * copies * (items // cells))
 
 
 def _phases(task: OrderTask, group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The earliest and the latest phase by group, float64 (n, 2) in [0, 1]: 0 and 1, unless a copy was consumed less
-    than half a turn before the rest, or comes again in the next epoch less than a quarter of a turn after it."""
+    """The earliest and the latest phase by group, float64 (n, 2) in [0, 1]: 0 and 1, except for copies near frozen
+    ones: less than half the even distance after them, or less than a quarter of it before they come again in the next
+    epoch."""
     left, consumed = np.bincount(group[task.rest], minlength=group.max() + 1), len(task.frozen)
     first, last = np.full(len(left), np.inf), np.full(len(left), -np.inf)
     np.minimum.at(first, group[task.frozen], np.arange(consumed))
     np.maximum.at(last, group[task.frozen], np.arange(consumed))
     turns = left / len(task.rest)
     earliest = np.clip(0.5 - (consumed - last) * turns, 0.0, 0.5)
-    # Only for strategies that ignore traits: with both bounds the end would stray further from the mix.
+    # Only for strategies that ignore traits; for others both bounds would take the end further from the mix.
     before_next = (
         np.clip(0.25 - first * turns, 0.0, 0.25) if not task.strategy.sees_traits else np.zeros(len(left))
     )
@@ -308,7 +310,7 @@ def _even_times(
     for copies in np.unique(kind):
         of_kind = np.flatnonzero(kind == copies)
         ranked = strategy.permute(alone(problem, items[first[of_kind]]))
-        # One offset a class, lest documents of all classes meet at the same times.
+        # Each class has its own offset, so that documents of all classes do not meet at the same times.
         phase[of_kind[ranked]] = (np.arange(len(of_kind)) + random.random()) / len(of_kind)
     earliest, latest = phases[documents].T
     phase = earliest + (latest - earliest) * phase
@@ -317,7 +319,7 @@ def _even_times(
 
 
 def _ranked_times(problem: Problem, strategy: Strategy, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Even times of the items without a time, in the strategy's order; float64 (n,) in [0, 1)."""
+    """Even times of the items that have no time, in the strategy's order; float64 (n,) in [0, 1)."""
     items = np.flatnonzero(np.isnan(times))
     ranked = np.empty(len(items))
     ranked[strategy.permute(_beside(problem, items))] = (np.arange(len(items)) + 0.5) / len(items)
@@ -327,10 +329,11 @@ def _ranked_times(problem: Problem, strategy: Strategy, times: NDArray[np.float6
 def _dealt_times(
     problem: Problem, times: NDArray[np.float64], ranges: NDArray[np.int64], cells: int
 ) -> NDArray[np.float64]:
-    """Times of all items, float64 (n,) in [0, 1), such that every cell has its part of the path to the whole's mix.
+    """Times of all items, float64 (n,) in [0, 1), that give every cell its part of the path to the whole's mix.
 
-    ranges: int64 (n, 2), the first cell that an item may be in, and the one after the last; an empty range keeps the
-    time. Items with a time begin in its cell, the others are dealt to what cells lack; then items move between cells.
+    ranges: int64 (n, 2), the first cell that an item may be in, and the cell after the last; with an empty range it
+    keeps its time. Items with a time begin in its cell, and the others are dealt to cells that lack them; then items
+    move between cells.
     """
     from dagster_divorder.core.kernels.order_cells import move_to_mix
     from dagster_divorder.core.kernels.order_items import deal_to_segments
@@ -374,15 +377,15 @@ def _dealt_times(
 
 
 def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
-    """The problem of ordering `items` while all others are placed evenly beside them.
+    """The problem of ordering `items` while all others are placed evenly among them.
 
     Let d be the deviation of the placed totals from the whole's mix, U the items' own sums and s = sum(U), by group.
-    Their target is (U + d) / s: it makes up for d, and leaves the others their own mix. The placed totals count in
-    proportion to the items' share of everything left.
+    Their target is (U + d) / s: it makes up for d and leaves the others their own mix. The placed totals count by the
+    items' share of everything left.
     """
     part = problem.part(items)
     own, placed, whole = part.totals(), problem.placed, problem.whole
-    groups = np.append(problem.groups, [0, 0])  # items and norms go by the tokens of group 0
+    groups = np.append(problem.groups, [0, 0])  # items and norms are counted by tokens of group 0
 
     def vector(totals: Totals) -> NDArray[np.float64]:
         return np.append(totals.values, [totals.items, totals.norms])
@@ -418,8 +421,8 @@ def _beside(problem: Problem, items: NDArray[np.int64]) -> Problem:
 class Spacing:
     """Distances between successive copies of a document, from one beginning to the next.
 
-    copies: items that repeat an earlier one. smallest, median: of the distances in items; None without copies.
-    smallest_share: the smallest distance in units of the even one, M / r for a document with r copies.
+    copies: items that repeat an earlier one. smallest, median: distances in items; None without copies.
+    smallest_share: the smallest distance over the even one, which is M / r for a document with r copies.
     smallest_tokens, median_tokens: the same in tokens; None without tokens.
     """
 
@@ -432,10 +435,10 @@ class Spacing:
 
 
 def spacing(order: ArrayLike, copies: ArrayLike, tokens: ArrayLike | None = None) -> Spacing:
-    """The distances of copies in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
+    """Distances of copies in an order, int (M,). copies, tokens: int (M,), by item, as in `spread_order`."""
     items = np.asarray(order, np.int64)
     values = whole_numbers("copies", copies, len(items), least=None)
-    # Only repeated values are kept, mostly few, so that one array of all is sorted.
+    # Only the values that repeat are kept, usually few, so that a single array of all is sorted.
     ordered = np.sort(values)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not repeated.size:

@@ -28,9 +28,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def check_follows_targets(name: str, strategy: str) -> None:
-    """Raises:
-    InputError: the strategy, given by the argument `name`, does not follow targets.
-    """
+    """InputError if the strategy, given by the argument `name`, does not follow targets."""
     following = [known.name for known in STRATEGIES.values() if known.follows_targets]
     if strategy not in following:
         raise InputError(

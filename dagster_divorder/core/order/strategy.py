@@ -14,7 +14,7 @@ from dagster_divorder.errors import InputError
 
 
 class StrategyOptions(BaseModel):
-    """Base of the options that strategies declare, and the options of a strategy without any."""
+    """Base of the options that strategies declare; itself the options of a strategy that has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,10 +27,9 @@ class Strategy:
     """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
 
     takes_coordinates: it uses dense coordinates. balances_norms: its problem has one more group, the norms of whole
-    rows (`Problem.with_norms`). follows_targets: it follows a mix that moves. follows_score: it needs
-    `Problem.scores`. sees_traits: its order depends on the
-    items' traits. reads: which of "sequence_length" and "batch" its order depends on. version: rises when the same
-    problem gets another order. options: the values that `with_options` sets.
+    rows (`Problem.with_norms`). follows_targets: it follows a mix that moves. follows_score: it needs `Problem.scores`.
+    sees_traits: its order depends on the items' traits. reads: which of "sequence_length" and "batch" its order depends
+    on. version: rises when the same problem gets another order. options: the values that `with_options` sets.
     """
 
     name: str
@@ -50,14 +49,14 @@ class Strategy:
         return self.function(problem, **self.options)
 
     def option_names(self, given: Mapping[str, Any]) -> list[str]:
-        """Names of its options if it is given these values."""
+        """Names of the options that it takes, given these values."""
         return list(self.Options.model_fields)
 
     def with_options(self, **given: Any) -> Strategy:
         """The strategy with these options, the others at their defaults.
 
         Raises:
-            InputError: it has no such option, or the value cannot be used.
+            InputError: it has no such option, or a value cannot be used.
         """
         names = self.option_names(given)
         for unknown in given.keys() - set(names):
@@ -71,8 +70,8 @@ class Strategy:
 
 @dataclass(frozen=True, kw_only=True)
 class Nesting(Strategy):
-    """A strategy that calls another one, which its option `inner` names. It takes that one's options too, and depends
-    on all that that one depends on."""
+    """A strategy that calls another one, named by its option `inner`. It takes the other's options too, and depends on
+    all that the other depends on."""
 
     others: Mapping[str, Strategy]
     """The possible inner strategies, by name."""
@@ -103,9 +102,8 @@ class Nesting(Strategy):
 
 
 def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
-    """Raises:
-    InputError: a value cannot be used; the message names it and what is expected.
-    """
+    """The options of a model. InputError if a value cannot be used; the message names the value and what is
+    expected."""
     try:
         return model(**given)
     except ValidationError as error:
@@ -115,7 +113,7 @@ def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` with the nearest of `known`, or nothing."""
+    """`; did you mean 'x'?` with the nearest of `known`, or an empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -124,7 +122,7 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
     """`value`, if it is one of `known`.
 
     Raises:
-        InputError: it is not; the message names the nearest.
+        InputError: it is not; the message names the nearest one.
     """
     if value not in (names := list(known)):
         raise InputError(f"{name} is {value!r}; expected one of {', '.join(names)}{nearest(value, names)}")

@@ -1,4 +1,5 @@
-"""Tables of targets as people write them: by trait, `progress` and the shares of values at each point of progress."""
+"""Tables of targets as people write them: for each trait, `progress` and the shares of values at each point of
+progress."""
 
 from __future__ import annotations
 
@@ -10,13 +11,11 @@ from dagster_divorder.errors import InputError
 Tables = Mapping[str, Mapping[str, Sequence[float]]]
 
 MIN_STEP = 1e-9
-"""Least progress between two points of a table, for finite slopes: a thousand tokens of a trillion."""
+"""Least progress between two points of a table, so that slopes stay finite: a thousand tokens of a trillion."""
 
 
 def check_tables(tables: Tables, traits: Collection[str]) -> None:
-    """Raises:
-    InputError: a table names no trait, has no progress that rises from 0 to 1, or has too few or many shares.
-    """
+    """InputError if a table names no trait, has no progress that rises from 0 to 1, or has too few or many shares."""
     for trait, table in tables.items():
         if trait not in traits:
             raise InputError(f"targets names {trait!r}, which is not one of traits: {sorted(traits)}")

@@ -2,16 +2,17 @@
 
 Letters: M items, J trait values, G groups, P rows of the table or segments of the path, W totals of the whole.
 
-A table of targets gives shares sigma_j at points of progress p, the share of group 0's tokens consumed. Shares are
+A table of targets gives shares sigma_j at points of progress p, the consumed share of group 0's tokens. Shares are
 linear in between, so the wanted totals X_j(p) = W_g integral of sigma_j are piecewise quadratic and have a closed form.
 All items are consumed in the end, so X_j(1) must be the whole's total W_j. The table is scaled to it: sigma'_ij = a_i
 b_j sigma_ij with rows that still sum to 1 in each group (iterative proportional fitting, which keeps odds ratios).
 
-If a frozen prefix has too much of a value, its total T_j stays until the mix has caught up, and the others share the
+If a frozen prefix has too much of a value, its total T_j stays until the mix has caught up, and the other values share
+the
 rest: Y_j = max(T_j, X_j(theta)) in each group, with theta such that the Y_j sum to the tokens consumed. No total falls,
-and all meet X as soon as the items can.
+and all meet X as soon as the items allow.
 
-Source: Deming and Stephan 1940 for the fitting. Known weakness: groups are fitted apart, so a table may ask for
+Source: Deming and Stephan 1940 for the fitting. Known weakness: groups are fitted separately, so a table may ask for
 clusters and lengths that no items combine; the order then follows as closely as it can.
 """
 
@@ -31,18 +32,16 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 SEGMENTS = 64
-"""Straight pieces of the way back from a frozen prefix, and the most segments that items are dealt to."""
+"""Straight pieces of the way back from a frozen prefix; also the most segments that items are dealt to."""
 
-# Shares of a group must sum to 1 within SUM_TOLERANCE; the fit ends at FIT_TOLERANCE or after FIT_ROUNDS.
+# Shares of a group must sum to 1 within SUM_TOLERANCE. The fit ends at FIT_TOLERANCE or after FIT_ROUNDS.
 SUM_TOLERANCE = 1e-6
 FIT_TOLERANCE = 1e-9
 FIT_ROUNDS = 10_000
 
 
 def check_targets(targets: Targets, groups: NDArray[np.int32]) -> None:
-    """Raises:
-    InputError: progress does not rise from 0 to 1, or shares are negative or sum to something else than 1.
-    """
+    """InputError if progress does not rise from 0 to 1, or shares are negative or do not sum to 1."""
     progress, shares = np.asarray(targets.progress), np.asarray(targets.shares)
     if progress.ndim != 1 or len(progress) < 2 or shares.shape != (len(progress), len(groups)):
         raise InputError(
@@ -69,7 +68,8 @@ def check_targets(targets: Targets, groups: NDArray[np.int32]) -> None:
 
 
 def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -> Floats:
-    """The table scaled to the totals, float64 (P, J): its integral over progress is each value's share of its group.
+    """Shares of the table, scaled to the totals, float64 (P, J): the integral over progress is each value's share of
+    its group.
 
     totals: float64 (J,), of the whole. A group without tokens keeps its shares.
 
@@ -97,7 +97,7 @@ def fitted_shares(targets: Targets, groups: NDArray[np.int32], totals: Floats) -
         if (empty := np.flatnonzero(shares.sum(axis=1) == 0)).size:
             raise InputError(
                 f"at progress {progress[empty[0]]} the targets of group {group} ask only for trait values without "
-                "tokens; expected some that there is something to place of"
+                "tokens; expected at least one value that has tokens"
             )
         error = np.inf
         for _ in range(FIT_ROUNDS):
@@ -136,13 +136,13 @@ def straight_path(problem: Problem) -> Path:
 
 
 def target_path(problem: Problem) -> Path:
-    """Along `problem.targets` if there are any (and any tokens), else straight."""
+    """The path along `problem.targets` if there are any (and any tokens), else straight."""
     from dagster_divorder.core.kernels.order_greedy import Path
 
     totals = _group_totals(problem.whole.values, problem)
     if problem.targets is None or not totals[0] > 0:
         return straight_path(problem)
-    # Kernels compile once more for arrays in column order.
+    # Arrays in column order would make kernels compile again.
     shares = np.ascontiguousarray(fitted_shares(problem.targets, problem.groups, problem.whole.values))
     progress = np.asarray(problem.targets.progress, np.float64)
     widths = np.diff(progress)[:, np.newaxis]
@@ -160,8 +160,8 @@ def target_path(problem: Problem) -> Path:
 
 
 def reached_at(path: Path, groups: NDArray[np.int32], tokens: Floats) -> Floats:
-    """X, float64 (n, J): the wanted totals after `tokens`, float64 (n,), of group 0, if every group keeps its pace."""
-    segment: Any = 0  # a straight path has no other
+    """X, float64 (n, J): the wanted totals after `tokens` of group 0, float64 (n,), if every group keeps its pace."""
+    segment: Any = 0  # a straight path has only this one
     if len(path.at) > 1:
         segment = np.maximum(np.searchsorted(path.at, tokens, side="right") - 1, 0)
     x = (tokens - path.at[segment])[:, np.newaxis]
@@ -170,7 +170,7 @@ def reached_at(path: Path, groups: NDArray[np.int32], tokens: Floats) -> Floats:
 
 
 def path_back(problem: Problem) -> Path:
-    """From `problem.placed` to the end, straight between SEGMENTS + 1 points: the module's Y."""
+    """From `problem.placed` to the end, straight between SEGMENTS + 1 points: Y in the module's docstring."""
     from dagster_divorder.core.kernels.order_greedy import Path, where_sums_are
 
     groups = problem.groups

@@ -1,5 +1,5 @@
-"""`order.targets`, a mix that moves: turns a trait's table in the settings into shares for every group of the items,
-and reports how an order follows them."""
+"""`order.targets`, a mix that moves: turns the settings' table of a trait into shares for every group of the items, and
+reports how an order follows them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.errors import InputError
 
 UNMET = 0.01
-"""A run warns if the achievable share differs from the asked one by more than this."""
+"""A run warns if the achievable share differs from the asked share by more than this."""
 
 
 def document_targets(tables: Tables, traits: Traits, names: Sequence[str], items: Items) -> Targets | None:
-    """Targets for `core.order.items.document_items`, whose groups are the traits in tokens, the same in documents,
-    coarse lengths, and with `within` below 1 the traits in roots of tokens; None without a table. All groups of a trait
-    move alike.
+    """Targets for `core.order.items.document_items`; None without a table. Its groups are the traits in tokens, the
+    traits in documents, coarse lengths, and, with `within` below 1, the traits in square roots of tokens. All groups of
+    a trait move alike.
 
     Raises:
-        InputError: a table names a value that its trait lacks, its numbers are no shares, or its progress does not rise
-            from 0 to 1.
+        InputError: a table names a value that its trait lacks, its numbers are not shares, or its progress does not
+            rise from 0 to 1.
     """
     group_traits = [*names, *names, None, *names][: len(items.weights)]
     return _targets(tables, traits, group_traits, items) if tables else None
 
 
 def sequence_targets(tables: Tables, traits: Traits, names: Sequence[str], items: Items) -> Targets | None:
-    """Targets for sequences, whose groups are the traits in tokens that shares are of, and then in all where these are
-    others; None without a table. Raises as above."""
+    """Targets for sequences; None without a table. Groups are the traits in the tokens that shares count, then, if
+    these are others, in all tokens. Raises as above."""
     group_traits = [*names, *names][: len(items.weights)]
     return _targets(tables, traits, group_traits, items) if tables else None
 
@@ -57,12 +57,12 @@ def followed(
     epochs: Sequence[tuple[np.ndarray, np.ndarray]],
     batch_tokens: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(figures, curves) of how an order follows its targets, by trait; ready for JSON.
+    """(figures, curves) that say how an order follows its targets, by trait; ready for JSON.
 
-    epochs: of each, the documents (n,) in order and their tokens there (n,).
+    epochs: for each, the documents (n,) in order and their tokens there (n,).
     figures: `values`, the names in the table; `batch` and `hundredth`, see `core.measure.Tracking.to_dict`; `unmet`, by
-    value: the point where asked and achievable shares differ most, see `warnings_of`.
-    curves, by hundredth: `asked` and `achievable`, a list a hundredth, and `achieved`, one of these an epoch.
+    value: the point where asked and achievable shares differ most.
+    curves, by hundredth: `asked` and `achievable`, a list for each; and `achieved`, the same for each epoch.
     """
     figures, curves = {}, {}
     for trait, targets in trait_targets(tables, traits).items():
@@ -81,7 +81,7 @@ def followed(
 
 
 def _unmet(asked: np.ndarray, achievable: np.ndarray) -> dict[str, float]:
-    """The progress and both shares where they differ most, and the mean of each; all 0 without tokens."""
+    """The progress and both shares where they differ most, and the mean of each; all 0 if there are no tokens."""
     if not len(asked):
         return dict.fromkeys(("progress", "asked", "achievable", "mean_asked", "mean_achievable"), 0.0)
     at = int(np.abs(asked - achievable).argmax())
@@ -95,13 +95,13 @@ def _unmet(asked: np.ndarray, achievable: np.ndarray) -> dict[str, float]:
 
 
 def warnings_of(figures: Mapping[str, Any]) -> list[str]:
-    """A sentence for every value whose asked and achievable shares differ by more than a point.
+    """A sentence for every value whose asked and achievable shares differ by more than a percentage point.
 
     figures: by trait, as `followed` gives them.
     """
     return [
         f"order.targets.{trait} asks for {gap['asked']:.1%} of {value!r} after {gap['progress']:.1%} of the tokens, "
-        f"and {gap['achievable']:.1%} is achievable there. {_why(gap)}"
+        f"but {gap['achievable']:.1%} is achievable there. {_why(gap)}"
         for trait, figure in figures.items()
         for value, gap in zip(figure["values"], figure["unmet"], strict=True)
         if abs(gap["asked"] - gap["achievable"]) > UNMET
@@ -110,11 +110,10 @@ def warnings_of(figures: Mapping[str, Any]) -> list[str]:
 
 def _why(gap: Mapping[str, float]) -> str:
     if abs(gap["mean_asked"] - gap["mean_achievable"]) <= UNMET:
-        return "Its shares make room for other values: ask for as much of each, on average, as it has of the corpus"
+        return "Other values need the room: for each value, ask on average for its share of the corpus"
     return (
-        f"Every token is placed once, so its shares average what it has of the corpus, {gap['mean_achievable']:.1%}, "
-        f"and those asked for average {gap['mean_asked']:.1%}: ask for shares that do, or give the input more or less "
-        "of it"
+        f"Every token is placed once, so its shares average its share of the corpus, {gap['mean_achievable']:.1%}, and "
+        f"the asked shares average {gap['mean_asked']:.1%}: ask for shares that average the first, or change the input"
     )
 
 
@@ -150,7 +149,7 @@ def _shares(
 def _factors(
     trait: str, table: Mapping[str, Sequence[float]], names: Sequence[str], own: np.ndarray
 ) -> np.ndarray:
-    """The asked share over the own share of each value, float64 (P, J), at the table's points of progress.
+    """The asked share of each value over its own share, float64 (P, J), at the table's points of progress.
 
     Values that the table does not name share the rest as in the corpus.
     """

@@ -7,7 +7,7 @@ Letters: N records, J trait values. Codes are int32 (N,) in [0, J).
 Guarantee: codes depend on the column's values alone, not on the order or the chunking of the records.
 Cost: numbers O(N log N) for the edges (one sort), O(N log J) for the codes; categories O(N).
 Source: the length histogram of Don't Shuffle, Optimize (quantile bins over documents, not over tokens).
-Known weakness: appended data moves categories' ranks and so their codes; bins stay while `edges` are pinned.
+Known weakness: appended data changes the ranks of categories, and so their codes; bins stay while `edges` are pinned.
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 Edges = NDArray[np.float64]
 
 MAX_CATEGORIES = 1000
-"""A column with more distinct whole numbers is no category."""
+"""A column with more distinct whole numbers is not a category."""
 _MAX_WHOLE = 1 << 53
-"""Below it float64 represents every whole number."""
+"""Below this float64 represents every whole number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Traits of N records in input order: `tokens` int64 (N,); `codes[trait]` int32 (N,) in [0, len(names[trait]));
-    `trained` int64 (N,), the tokens that are trained on, where shares are of these; None where they are of all."""
+    `trained` int64 (N,), the tokens that are trained on, if shares count only these; None if shares count all."""
 
     tokens: NDArray[np.int64]
     codes: dict[str, NDArray[np.int32]]
@@ -44,7 +44,7 @@ class Traits:
 
     @property
     def counted(self) -> NDArray[np.int64]:
-        """The tokens that shares are of, int64 (N,)."""
+        """The tokens that shares count, int64 (N,)."""
         return self.tokens if self.trained is None else self.trained
 
     def sizes(self) -> dict[str, int]:
@@ -69,7 +69,7 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class ManyCodes:
-    """Several values a record: record i has codes[indptr[i]:indptr[i + 1]], one at least.
+    """Several values a record: record i has codes[indptr[i]:indptr[i + 1]], at least one.
 
     indptr: int64 (N + 1,). codes: int32 (nnz,) in [0, J). names: J readable names, by code.
     """
@@ -79,7 +79,7 @@ class ManyCodes:
     names: tuple[str, ...]
 
     def shared(self, amounts: NDArray[Any]) -> NDArray[Any]:
-        """Splits each record's amount, int (N,), among its values, int (nnz,): whole numbers that differ by at most 1
+        """Splits each record's amount, int (N,), among its values, int (nnz,). Parts are whole, differ by at most 1,
         and sum to the amount."""
         widths = np.diff(self.indptr)
         nth = np.arange(self.indptr[-1]) - self.indptr[:-1].repeat(widths)
@@ -91,7 +91,7 @@ def quantile_edges(values: ArrayLike, bins: int) -> Edges:
     """Inner edges, float64 (<= bins - 1,) and strictly rising, that cut (N,) numbers into equally full bins.
 
     Edge b is the value at rank b N / bins, so if no value repeats, the bins' sizes differ by at most 1. Equal edges
-    become one and an edge at the minimum goes, so no bin is empty. NaN is left out.
+    become one, and an edge at the minimum is dropped, so no bin is empty. NaN is ignored.
     """
     if bins < 1:
         raise InputError(f"bins is {bins}; expected 1 or more")
@@ -104,7 +104,7 @@ def quantile_edges(values: ArrayLike, bins: int) -> Edges:
 
 
 def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
-    """Bin of each number, int32 (N,): b where edges[b-1] <= value < edges[b]; NaN's is len(edges) + 1."""
+    """Bin of each number, int32 (N,): b where edges[b-1] <= value < edges[b]; NaN has len(edges) + 1."""
     numbers, cuts = np.asarray(values, np.float64), np.asarray(edges, np.float64)
     codes = np.searchsorted(cuts, numbers, side="right").astype(np.int32)
     codes[np.isnan(numbers)] = len(cuts) + 1
@@ -114,8 +114,8 @@ def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
 def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values: int = 1000) -> Codes:
     """Codes of a column of text, booleans or other plain values (Arrow, pandas or NumPy, (N,)).
 
-    Names come by falling frequency, equally frequent ones by name (bytewise). Of more than `max_values` distinct values
-    the max_values - 1 most frequent keep their names and the others share "(other)"; nulls are "(missing)". Both come
+    Names are sorted by falling frequency, equally frequent ones bytewise. With more than `max_values` distinct values,
+    the max_values - 1 most frequent keep their names and the others share "(other)". Nulls are "(missing)". Both come
     last.
     """
     import pyarrow as pa
@@ -124,7 +124,7 @@ def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values:
     if max_values < 1:
         raise InputError(f"max_values is {max_values}; expected 1 or more")
     column = _plain(values)
-    # large_string stays: a chunk of it may be too big for the 32-bit offsets of string.
+    # large_string stays: a chunk may be too big for the 32-bit offsets of string.
     text = column if pa.types.is_large_string(column.type) else column.cast(pa.string())
     parts = text.dictionary_encode().unify_dictionaries().chunks
     distinct = parts[0].dictionary if parts else pa.array([], pa.string())
@@ -171,7 +171,7 @@ def column_codes(
     `Codes.edges`, used instead of this column's own. name: the column's name in messages.
 
     Raises:
-        InputError: the column holds lists, structs, dates or another type, or edges are given for text.
+        InputError: the column is not of numbers, text or booleans, or edges are given for text.
     """
     import pyarrow.types as types
 
@@ -193,7 +193,8 @@ def column_codes(
 
 
 def as_category(column: "pa.ChunkedArray", most: int = MAX_CATEGORIES) -> "pa.ChunkedArray":
-    """Whole numbers as text, 1 and 1.0 as "1", if all are whole and at most `most` are distinct; else the column."""
+    """Whole numbers as text (1 and 1.0 as "1") if all are whole and at most `most` are distinct; else the column
+    unchanged."""
     import pyarrow.compute as pc
     import pyarrow.types as types
 
@@ -205,7 +206,7 @@ def as_category(column: "pa.ChunkedArray", most: int = MAX_CATEGORIES) -> "pa.Ch
 
 
 def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """Numbers as their shortest text, whole ones with all digits."""
+    """Numbers as their shortest text; whole ones with all digits."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -217,7 +218,7 @@ def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
 
 
 def _is_whole(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """bool; null for null."""
+    """Whether each number is whole, bool; null for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -239,7 +240,7 @@ def _plain(values: Any) -> "pa.ChunkedArray":
 
 
 def _bin_names(edges: Edges, whole: bool) -> tuple[str, ...]:
-    """Names of the len(edges) + 2 bin codes: ranges, and "(missing)"."""
+    """Names of the len(edges) + 2 bin codes: the ranges, and "(missing)"."""
     if len(edges) == 0:
         return ("all", "(missing)")
     digits = next(d for d in (6, 9, 12, 17) if d == 17 or len({f"{e:.{d}g}" for e in edges}) == len(edges))

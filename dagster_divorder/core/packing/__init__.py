@@ -72,11 +72,10 @@ def pack(
     method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, for the shuffle of `best_fit`.
     labels: int (P,) >= 0, the cluster of each piece; vectors: float32 (P, D), or a function of piece numbers int64 (n,)
         that returns their vectors (n, D). Only `related` uses both; it calls the function for one cluster at a time.
-    copies: int (P,), equal for pieces of equal content, which come into different sequences, as far apart as possible.
-        None: no piece is a copy. consumed: int (F,), `copies` of the pieces that were read before, in their order.
-    windows: int (W + 1,), rising from 0 to P: the bounds of windows of a schedule that the pieces follow. The sequences
-        of one window come after those of the window before; only where methods cut pieces at every L tokens does a
-        sequence hold pieces of two.
+    copies: int (P,), equal for pieces of equal content; these go to different sequences, as far apart as possible.
+        None: no piece is a copy. consumed: int (F,), `copies` of the pieces already read, in order.
+    windows: int (W + 1,), rising from 0 to P: the bounds of windows of a schedule that the pieces follow. Sequences
+        keep the order of the windows; a sequence holds pieces of two windows only if the method cuts at every L tokens.
 
     The same arguments give the same bytes.
 
@@ -88,7 +87,7 @@ def pack(
     positive("sequence_length", sequence_length)
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
-    # Without empty pieces and copies, the arrays of the pieces are used as they are.
+    # Without empty pieces and copies, the pieces' arrays are used as they are.
     kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
     equal = None if copies is None else whole_numbers("copies", copies, len(pieces), each="piece")[kept]
     if windows is not None:

@@ -11,16 +11,17 @@ from dagster_divorder.core.spans import Spans
 def remaining(pieces: Pieces, consumed: PackedSequences | Pieces) -> Pieces:
     """The tokens of pieces outside consumed runs, in the order of the pieces, then by start.
 
-    pieces, consumed: disjoint runs of tokens each. A piece remains before, between and after the runs inside it
-    wherever there are tokens; empty pieces remain. O((P + Q) log (P + Q)).
+    pieces, consumed: disjoint runs of tokens each. What remains of a piece lies before, between and after the runs
+    inside it, wherever there are tokens. Empty pieces remain. O((P + Q) log (P + Q)).
     """
-    # Documents laid side by side, a width apart, are one line.
+    # Documents laid side by side, a width apart, form one line.
     width = max(int((runs.start + runs.length).max(initial=0)) for runs in (pieces, consumed)) + 1
     begins = consumed.document * width + consumed.start
     order = np.argsort(begins)
     spans = Spans(begins[order], (begins + consumed.length)[order])
     at, start, end = spans.cut(pieces.document * width + pieces.start, pieces.length)
-    # Remaining pieces begin where a piece does and at the end of each run; they end at the next run or the piece's end.
+    # Remaining pieces begin where a piece begins and at the end of each run; they end at the next run or at the piece's
+    # end.
     runs = np.bincount(at, minlength=len(pieces))
     first = np.cumsum(runs + 1) - (runs + 1)
     after = np.arange(len(at)) + at + 1

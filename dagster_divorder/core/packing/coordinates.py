@@ -1,9 +1,9 @@
-"""Dense coordinates of packed sequences, which an order of sequences balances beside the trait rows.
+"""Dense coordinates of packed sequences; an order of sequences balances them beside the trait rows.
 
 Letters: S sequences, Q runs, n documents of a fragment, D dims, C components, M items.
 
 A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, projected on C random axes.
-It separates sequences of equal trait rows, since documents of one cluster still differ in content. Directions are
+It separates sequences with equal trait rows, since documents of one cluster still differ in content. Directions are
 rounded to 1 / UNIT and summed as whole numbers, so no sum depends on how documents are divided into fragments.
 Guarantee: the same bytes for the same plan, vectors and axes. Cost: O(N D C + Q C) time, 8 S C bytes.
 Source: random projections keep angles (Achlioptas 2003). Measurements: docs/decisions/ordering-sequences.md.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNIT = 1 << 16
 
 DOCUMENTS_SHARE = 0.1
-"""Variance of the documents a sequence, relative to that of the heaviest trait."""
+"""Variance of `documents a sequence` over that of the heaviest trait."""
 
 
 def random_axes(dims: int, components: int, seed: int) -> NDArray[np.float64]:
@@ -42,8 +42,10 @@ def add_directions(
     row: NDArray[np.integer],
     directions: NDArray[np.float32],
 ) -> None:
-    """Add to `sums` int64 (S, C), for each of Q runs, its document's direction times its tokens. directions (n, C); by
-    run (Q,): row of its document, sequence, length in tokens. NaN adds nothing."""
+    """Adds to `sums`, int64 (S, C), the direction of each run's document times the run's tokens.
+
+    directions: (n, C). By run, (Q,): row of its document, sequence, length in tokens. NaN adds nothing.
+    """
     from dagster_divorder.core.kernels.packing import add_rows
 
     rounded = np.rint(np.nan_to_num(directions) * UNIT).astype(np.int32)

@@ -2,20 +2,20 @@
 
 Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copies of one text.
 
-Packing with copies (`packing.parts`), or documents in an order that spreads them, gives a plan with evenly spaced
-copies. So a sequence that holds a text with copies has its place in the plan as its time; all other sequences are free.
-Two kinds of sequences get other times:
+Packing with copies (`packing.parts`), or an order that spreads copies, gives a plan with evenly spaced copies. So the
+time of a sequence that holds a text with copies is its place in the plan; all other sequences are free. Two kinds of
+sequences get other times:
 
 - The sequences of a text whose many copies keep their places are spread evenly over the epoch.
-- The sequences of a long document are neighbours in the plan, and too many for one batch. Those that hold nothing else
-  are delayed, by up to one STEPS-th of a turn from one to the next towards its middle, so that equal parts of two
-  copies stay nearly one turn apart.
+- The sequences of a long document are neighbours in the plan, and too many for one batch. Sequences that hold nothing
+  else are delayed, each by up to one STEPS-th of the even distance more than the one before it, towards the middle.
+  Equal parts of two copies stay nearly the even distance apart.
 
-The plan's distance beyond NEAREST of the even one is slack: a sequence may leave its time by half of it, towards cells
-that lack its content (`core.order.spread`).
-Guarantee: equal tokens keep at least NEAREST of their even distance, in every epoch and from one epoch to the next, if
-they do so in the plan; otherwise they keep the times of the plan. Exceptions: the few sequences by which cells differ
-in size, and later epochs after frozen sequences.
+Distance in the plan beyond NEAREST of the even distance is slack. A sequence may leave its time by half of the slack,
+towards cells that lack its content (`core.order.spread`).
+Guarantee: equal tokens keep at least NEAREST of their even distance, within and across epochs, if they do so in the
+plan; otherwise they keep the plan's times. Exceptions: the few sequences by which cells differ in size, and later
+epochs after frozen sequences.
 Cost: O(Q log Q), and r operations for each distinct first token of the runs of a text with r copies.
 """
 
@@ -32,11 +32,11 @@ from dagster_divorder.core.packing.parts import CELLS_APART, MIN_PART
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 NEAREST = 0.5
-"""Part of the even distance that copies keep at least. A higher one holds windows less well at their mix."""
+"""Least part of the even distance that copies keep. With more, windows keep their mix less well."""
 
 STEPS = 16
-"""Sequences of a long document in a turn. With 4, copies that were cut at other tokens lose a quarter of their
-distance."""
+"""Sequences of a long document within the even distance. With 4, copies that were cut at different tokens lose a
+quarter of their distance."""
 
 
 def sequence_times(
@@ -45,12 +45,12 @@ def sequence_times(
     """Times of the sequences for `core.order.spread`.
 
     texts: int64 (N,), equal for documents of equal text. frozen: number of first sequences that are consumed.
-    as_packed: every sequence has its place in the plan as its time.
+    as_packed: the time of every sequence is its place in the plan.
     """
     sequences, consumed_runs = len(packed), packed.indptr[frozen]
     sequence = np.arange(sequences).repeat(np.diff(packed.indptr))
     text = texts[packed.document]
-    # The consumed part of a text counts as one copy, whatever remains of it.
+    # The consumed part of a text counts as one copy, however much of it remains.
     consumed = np.zeros(texts.max(initial=-1) + 1, bool)
     consumed[text[:consumed_runs]] = True
     copies = (_copies(packed.document[consumed_runs:], texts) + consumed)[text]
@@ -67,7 +67,7 @@ def sequence_times(
         return Times(place, most, cells, exact=True)
     times = np.where(most > 1, place, np.nan)
 
-    # Sequences of a text that keeps its places are spread evenly if all its copies are cut alike.
+    # A text that keeps its places has evenly spread sequences if all its copies are cut alike.
     keeps_time = keep_times(sequences - frozen, most, cells)[sequence] & (copies == most[sequence])
     run = np.flatnonzero(keeps_time)
     run = run[np.lexsort((sequence[run], packed.start[run], text[run]))]
@@ -78,7 +78,7 @@ def sequence_times(
     alone = (np.diff(packed.indptr) == 1)[sequence]
     run = np.flatnonzero(alone & (copies > 1) & ~consumed[text])
     times[sequence[run]] += _delays(packed, run, copies[run])
-    # Twice: the first modulo turns a rounding error below 0 into 1.0, which the second turns into 0.
+    # Twice: the first modulo turns a rounding error below 0 into 1.0; the second turns this into 0.
     times = times % 1.0 % 1.0
     epoch_length = sequences / max(1, sequences - frozen)
     times[:frozen] = (np.arange(frozen) + 0.5 - frozen) / max(1, sequences - frozen)
@@ -86,8 +86,10 @@ def sequence_times(
 
 
 def _delays(packed: PackedSequences, run: Ints, copies: Ints) -> NDArray[np.float64]:
-    """Delays of sequences with one run of a long document each, rising towards its middle, float64 (n,), by run.
-    copies: int64 (n,), of each run's text."""
+    """Delays of sequences that each hold one run of a long document, rising towards its middle, float64 (n,), by run.
+
+    copies: int64 (n,), the copies of each run's text.
+    """
     tokens = np.bincount(packed.document, weights=packed.length)[packed.document[run]]
     progress = packed.start[run] / tokens
     furthest = np.minimum(tokens / (STEPS * copies * packed.sequence_length), 1.0)
@@ -105,7 +107,7 @@ def _room(
     run = np.flatnonzero(_copies(packed.document, texts)[texts[packed.document]] > 1)
     run = run[np.lexsort((packed.start[run], packed.document[run]))]
     document, start, end = packed.document[run], packed.start[run], (packed.start + packed.length)[run]
-    # For each first token of a run, look up the runs that hold it in all copies of the document.
+    # For the first token of each run, find the runs that hold it in all copies of the document.
     span = int(end.max(initial=0)) + 1
     tokens_looked_up = distinct_values(texts[document] * span + start)
     documents_with_copies = distinct_values(document)
@@ -164,7 +166,7 @@ def _copies(document: Ints, texts: Ints) -> Ints:
 class SequenceSpacing:
     """Distances, in sequences, between successive copies of a token over consecutive epochs.
 
-    copies: documents that repeat another's text. together: successive copies in one sequence. smallest, median: of the
+    copies: documents that repeat another's text. together: successive copies in one sequence. smallest, median:
     distances; None without copies. smallest_share, median_share: relative to the even distance, S / r for a text with r
     copies.
     """
@@ -180,10 +182,10 @@ class SequenceSpacing:
 def sequence_spacing(
     packed: PackedSequences, epochs: ArrayLike, texts: Ints, *, step: int | None = None
 ) -> SequenceSpacing:
-    """Distances of copies when the sequences are read in the orders `epochs`, int (E, S), each E times in all.
+    """Distances of copies if sequences are read in the orders `epochs`, int (E, S); each is read E times in all.
 
     texts: int64 (N,), equal for documents of equal text. step: the tokens 0, step, 2 step, ... of every text are
-    measured; None: the sequence length.
+    measured; by default a sequence length apart.
     """
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
     step = step or packed.sequence_length
@@ -197,7 +199,7 @@ def sequence_spacing(
     token = first.repeat(tokens) + np.arange(tokens.sum()) - (np.cumsum(tokens) - tokens).repeat(tokens)
     text = texts[packed.document[run]].repeat(tokens)
     sequence = (np.searchsorted(packed.indptr, run, side="right") - 1).repeat(tokens)
-    # One row may name a sequence twice and another one not at all, if all together name each once a row.
+    # A row may name a sequence twice and another never, if all rows together name each E times.
     places = np.argsort(orders, axis=None, kind="stable").reshape(len(packed), -1).T[:, sequence]
     text, token, places = np.tile(text, len(orders)), np.tile(token, len(orders)), places.ravel()
     by_token = np.lexsort((places, token, text))

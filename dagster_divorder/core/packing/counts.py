@@ -1,4 +1,4 @@
-"""Trait rows of packed sequences, which an order of sequences balances.
+"""Trait rows of packed sequences; an order of sequences balances them.
 
 Letters: S sequences, Q runs, N documents, J trait values over all traits.
 Guarantee: exact; a row sums to the sequence's counted tokens in each group; columns rise within a row. A value whose
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dagster_divorder.core.order.items import Items
 
 LEAST_SCALE = 1e-3
-"""It keeps the weight of every trait above the least that an order takes."""
+"""Keeps the weight of every trait above the least that an order accepts."""
 
 
 def sequence_counts(
@@ -70,10 +70,10 @@ def sequence_counts(
 def with_all_tokens(
     items: Items, packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
 ) -> Items:
-    """Items that count some of the tokens of sequences, with as many groups more: the same traits in all tokens.
+    """Adds groups to items that count only some of their tokens: the same traits in all tokens.
 
-    items: of `sequence_counts` with `counted`, a group for each of `codes`. A trait weighs as much in all tokens as in
-    those that count, but no less than LEAST_SCALE of its weight.
+    items: from `sequence_counts` with `counted`, one group for each of `codes`. A trait weighs as much in all tokens as
+    in counted ones, but at least LEAST_SCALE of its weight.
     """
     from scipy.sparse import hstack
 

@@ -1,7 +1,7 @@
 """Checks that a plan of sequences holds every token once, by counting its runs.
 
 Letters: N documents, Q runs.
-Cost: O(N + Q), and a sort of the runs of documents with several runs.
+Cost: O(N + Q), and a sort of the runs of documents that have several.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """tokens: of all documents; missing: in no run; doubled: repeats; outside: beyond a document's end, or in an
+    """tokens: of all documents. missing: in no run. doubled: repeats. outside: beyond a document's end, or in an
     unknown document. first: the lowest known document with a fault; None if there is none."""
 
     tokens: int
@@ -31,7 +31,7 @@ class Coverage:
 
 
 def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
-    """How the runs of a plan cover documents of `lengths` int64 (N,) tokens."""
+    """Counts how the runs of a plan cover documents of `lengths`, int64 (N,), in tokens."""
     known = (packed.document >= 0) & (packed.document < len(lengths))
     document, start, length = packed.document[known], packed.start[known], packed.length[known]
     end = np.minimum(start + length, lengths[document])
@@ -58,7 +58,7 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
     fault = np.flatnonzero(covered != lengths)
     doubled = laid - int(covered.sum())
     if doubled or outside:
-        # Documents with more tokens in the plan than they have.
+        # Documents with more tokens in the plan than of their own.
         in_plan = np.bincount(packed.document[known], weights=packed.length[known], minlength=len(lengths))
         fault = np.union1d(fault, np.flatnonzero(in_plan > lengths))
     return Coverage(

@@ -1,4 +1,4 @@
-"""none: a sequence holds one piece, as trainers read records that they do not pack.
+"""none: a sequence holds one piece, as in trainers that do not pack records.
 
 Pieces longer than L are cut into sequences of L tokens. The sequences have the order of the pieces.
 Guarantee: no sequence holds tokens of two pieces.

@@ -2,9 +2,9 @@
 
 Letters: P pieces, L tokens a sequence.
 A text's copies are spaced evenly in the pieces' order. A part holds at most one of them, and about CELLS_APART parts
-lie between two copies. A sequence's place in the plan is then the time of its texts. Windows are parts of their own,
-which no piece leaves: where pieces follow a schedule, a sequence then holds pieces of one window of it. Copies are
-spaced inside their window, and consumed ones count for nothing.
+lie between two copies. A sequence's place in the plan is then the time of its texts. If pieces follow a schedule, each
+of its windows is a part that no piece leaves, so a sequence holds pieces of one window. Copies are then spaced inside
+their window, and consumed ones are ignored.
 Guarantee: without copies there is one part a window, and the pieces keep their order. Copies less than MIN_DISTANCE
 parts apart are marked to keep their evenly spaced places.
 Cost: a sort of the pieces. Source: the subsets of unique documents in Don't Shuffle, Optimize.
@@ -23,21 +23,20 @@ from dagster_divorder.core.order.spread import cell_number, keep_times, spread_o
 from dagster_divorder.core.packing.pieces import Ints
 
 CELLS_APART = 7
-"""Cells or parts between copies, if there is room for as many. Evenly spaced copies may leave their times by about a
-quarter of the even distance, one to three cells, which is enough to give each cell the mix. Worst window of 256
-sequences of 8192 tokens, three seeds, all documents twice: 5 cells 1.3 to 2.3 points off, 7 cells 0.65 to 0.70, 14
-cells 0.71 to 0.78. Mixed with temperature 0.5: 0.9 to 1.1, 0.8 to 0.95, 0.9 to 1.1, since small cells hold the mix less
-well."""
+"""Cells or parts between copies, if there is room. Evenly spaced copies may leave their times by about a quarter of the
+even distance, one to three cells, which is enough to give each cell the mix. Worst window of 256 sequences of 8192
+tokens, three seeds, all documents twice: 5 cells 1.3 to 2.3 points off, 7 cells 0.65 to 0.70, 14 cells 0.71 to 0.78.
+Mixed with temperature 0.5: 0.9 to 1.1, 0.8 to 0.95, 0.9 to 1.1, since small cells hold the mix less well."""
 
 MIN_PART = 64
-"""Fewest sequences of a part: small parts pad more and hold the mix less well; large ones make more texts keep their
+"""Fewest sequences of a part. Small parts pad more and keep the mix less well; large parts make more texts keep their
 places, which constrains all others."""
 
 
 class PackingParts(NamedTuple):
     """order: int64 (P,), pieces with copies evenly spaced, or a slice of all. By place in that order: copies int64
     (P,), equal for equal pieces, None without copies; kept bool (P,), whether the piece keeps its place. bounds: int64
-    (parts + 1,), first places of the parts."""
+    (parts + 1,), where parts begin and end."""
 
     order: Ints | slice
     copies: Ints | None
@@ -48,8 +47,8 @@ class PackingParts(NamedTuple):
 def in_parts(
     length: Ints, copies: Ints | None, consumed: Ints, sequence_length: int, windows: Ints | None = None
 ) -> PackingParts:
-    """Parts of pieces. length: int64 (P,), tokens. copies: int64 (P,), equal for equal pieces. consumed: `copies` of
-    the consumed pieces, in their order. windows: int64 (W + 1,), the bounds of windows; None: one over all."""
+    """Divides pieces into parts. length: int64 (P,), tokens. copies: int64 (P,), equal for equal pieces. consumed:
+    `copies` of the consumed pieces, in order. windows: int64 (W + 1,), bounds of windows; None: one window over all."""
     from scipy.sparse import csr_matrix
 
     if windows is not None and len(windows) > 2:
@@ -62,7 +61,7 @@ def in_parts(
     _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
     if len(first) == len(both):
         return whole
-    # Numbered by first occurrence, as phases depend on the number.
+    # Numbered by first occurrence, because phases depend on the number.
     group = np.argsort(np.argsort(first))[inverse]
     alike = csr_matrix(
         (np.ones(len(both)), np.zeros(len(both), np.int32), np.arange(len(both) + 1)), shape=(len(both), 1)

@@ -20,7 +20,7 @@ Vectors = Callable[[Ints], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Runs of tokens to pack, in their order: piece p is the tokens [start[p], start[p] + length[p]) of a document.
+    """Runs of tokens to pack, in order: piece p is the tokens [start[p], start[p] + length[p]) of a document.
 
     document, start, length: int64 (P,), >= 0. Usually whole documents; the rest of a partly consumed document starts
     above 0. A document may occur more than once.
@@ -51,9 +51,9 @@ class Pieces:
 class PackingProblem:
     """The input of every method. pieces: at least one token each; sequence_length >= 1; seed >= 0.
 
-    labels: int (P,), the cluster of each piece; vectors: returns float32 (n, D) for n pieces; None for methods that do
-    not use content. copies: int64 (P,), equal for equal pieces; None without copies. kept: bool (P,), and bounds: int64
-    (parts + 1,), as in `packing.parts`.
+    labels: int (P,), the cluster of each piece. vectors: returns float32 (n, D) for n pieces. Both are None if the
+    method does not use content. copies: int64 (P,), equal for equal pieces; None without copies. kept: bool (P,), and
+    bounds: int64 (parts + 1,), as in `packing.parts`.
     """
 
     pieces: Pieces
@@ -98,7 +98,7 @@ class PackedSequences:
 
     @property
     def padding(self) -> Ints:
-        """Tokens that each sequence lacks to its full length, int64 (S,)."""
+        """Tokens that each sequence lacks to full length, int64 (S,)."""
         return self.sequence_length - self.tokens
 
     def part(self, begin: int, end: int) -> PackedSequences:
@@ -115,7 +115,7 @@ class PackedSequences:
 
 
 def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
-    """The pieces, longer ones cut into pieces of `piece_tokens` tokens and a shorter last one.
+    """The pieces; longer ones are cut into pieces of `piece_tokens` tokens and a shorter last one.
 
     Raises:
         InputError: piece_tokens is below 1.

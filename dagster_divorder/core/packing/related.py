@@ -1,16 +1,16 @@
 """related: pieces end to end, sorted by cluster and, within a cluster, along a path of near neighbours.
 
-The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always the nearest one that is not
-yet visited. If all neighbours of a piece are visited, the path continues from the latest piece that has one left, or
-else from the first unvisited piece. Pieces are packed in parts without copies (`packing.parts`), as copies would be the
-nearest neighbours; copies that one part would hold several times are spread evenly.
+The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always to the nearest unvisited
+piece. If a piece has no unvisited neighbour, the path continues from the latest piece that has one, or else from the
+first unvisited piece. Pieces are packed in parts without copies (`packing.parts`), since copies would be the nearest
+neighbours; copies that one part would hold several times are spread evenly.
 Guarantee: in each part the clusters have the order of their labels; a sequence mixes two clusters only where one ends,
 or for copies.
 Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along the
 line between two distant pieces, until its parts are small enough for exact search.
 Source: in-context pretraining (Shi et al. 2024), which uses a graph over the whole corpus; the cluster-packed sequences
 of Don't Shuffle, Optimize.
-Known weakness: sequences are uniform on purpose, and so are neighbouring ones: order the sequences afterwards. Near
+Known weakness: sequences are uniform on purpose, and so are their neighbours: order the sequences afterwards. Near
 pieces in different clusters, or in different halves, do not meet.
 """
 
@@ -30,7 +30,7 @@ NEIGHBOURS = 32
 """Neighbours of a piece in the graph: more make fewer leaps and cost more."""
 
 BLOCK = 8192
-"""Most pieces of an exact search: more find nearer neighbours, at a proportional cost for each piece."""
+"""Most pieces of an exact search. With more, neighbours are nearer, and each piece costs proportionally more."""
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
@@ -46,7 +46,7 @@ def pack(problem: PackingProblem) -> PackedSequences:
         starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
         paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
         path = np.concatenate([by_label[:0], *paths])
-        # Places that are kept are measured in tokens, whatever the lengths of the pieces around.
+        # Kept places are measured in tokens, whatever the lengths of the pieces around them.
         times = np.arange(len(part)) / max(1, len(part))
         times[path - begin] = (np.cumsum(length[path]) - length[path]) / max(1, length[path].sum())
         order[begin:end] = part[np.argsort(times, kind="stable")]
@@ -73,7 +73,7 @@ def _halved(items: Ints, points: NDArray[np.float32]) -> list[Ints]:
     """Parts of at most BLOCK items, by halving at the median along the line between two distant items."""
     if len(items) <= BLOCK:
         return [items]
-    # Unlike a matrix product, einsum sums in the same order for any number of threads.
+    # Unlike a matrix product, einsum sums in one order for any number of threads.
     rows = points[items]
     one = rows[np.einsum("ij,j->i", rows, rows[0]).argmin()]
     other = rows[np.einsum("ij,j->i", rows, one).argmin()]

@@ -23,11 +23,12 @@ class PerSequence:
 
 @dataclass(frozen=True)
 class PackingReport:
-    """sequences, packed_documents, tokens: of the plan. without_tokens: empty pieces, which it leaves out.
+    """sequences, packed_documents, tokens: of the plan. without_tokens: empty pieces, which the plan leaves out.
 
     padding: tokens of padding; padding_share: relative to all tokens that a trainer reads. cut_documents: documents
     that continue in another sequence (the truncated documents of Ding et al. 2024); cut_share: relative to the plan's
-    documents. documents_per_sequence, clusters_per_sequence: distinct ones; the latter None without labels.
+    documents. documents_per_sequence, clusters_per_sequence: distinct ones; without labels clusters_per_sequence is
+    None.
     """
 
     sequences: int

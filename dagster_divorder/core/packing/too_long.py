@@ -1,10 +1,10 @@
-"""What is packed of documents longer than a sequence, by rule.
+"""Which parts of documents longer than a sequence are packed, by rule.
 
 Letters: P documents, K breaks, L tokens a sequence.
 
-cut: all of it; packing cuts it. truncate: its first L tokens. drop: nothing. split_turns: pieces of at most L tokens
-that end at breaks or at the end, each as long as it can be; of what is longer than L from one break to the next, the
-first L tokens. Plain documents are cut.
+cut: all tokens; packing cuts them. truncate: the first L tokens. drop: none. split_turns: pieces of at most L tokens
+that end at breaks or at the end, each as long as possible; if two breaks are more than L tokens apart, the first L
+tokens between them. Plain documents are cut.
 Guarantee: documents of at most L tokens stay whole; the pieces of a document are disjoint and rise.
 Cost: O(P) time and memory; split_turns O((P + K) log K) for each piece of the document with the most.
 """
@@ -22,8 +22,8 @@ Rule = Literal["cut", "truncate", "drop", "split_turns"]
 
 
 class Breaks(NamedTuple):
-    """plain: bool (P,), documents that are cut anywhere. Where others may be cut: document int64 (K,), its place among
-    the P; position int64 (K,), the tokens before the break."""
+    """plain: bool (P,), documents that may be cut anywhere. Others may be cut at breaks: document int64 (K,), its place
+    among the P; position int64 (K,), the tokens before the break."""
 
     plain: NDArray[np.bool_]
     document: Ints
@@ -31,7 +31,7 @@ class Breaks(NamedTuple):
 
 
 def fit(documents: Pieces, rule: Rule, sequence_length: int, breaks: Breaks | None = None) -> Pieces:
-    """The pieces of whole documents that are packed, in the order of the documents. breaks: for split_turns."""
+    """The pieces of whole documents that are packed, in the documents' order. breaks: for split_turns."""
     if rule == "truncate":
         length = np.minimum(documents.length, sequence_length)
         return Pieces(documents.document, documents.start, length)

@@ -1,1 +1,1 @@
-"""What texts alone tell: how hard they are to predict, and which are near copies."""
+"""What a text alone tells: how hard it is to predict, how it compresses, and whether it is a near copy."""

@@ -40,7 +40,7 @@ class Counts:
         return cls(np.zeros(vocabulary, np.int64), np.zeros(1 << 64 - int(SHIFT), np.int32))
 
     def add(self, ids: NDArray[np.integer], lengths: NDArray[np.int64], counted: NDArray[np.int64]) -> None:
-        """Count the first `counted` (N,) tokens of each document; ids (T,) flat, lengths (N,). Raises as
+        """Counts the first `counted` (N,) tokens of each document. ids: (T,), flat. lengths: (N,). Raises as
         `bits_a_token` does."""
         from dagster_divorder.core.kernels.difficulty import count
 

@@ -6,9 +6,9 @@ A text is the set of its shingles: every five consecutive words. Words are runs 
 case folding and NFKC. In scripts without spaces (Han, kana, Thai, Lao, Tibetan, Burmese, Khmer) each character is a
 word. Spaces, and the punctuation of ASCII and Latin-1, are ignored. A text of fewer than five words is one shingle.
 
-Guarantee: a signature depends on the text alone, on every machine and with every version of NumPy. Unicode never
-changes the folding of a character; characters newer than Python's `unicodedata` stay as they are. Two signatures agree
-in a slot with a probability of the sets' Jaccard similarity J, so the share of equal slots estimates J with a standard
+Guarantee: a signature depends only on the text, not on the machine or NumPy's version. Unicode never changes the
+folding of a character; characters newer than Python's `unicodedata` stay as they are. The probability that two
+signatures agree in a slot is the sets' Jaccard similarity J. So the share of equal slots estimates J, with a standard
 deviation of sqrt(J (1 - J) / P), 0.035 at J = 0.8.
 Cost: O(shingles P); some 90 MB of ASCII text a second and core, 30 MB of other text.
 Sources: Broder 1997 (resemblance of documents, by the least hashes of their shingles); Dietzfelbinger, Hagerup,

@@ -1,4 +1,4 @@
-"""Near copies: of few texts among many (`Index`), and all groups within a corpus (`candidate_pairs`, `group`).
+"""Near copies: those of a few texts among many (`Index`), and all groups in a corpus (`candidate_pairs`, `group`).
 
 Letters: n texts, H texts of an index, P slots of a signature, B bands of P / B slots, Q pairs.
 
@@ -15,7 +15,7 @@ shingles, which may be mapped from files.
 Sources: Broder 1997; Indyk and Motwani 1998 (bands); Lee et al. 2022 (near copies in training data, 0.8).
 Known weakness: an index compares all pairs of texts that come from one template and are alike but not near. Groups
 compare each text of a band with at most MAX_BUCKET others, which may miss pairs that share no smaller bucket. A group
-may hold texts that are near others of it but not near its first (docs/decisions/near-duplicates.md).
+may hold texts that are near some of its texts but not near its first (docs/decisions/near-duplicates.md).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_BUCKET = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Few texts to find near copies of.
+    """A few texts whose near copies are to be found.
 
     signatures: uint32 (H, P). keys: uint64 (B, H), band keys, each row rising. texts: int64 (B, H), the text of each
     key. shingles: uint64 (S,), text after text, each text's rising. ends: int64 (H + 1,), offsets of texts in

@@ -29,7 +29,7 @@ AMI_STEPS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """1 for equal clusterings. If one is random, ari and ami are 0 on average, and nmi is above 0."""
+    """Each is 1 for equal clusterings. If one is random, ari and ami are 0 on average, and nmi is above 0."""
 
     ari: float
     ami: float

@@ -41,7 +41,7 @@ POINTS_PER_CENTROID = 256
 ITERATIONS = 25
 RESTARTS = 5
 RESTARTS_UP_TO = 100
-"""Up to this many clusters the best of RESTARTS runs is taken: their runs differ most and cost least."""
+"""Up to this many clusters, the best of RESTARTS runs is taken: these runs differ most and cost least."""
 RESTART_SEEDS = 15_486_557
 """Step between the seeds of restarts; large, so that restarts of neighbouring seeds differ."""
 
@@ -59,7 +59,7 @@ Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 DRIFT = 1.25
 """Clusters are fitted again if the mean distance of new documents to their centroids exceeds the sample's by this
-factor, and by twice its standard error."""
+factor, and also by twice its standard error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class ClusterFit:
     """A clustering, largest cluster first.
 
     centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1; with the metric euclidean, means.
-    sizes: int64 (K,), and mean_distance: of the sample. iterations: of the best run. objective: mean cosine of a vector
+    sizes, int64 (K,), and mean_distance: of the sample. iterations: of the best run. objective: mean cosine of a vector
     and its centroid, with the metric euclidean the mean squared distance. note: why there are fewer clusters than asked
     for, or "".
     """
@@ -131,7 +131,7 @@ def fit(
     )
     placed, directed = _directions(thinned, middle, room)
     if not directed.any():
-        # If all vectors are equal, centring would leave none a direction.
+        # If all vectors are equal, centring would leave them without a direction.
         alike = np.broadcast_to(middle if centre else thinned[0], thinned.shape)
         placed, directed = _directions(alike, np.zeros_like(middle), room)
         middle = np.zeros_like(middle)
@@ -217,7 +217,7 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
             )
 
     if len(vectors) == 1:
-        # Limiting threads takes longer than the work on one vector.
+        # For one vector, limiting the threads takes longer than the work.
         assign_rows(slice(0, 1))
     else:
         with _threads() as each:
@@ -237,7 +237,7 @@ def _threads() -> Iterator[Each]:
     with one_blas_thread(), ThreadPoolExecutor(cpu_count()) as workers:
 
         def each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-            # A single item needs no thread; the pool starts its threads on first use.
+            # One item needs no thread; the pool starts its threads on first use.
             return list(workers.map(function, items)) if len(items) > 1 else _in_turn(function, items)
 
         yield each
@@ -376,7 +376,7 @@ def _largest_first(fitted: ClusterFit, sample: NDArray[np.float32]) -> ClusterFi
     """The clusters that are not empty by falling size, with the sizes and mean distance of the fitted sample (unit
     vectors or zeros with the metric cosine)."""
     labels, distances = assign(sample, fitted)
-    # Vectors without a direction belong to the largest cluster, so they must not decide which one that is.
+    # Vectors without a direction belong to the largest cluster, so they must not decide which cluster that is.
     directed = sample.any(axis=1) | (fitted.metric == "euclidean")
     sizes = np.bincount(labels[directed], minlength=len(fitted.centroids))
     order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]

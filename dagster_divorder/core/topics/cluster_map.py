@@ -40,14 +40,14 @@ MEDIAN_STEPS = 30
 """Weiszfeld's iterations; 100 change no figure of docs/decisions/cluster-map.md."""
 
 CLOSEST = 1e-3
-"""Smallest distance on the map, as a median may coincide with one of its points."""
+"""Smallest distance on the map; a median may coincide with one of its points."""
 
 EPOCHS = 200
 """Passes of the layout: umap-learn's default above 10,000 points. Its 500 for fewer points take 2.4 times as long and
 keep 0.638 of the neighbours of 5,000 documents, 200 keep 0.624."""
 
 START_NOISE = 1e-4
-"""Noise that separates equal documents, which UMAP could not move otherwise."""
+"""Noise that separates equal documents; without it UMAP could not separate them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ def why_no_map() -> str | None:
     try:
         import umap  # noqa: F401
 
-        import dagster_divorder.core.kernels  # noqa: F401  # finds numba a folder, which umap-learn needs too
-    except (ImportError, OSError) as error:  # OSError: a library of its own does not load
+        import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
+    except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
         return f"no map: umap-learn cannot be imported ({error}); pip install umap-learn, then run cluster_map again"
     return None
 

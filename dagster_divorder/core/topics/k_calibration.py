@@ -16,8 +16,8 @@ Cost: two passes over the vectors for all fits together, each O(N D sum of K) at
 bytes a vector for the labels.
 Sources: Rousseeuw 1987 (choosing k by the silhouette); Diversity-Ordered Training (`--calibrate-k`, within 5 % of the
 peak); Breiman, Friedman, Olshen and Stone 1984 (the error of a mean as a tolerance).
-Known weakness: very small clusters (near copies) have high silhouettes again, so leave out such values. If values are
-closer to each other than the fits can distinguish, a clear number is rare.
+Known weakness: very small clusters (near copies) have high silhouettes again, so leave out values that give them. If
+values are closer to each other than the fits can distinguish, a clear number is rare.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ USUAL = 30
 
 Batch = tuple[NDArray[np.int64], NDArray[np.float32]]
 LABEL = np.int16
-"""Wide enough for the labels of 10,000 clusters."""
+"""Type of labels; wide enough for 10,000 clusters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clustered:
-    """labels: LABEL (N,), by document. silhouette: of the first `sample` documents."""
+    """labels: LABEL (N,), by document. silhouette: over the first `sample` documents."""
 
     labels: NDArray[Any]
     silhouette: Silhouette
@@ -106,7 +106,7 @@ def recommended(values: Sequence[int], silhouettes: NDArray[np.float64]) -> tupl
     if best < NEAR_ZERO:
         return (
             chosen,
-            f"the best silhouette is {best:.3f}, and under {NEAR_ZERO} hardly any cluster stands apart",
+            f"the best silhouette is {best:.3f}, and below {NEAR_ZERO} clusters hardly separate",
         )
     if max(most - chosen, chosen - fewest) > 1:
         return (

@@ -7,9 +7,9 @@ A vector x is used as the direction u = (x - centre) / |x - centre|. The mean co
 to the own cluster, without u, with the distance to the nearest other one: 1 for a well separated vector, 0 between two
 clusters, -1 in the wrong one.
 
-Guarantee: equals scikit-learn's `silhouette_samples(metric="cosine")` in float64, rounded to DECIMALS, which hides that
-batches and threads change the last bits of a product. It is 0 for a vector alone in its cluster and for a vector at the
-centre, whose distance to every vector is 1.
+Guarantee: equals scikit-learn's `silhouette_samples(metric="cosine")` in float64, rounded to DECIMALS, since batches
+and threads change the last bits of a product. It is 0 for a vector alone in its cluster and for a vector at the centre,
+whose distance to every vector is 1.
 Cost: two passes over the vectors, O(N K D) at the speed of a matrix product; O(K D) memory and BLOCK_SCORES float64 of
 scratch.
 Source: Rousseeuw 1987, "Silhouettes".

@@ -51,13 +51,14 @@ NAMED_BY = 3
 SHORTEST, LONGEST = 2, 40
 """Fewest and most characters of a word."""
 LEAST_DOCUMENTS, LEAST_SHARE = 3, 0.03
-"""Fewest documents, and smallest share, of a cluster that use its term; a smaller cluster needs all."""
+"""A cluster's term is used by at least this many of its documents, and at least this share; a smaller cluster needs
+all."""
 LEAST_OTHERS = 3
 LEAST_CONTRAST, LEAST_RARITY = 0.01, 0.01
 """Floors of the weight's factors, for clusters without distinctive words and clusters of common words alone."""
 BURST = 0.3
 REACH = 1.3
-"""Exponent of p: a higher one prefers words of many documents to words of no other cluster."""
+"""Exponent of p. A higher one prefers words of many documents to words of no other cluster."""
 RARE = 0.05
 """Share of its script's documents up to which a word has rarity 1."""
 BREVITY = 6
@@ -85,7 +86,7 @@ _TORN = re.compile(rf"[\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3]|.*[{_LEADING}
 _MARKUP = (
     (r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+|\S+@\S+", " "),
     (r"</?[A-Za-z][^<>]{0,300}>|&(?:[A-Za-z]+|#[0-9]+);", " "),
-    (r"(^|[^A-Za-z_:\\])\\[A-Za-z]+", r"\1 "),  # no folders, as in C:\WINDOWS\SYSTEM
+    (r"(^|[^A-Za-z_:\\])\\[A-Za-z]+", r"\1 "),  # not folders, as in C:\WINDOWS\SYSTEM
     (r"\b0[xX][0-9A-Fa-f]+\b|\b[0-9A-Fa-f]*[0-9][0-9A-Fa-f]{7,}\b|[A-Za-z0-9+/]{48,}=*", " "),
 )
 """Regular expressions for Arrow, with replacements."""
@@ -171,8 +172,8 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
 
 
 def short_names(terms: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each cluster: its first NAMED_BY terms, with further terms or a number if another cluster has the same
-    name; "cluster" and its number without terms."""
+    """A name for each cluster: its first NAMED_BY terms, plus further terms or a number if another cluster has the same
+    name. A cluster without terms is "cluster" and its number."""
     names: list[str] = []
     taken: set[str] = set()
     for number, words in enumerate(terms):

@@ -9,7 +9,7 @@ context c (the C tokens that occur in the most pieces). With row sums r, column 
 
 and the vectors are the first D columns of U, unscaled: U clusters better than U sqrt(S) and U S.
 
-Guarantee: no randomness unless all co-occurrences are independent; the same bytes for any number of threads (BLAS runs
+Guarantee: no randomness unless all co-occurrences are independent. The same bytes for any number of threads (BLAS runs
 on one). V comes from the eigenvectors of the C x C Gram matrix, so PPMI is never in memory as a whole.
 Cost: O(T log T) sorting, counting O(sum of a piece's distinct tokens x its contexts) twice, V C^2 for the Gram
 matrix; memory 24 bytes for each distinct token of a piece + 3 BLOCK_ROWS x C float32 + C^2 float64.
@@ -79,7 +79,7 @@ def token_vectors(
     If there are fewer than D components (a small or uniform sample), the other columns are zero. If there are none (one
     short text, or all texts alike), all vectors are random, drawn from `seed`, so that different texts still differ.
     """
-    # SciPy brings its own BLAS, and the limit applies only to libraries that are loaded.
+    # SciPy has its own BLAS, and the thread limit covers only libraries that are already loaded.
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits
 

@@ -31,7 +31,7 @@ LEAST_DIMS, WORDS_A_DIM = 8, 128
 """Fewest dims, and words for each dim: with as many dims as words no two words would be alike."""
 
 CHARACTERS = 16_384
-"""Characters that are read of a text, so that a book costs no more than a chapter."""
+"""Characters that are read of a text; a book costs no more than a chapter."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,7 +56,7 @@ class TextVectors:
 
 
 def fit(texts: Sequence[str], words: Words, *, seed: int = 0) -> TextVectors:
-    """Word vectors from texts (n,), n >= 1. words: of `terms.count_words` on the same texts."""
+    """Word vectors from texts (n,), n >= 1. words: from `terms.count_words` on the same texts."""
     from dagster_divorder.core.vectors.ppmi import token_vectors
 
     used = np.bincount(words.counts.indices, minlength=len(words.vocabulary))

@@ -1,4 +1,4 @@
-"""The chat template that conversations are rendered by."""
+"""The chat template that renders conversations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_RENDERED = {"text", "template"}
 
 
 def template_of(run: Run) -> ChatTemplate | None:
-    """The template of `model.base`, or of `chats.template`; None where no input holds conversations."""
+    """The template of `model.base`, or of `chats.template`; None if no input holds conversations."""
     if "chat_template" not in run.memo:
         run.memo["chat_template"] = template_under(run.settings)
     template: ChatTemplate | None = run.memo["chat_template"]
@@ -21,12 +21,12 @@ def template_of(run: Run) -> ChatTemplate | None:
 
 
 def template_setting(settings: Settings) -> dict[str, Any]:
-    """`chats.template` as a setting that decides a result; empty where no input holds conversations."""
+    """`chats.template` as a setting that decides a result; empty if no input holds conversations."""
     return {} if settings.forms <= NOT_RENDERED else {"chats.template": settings.chats.template}
 
 
 def reading(run: Run) -> dict[str, Any]:
-    """The part of a key that says how a model reads documents, and what of them is trained on; empty where all are
+    """The part of a key that names how a model reads documents and which of their tokens are trained; empty if all are
     plain texts."""
     template = template_of(run)
     fingerprint = template.fingerprint if template else None
@@ -34,7 +34,7 @@ def reading(run: Run) -> dict[str, Any]:
 
 
 def template_under(settings: Settings) -> ChatTemplate | None:
-    """`template_of` a run with these settings."""
+    """As `template_of`, without a run."""
     from dagster_divorder.models.chat_templates import chat_template
     from dagster_divorder.models.checkpoint import locate
 

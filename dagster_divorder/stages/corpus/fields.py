@@ -1,6 +1,6 @@
-"""fields: the fields of each record that the settings name: traits, the source, the quality.
+"""fields: the fields of each record that the settings name: traits, source, quality, score.
 
-Per record fragment a table with a column a field, as `corpus.columns` extracts them.
+Per record fragment: a table with a column a field, from `corpus.columns`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
 CHAT_TRAITS = ("turns", "prompt_length", "answer_length")
-"""Traits of conversations: the number of messages, the tokens outside of the answers, and those of the answers."""
+"""Traits of conversations: the number of messages, of tokens outside the answers, and of tokens in the answers."""
 
 
 def built_in(settings: Settings) -> tuple[str, ...]:
-    """Traits that are computed; a field of the input that has such a name is not used."""
+    """Computed traits; an input field of the same name is not used."""
     return ("cluster", "length", "difficulty", *(CHAT_TRAITS if settings.masked else ()))
 
 
@@ -48,13 +48,12 @@ SCORES = {
     "lexical_diversity": ("text_statistics", "lexical_diversity"),
     "loss": ("loss", "loss"),
 }
-"""Scores that are computed, with the stage and the column of each; a field of the input that has such a name is not
-followed."""
+"""Computed score -> its stage and column; an input field of the same name is not used."""
 
 PEEKED = 100
-"""First records whose values are looked at before a run."""
+"""First records whose values are checked before a run."""
 NAMED = 20
-"""First records of an input whose fields are offered where one does not exist."""
+"""First records of an input whose fields are suggested if a named field does not exist."""
 
 
 def computed_score(settings: Settings) -> str | None:
@@ -70,7 +69,7 @@ def score_field(settings: Settings) -> str | None:
 
 
 def coded_traits(settings: Settings) -> list[str]:
-    """The traits that records have codes of: those that an order balances, and `mixing.trait` where it is used."""
+    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used."""
     mixed = [settings.mixed_trait] if settings.repeats else []
     return list(dict.fromkeys([*settings.order.traits, *mixed]))
 
@@ -87,8 +86,8 @@ def _check_settings(run: Run) -> None:
     """
     Raises:
         InputError: no record has a field that the settings name, or a value that `order.targets` names, or the second
-            of `mixing.trait` is no number. Fields and values of the last run are not looked for again: if
-            the input has lost one since, its stage says so.
+            trait of `mixing.trait` is not numeric. Fields and values of the last run are not checked again; if the
+            input has lost one since, its stage reports it.
     """
     targets, known = run.settings.order.targets, _seen_before(run)
     named = {
@@ -112,14 +111,14 @@ def _check_settings(run: Run) -> None:
 
 
 def no_number(name: str, value: Any) -> str | None:
-    """What a value of the field `name` is instead of a number, and the remedy; None for a number or null."""
+    """Why a value of the field `name` is not a number, and the remedy; None for a number or null."""
     if value is None or (isinstance(value, Number) and not isinstance(value, bool)):
         return None
     if isinstance(value, str) and is_numeral(value):
         return f"holds numbers as text, such as {value[:60]!r}; write them as numbers, without quotes"
     if isinstance(value, Mapping):
         fields = ", ".join(repr(f"{name}.{field}") for field in value)
-        return f"holds objects; name a field of theirs: {fields or 'they have none'}"
+        return f"holds objects; name one of their fields: {fields or 'they have none'}"
     kinds = {bool: "true and false", list: "lists"}
     kind = kinds.get(type(value), f"{str(value)[:60]!r}")
     return f"holds {kind}; expected a number in each record, or null where there is none"
@@ -135,7 +134,7 @@ def is_numeral(text: str) -> bool:
 
 
 def _seen_before(run: Run) -> dict[str, set[str]]:
-    """Fields that the last run saw, with their values where these are known."""
+    """Fields of the last run -> their values, if known."""
     known: dict[str, set[str]] = {}
     # The run makes a damaged file again.
     with contextlib.suppress(DamagedFileError):
@@ -148,7 +147,7 @@ def _seen_before(run: Run) -> dict[str, set[str]]:
 
 
 def _field_names(inputs: Sequence[Found]) -> set[str]:
-    """The fields of the first records of each input, and those of objects in them."""
+    """The fields of the first records of each input, including fields of nested objects."""
     names: set[str] = set()
     for record in chain(*(islice(first_records([found]), NAMED) for found in inputs)):
         for name, value in record.items():
@@ -157,7 +156,7 @@ def _field_names(inputs: Sequence[Found]) -> set[str]:
 
 
 def no_such_field(field: str, names: Collection[str] = ()) -> InputError:
-    """names: fields that there are; the nearest is offered."""
+    """names: existing fields; the message suggests the nearest."""
     near = f"; {field!r} is null in each" if field in names else nearest(field, names)
     return InputError(
         f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality, curriculum.score or "
@@ -168,13 +167,13 @@ def no_such_field(field: str, names: Collection[str] = ()) -> InputError:
 
 
 def category_fields(settings: Settings) -> set[str]:
-    """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` where it is used."""
+    """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` if it is used."""
     mixed = {settings.mixed_trait} if settings.repeats else set()
     return {field for field in (settings.input.source_field, *mixed) if field} - {*built_in(settings)}
 
 
 def load_fields(run: Run, *fields: str) -> pa.Table:
-    """Fields of the records, in input order; those of `category_fields` as categories.
+    """Fields of the records, in input order; `category_fields` as categories.
 
     Raises:
         InputError: no record has one of the fields.
@@ -220,7 +219,7 @@ def extract_fields(
 
 
 def shapes_read(run: Run) -> dict[str, Any]:
-    """The part of a key that names the inputs' shapes, for results that depend on them."""
+    """The inputs' shapes, as part of the key of results that depend on them."""
     shapes = [shape.key for shape in shapes_of(run.settings)]
     return {"shapes": shapes} if any(shapes) else {}
 

@@ -1,7 +1,7 @@
-"""ids: the user's own ids of the records (`input.id_field`): people see them, and vectors are joined by them.
+"""ids: the user's own ids of the records (`input.id_field`): shown to people, and used to join vectors.
 
-Per record fragment a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
-text, neither where the record has no id. No order depends on it.
+Per record fragment: a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
+text, neither if the record has no id. No order depends on it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _RECORD_ID = re.compile("[0-9a-f]{32}")
 
 
 def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedArray:
-    """Own ids of the records at some input positions, int64 (Q,): int64 where all of them are whole numbers, else text;
-    null where a record has none.
+    """Own ids of the records at some input positions, int64 (Q,): int64 if all of them are whole numbers, else text;
+    null for a record without an id.
 
-    Only the fragments that hold these records are read, and no Python object is made of an id.
+    Only the fragments of these records are read, and no id becomes a Python object.
 
     Raises:
         MissingStageError: a fragment has no result.
@@ -53,15 +53,15 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
 
 
 def own_ids(run: Run, records: np.ndarray) -> list[str | None]:
-    """How people know the records at some input positions, int64 (Q,): their own ids, or `record_id` and the record id
-    where that is missing or empty. All None without `input.id_field`."""
+    """The names of the records at some input positions, int64 (Q,): their own ids, or `record_id` and the record id if
+    the own id is missing or empty. All None without `input.id_field`."""
     if run.settings.input.id_field is None:
         return [None] * len(records)
     return [*record_names(run, records, "record_id ")]
 
 
 def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
-    """The own ids of the records at some input positions, int64 (Q,), or `prefix` and the record id where that is
+    """The own ids of the records at some input positions, int64 (Q,); `prefix` and the record id if an own id is
     missing or empty."""
     names: list[str | None] = [None] * len(records)
     if run.settings.input.id_field is not None:
@@ -72,13 +72,13 @@ def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
 
 
 def find_records(run: Run, names: Collection[str]) -> np.ndarray:
-    """Input positions of all records of some ids, the user's own or record ids, int64 rising.
+    """Input positions of all records with some ids, own ids or record ids, int64 rising.
 
     Raises:
-        InputError: the input holds no record of an id.
+        InputError: no record of the input has one of the ids.
     """
     wanted, field = sorted(set(names)), run.settings.input.id_field
-    # Names and their hashes, the hashes of records, and the input positions of these.
+    # Names, their hashes, the hashes of records, and the input positions of the records.
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
     ids = record_index(run, "id")[run.view.record_row]
     lookups = [(record_ids, words(bytes.fromhex("".join(record_ids))), ids, np.arange(len(ids)))]
@@ -96,13 +96,13 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
         own_id = f"one of the field {field!r}, or " if field else ""
         raise InputError(
             f"no record of the input has the id {missing[0]!r}; expected {own_id}a record id of 32 hex digits, as "
-            "`divorder where --step N` shows them"
+            "shown by `divorder where --step N`"
         )
     return np.unique(np.concatenate(records_found))
 
 
 def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
-    """(input positions of the records that have an id, int64 (Q,), and 128-bit hashes of these as text, uint64 (Q, 2)).
+    """(input positions of the records with an id, int64 (Q,); 128-bit hashes of the ids as text, uint64 (Q, 2)).
 
     Memory: 32 bytes a record.
     """
@@ -135,14 +135,14 @@ def _ids_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     lacking, repeated = len(view) - len(records), len(records) - len(distinct(hashes).first)
     if lacking or repeated:
         run.progress.note(
-            f"of {len(view):,} records {lacking:,} have no id in {field!r}, and {repeated:,} have one that a record "
-            "before them has"
+            f"of {len(view):,} records {lacking:,} have no id in {field!r}, and {repeated:,} repeat the id of an "
+            "earlier record"
         )
     return {"records_without_id": lacking, "repeated_ids": repeated}
 
 
 def _check_settings(run: Run) -> None:
-    # The run makes a damaged file again.
+    # The run repairs a damaged file.
     with contextlib.suppress(DamagedFileError):
         last = load_receipt(run.store, "ids")
         if last and last.fingerprint == IDS.fingerprint(run.settings):

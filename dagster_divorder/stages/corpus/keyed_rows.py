@@ -1,4 +1,4 @@
-"""The records that rows of the user's own files belong to, by their keys (`corpus.keyed`)."""
+"""Matches rows of the user's own files with records, by their keys (`corpus.keyed`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dagster_divorder.store.sample import document_ids
 
 
 class KeyedRecords(NamedTuple):
-    """Which records have which key.
+    """Records by their keys.
 
-    find: a function of (row, keys): the keys of consecutive rows of the file from `row` on, as `key_values` gives them;
-    it gives the first record with each key, int64 (n,), -1 where there is none. key: int64 (N,), records with equal
-    numbers have one key; -1 for a record without one.
+    find: a function of (row, keys), with the keys of consecutive rows of the file from `row` on, from `key_values`; it
+    returns the first record with each key, int64 (n,), -1 if there is none. key: int64 (N,), equal for records with the
+    same key, -1 for a record without one.
     """
 
     find: Callable[[int, np.ndarray], np.ndarray]
@@ -33,7 +33,8 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
     """The records of the view by a key. path: the file, for messages.
 
     Raises:
-        InputError: records of several texts have one own id; the returned function, for a number of no record.
+        InputError: records of different texts have the same own id. The function `find` raises it for a row number
+            without a record.
     """
     view = run.view
     if keyed_by == "row":
@@ -57,9 +58,9 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
         shared = np.flatnonzero(document != document[once.first][once.inverse])
         for at in shared[:1]:
             raise InputError(
-                f"{path} is joined by {run.settings.input.id_field!r}, and {len(shared):,} records have an id that a "
-                f"record of another text has, the first {own_ids(run, records[[at]])[0]!r}; expected ids that tell "
-                "texts apart: make them unique, or join by record_id, as load_results(store).documents shows it"
+                f"{path} is joined by {run.settings.input.id_field!r}, but {len(shared):,} records share their id with "
+                f"a record of another text, the first {own_ids(run, records[[at]])[0]!r}; expected a different id for "
+                "each text: make the ids unique, or join by record_id (load_results(store).documents has it)"
             )
         index.add(hashes[once.first])
         position = np.append(records[once.first], -1)
@@ -77,7 +78,8 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
 
 
 def first_of(codes: np.ndarray, size: int) -> np.ndarray:
-    """The first place of each code in [0, size), int64 (size + 1,); -1 for codes without one, and for the code -1."""
+    """The first place of each code in [0, size), int64 (size + 1,); -1 for codes that do not occur, and for the code
+    -1."""
     first = np.full(size + 1, -1, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first

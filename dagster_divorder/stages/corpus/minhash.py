@@ -1,4 +1,4 @@
-"""minhash: a MinHash signature of every document, by which near copies are found.
+"""minhash: a MinHash signature of every document, for finding near copies.
 
 Per document fragment: `signature` uint32 (rows, SLOTS), a function of the text alone (core/text/minhash.py).
 """
@@ -27,7 +27,7 @@ MINHASH = PerDocument(
     name="minhash",
     version=2,
     asset=False,
-    description="A signature of every document, by which near copies are found.",
+    description="A signature of every document, for finding near copies.",
     reads=("raw_docs",),
     doing="signing documents",
     pace=(1.1, 0.0135),

@@ -1,11 +1,10 @@
-"""near_duplicates: which records are near copies of others: groups of texts that share most of their shingles.
+"""near_duplicates: groups of records whose texts are equal or share most of their shingles.
 
-`near`: group int64 (N,), the position of the first record of the group, equal for records of equal and of nearly equal
-texts; similarity float32 (N,) of a text's shingles to those of the first one, 1 where the texts are equal. `groups`,
-Parquet: the largest groups, with how their first text begins. `sources`, Parquet, where `input.source_field` is set:
-near copies by source.
-Signatures are kept by fragment (`minhash`); each run makes the groups anew. Temporary files hold all signatures, 512
-bytes a document, and the shingles of the documents that may be near another, 8 bytes a word.
+`near`: group int64 (N,), the position of the first record of the group; similarity float32 (N,) of a text's shingles to
+the first text's, 1 if the texts are equal. `groups`, Parquet: the largest groups, with the beginning of their first
+text. `sources`, Parquet, if `input.source_field` is set: near copies by source.
+Signatures are kept by fragment (`minhash`); each run makes the groups again. Temporary files hold all signatures, 512
+bytes a document, and the shingles of documents that may be near copies, 8 bytes a word.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, spans
 
 SHOWN = 50
-"""Groups in the table."""
+"""Most groups in the table."""
 
 
 def load_copies(run: Run) -> np.ndarray:
-    """A number of each record, int64 (N,), equal for copies: the first position of its text, or with
-    `order.separate_copies` = "near" of its group."""
+    """A number for each record, int64 (N,), equal for copies: the first position of its text, or of its group with
+    `order.separate_copies = "near"`."""
     if run.settings.copies_apart != "near":
         return run.view.copies
     return run.arrays("near_duplicates", "near")["group"]
 
 
 def near_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages that `load_copies` needs, beside raw_docs."""
+    """The stages besides raw_docs that `load_copies` reads."""
     return ("near_duplicates",) if settings.copies_apart == "near" else ()
 
 
@@ -60,7 +59,7 @@ def _group_near_duplicates(run: Run) -> Made:
     from dagster_divorder.core.text.near_duplicates import candidate_pairs, group
 
     view = run.view
-    # Documents in the order of the input, each at its first record.
+    # Documents in input order, each at its first record.
     record = np.flatnonzero(view.copies == np.arange(len(view)))
     rows, documents = view.document_row[record], len(record)
     index = np.full(view.document_rows, -1)
@@ -130,8 +129,8 @@ def _signatures(run: Run, index: np.ndarray, documents: int, folder: Path) -> np
 
 
 def _shingles(run: Run, records: np.ndarray, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """(shingles of n records' documents, uint64 (S,), rising in each document, in a file; their begin and end by
-    record, int64 (n, 2))."""
+    """(shingles of n records' documents, uint64 (S,), rising in each document, in a file; begin and end of each
+    record's shingles, int64 (n, 2))."""
     fragments, places, rows = zip(*run.view.by_fragment(records), strict=True)
     sizes: list[int] = []
     file = folder / "shingles"
@@ -150,8 +149,8 @@ def _shingles(run: Run, records: np.ndarray, folder: Path) -> tuple[np.ndarray, 
 def _by_source(
     run: Run, field: str, record: np.ndarray, tokens: np.ndarray, copies: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Documents and near copies, a row a source, each document under the source of its first `record`, int64 (n,).
-    tokens int64 (n,); copies bool (n,): whether a document is a near copy of one before it."""
+    """Documents and near copies, a row a source. record: int64 (n,), first record of each document, which has its
+    source. tokens: int64 (n,). copies: bool (n,), whether a document is a near copy of an earlier one."""
     source = load_fields(run, field).column(field).combine_chunks().dictionary_encode()
     codes = source.indices.fill_null(len(source.dictionary)).to_numpy()[record]
     counted = {
@@ -187,7 +186,7 @@ NEAR_DUPLICATES = WholeCorpus(
         *fit_reads(settings, "near_duplicates"),
     ),
     settings=lambda settings: {"source": settings.input.source_field, "id": settings.input.id_field},
-    # Not the fields: sources follow the records.
+    # Fields are left out of the key: sources follow from the records.
     inputs=lambda run: versions(
         *(run, "raw_docs", "token_counts", "minhash"), *fit_reads(run.settings, "near_duplicates")
     ),

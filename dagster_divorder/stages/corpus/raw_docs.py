@@ -224,6 +224,8 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
 
 def _write(run: Run, key: str, jobs: Sequence[list[Pair]]) -> None:
     """Write the surveyed records."""
+    if not jobs:  # Nothing is new: no engine has to open.
+        return
     write = WriteFragments(run.store, records_folder(key))
     with run.progress("storing records", None, "records") as advance:
         for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):

@@ -1,1 +1,1 @@
-"""Stages that train small models, or compare strategies, to show what an order does."""
+"""Stages that show what an order does: they train small models, and compare strategies and curricula."""

@@ -1,10 +1,10 @@
-"""curriculum_comparison: every shape of schedules on the plan's sequences, in windows shuffled and in windows ordered
-as the plan is, in one table.
+"""curriculum_comparison: one table of all shapes of schedules on the plan's sequences, with shuffled windows and with
+windows ordered like the plan.
 
-No other stage reads it. The shapes are those with a name, and `points` where they are set, each at strength 1 and in
-one epoch; those with more folds than sequences are left out. `curriculum.options` are those of the curriculum's own
-shape. Shuffled: the mean of window shuffles (`core.measure.schedule`). Frozen beginnings and copies do not count.
-Seconds are wall time of one order.
+No other stage reads it. The shapes are all named ones, and `points` if they are set, each at strength 1 in one epoch;
+shapes with more folds than sequences are left out. `curriculum.options` apply to the curriculum's own shape. Shuffled:
+the mean of window shuffles (`core.measure.schedule`). Frozen beginnings and copies are ignored. Seconds are wall time
+of one order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _of_shape(settings: Settings, shape: str) -> Settings:
 
 
 def _folds(settings: Settings) -> int:
-    """Full sequences that the shape needs at least."""
+    """Least number of full sequences that the shape needs."""
     chosen = settings.curriculum
     return int(getattr(SHAPES[chosen.form](**chosen.shape_options), "folds", 1))
 
@@ -80,7 +80,7 @@ def _compare_curricula(run: Run) -> Made:
         if (shape != "points" or settings.curriculum.points)
         and _folds(_of_shape(settings, shape)) <= full_sequences(settings, packed).sum()
     ]
-    # Compiles the kernels, which is no part of an order's time.
+    # Compiles the kernels, so that no order's time includes it.
     end = min(WARM_UP, len(packed))
     few = Sequences(items.part(0, end), packed.part(0, end), None, NOTHING, ranks[:end])
     order_sequences(few, _of_shape(settings, "rise"), None)
@@ -93,8 +93,8 @@ def _compare_curricula(run: Run) -> Made:
 
 
 def _rows(sequences: Sequences, runs: ScoredRuns, settings: Settings) -> list[dict[str, Any]]:
-    """The rows of the curriculum of these settings: `windows`, how they are ordered, and measures by the names of
-    `view.measures`."""
+    """The rows of these settings' curriculum: `windows` says how windows are ordered; other columns are measures, named
+    as in `view.measures`."""
     (order,), cost = timed(lambda: order_sequences(sequences, settings, None))
     packed, chosen, seed = sequences.packed, settings.sequence, settings.seed
     schedule, edges = asked_schedule(settings), of_sequences(chosen.batch)
@@ -111,7 +111,7 @@ def _rows(sequences: Sequences, runs: ScoredRuns, settings: Settings) -> list[di
     )
     _, shuffling = timed(lambda: lap.shuffled([seed]))
     along = measure_along(runs, [lap], schedule, edges, seed=seed)
-    # In a window of all tokens the mix is the corpus's own.
+    # A window of all tokens has the corpus's own mix.
     whole = measure_along(runs, [replace(lap, width=int(runs.tokens.sum()))], schedule, edges, seed=seed)
     if not along["traits"]:
         return []
@@ -169,7 +169,7 @@ CURRICULUM_COMPARISON = WholeCorpus(
     reads=_curriculum_comparison_reads,
     settings=_curriculum_comparison_settings,
     when=lambda settings: settings.needs_scores,
-    # No `content`: the key decides all but the seconds, so it makes the version.
+    # No `content`: the key decides everything but the seconds, so it is the version.
     inputs=_curriculum_comparison_inputs,
     compute=_compare_curricula,
     show=lambda run, receipt: {"curricula": Table(load_curricula(run))},

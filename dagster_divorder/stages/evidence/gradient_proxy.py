@@ -1,13 +1,13 @@
-"""gradient_proxy: whether the gradients of the last `gradients.layers` blocks, projected to `gradients.dims` dims, tell
-documents apart as the gradients of all parameters do on this model.
+"""gradient_proxy: whether gradients of the last `gradients.layers` blocks, projected to `gradients.dims` dims, tell
+documents apart as well as gradients of all parameters do on this model.
 
-The gradients of all parameters are taken for a random sample of documents. `table` has a row per proxy, for the
-settings' own numbers of blocks and dims and for others: Spearman's correlation between the cosines of documents by the
-proxy and by whole gradients, and the share of Spokes's choice by whole gradients that its choice by the proxy has, too;
-by chance that is the share that is chosen.
+A random sample of documents gets the gradients of all parameters. `table` has a row per proxy, for the settings' own
+numbers of blocks and dims and for others: Spearman's correlation between the documents' cosines by proxy and by whole
+gradients, and the share of Spokes's choice by whole gradients that Spokes also chooses by proxy. By chance it would be
+the share that is chosen.
 
 Cost: a forward and backward pass of some 100 documents through the whole model. Memory: 4 bytes a parameter and
-document, SAMPLE_BYTES in all; FEWEST documents with a larger model, none where memory does not hold these.
+document, SAMPLE_BYTES in all; a larger model gets FEWEST documents, or none if memory cannot hold their gradients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dagster_divorder.units import byte_size
 
 DOCUMENTS, FEWEST = 200, 20
 SAMPLE_BYTES = 2 << 30
-"""Gradients in memory at once, where that is FEWEST documents or more."""
+"""Bytes of gradients in memory at once, if they hold at least FEWEST documents."""
 TEXT_BYTES = 1 << 24
 SHARES = (0.1, 0.5)
 """Shares of the documents that Spokes chooses."""
@@ -77,8 +77,8 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
         return [], {
             **figures,
             "note": f"whole gradients of {FEWEST} documents ({size // 4:,} parameters) take "
-            f"{byte_size(FEWEST * size)}, more than half of the memory ({byte_size(main_memory())}): ask on a larger "
-            "machine, or name a smaller model of the same family in gradients.model",
+            f"{byte_size(FEWEST * size)}, more than half of the memory ({byte_size(main_memory())}): use a larger "
+            "machine, or set gradients.model to a smaller model of the same family",
         }
     dims = sorted({max(1, embed.dims // 16), max(1, embed.dims // 4), embed.dims})
     with quiet():
@@ -106,7 +106,7 @@ def _measure(texts: list[str], embed: Gradients) -> tuple[list[dict[str, Any]], 
 
 
 def load_proxies(run: Run) -> list[dict[str, Any]]:
-    """One row per proxy; none where the model could not be measured (`note` says why)."""
+    """One row per proxy; none if the model could not be measured (`note` says why)."""
     measured = "table" in run.receipt("gradient_proxy").files
     return run.rows("gradient_proxy", "table") if measured else []
 
@@ -119,8 +119,8 @@ GRADIENT_PROXY = WholeCorpus(
     name="gradient_proxy",
     version=1,
     kinds={"huggingface", "pytorch"},
-    description="Whether gradients of the last blocks tell documents apart as those of all parameters do. Spearman's "
-    "correlation of cosines, and how much of a choice is the same, for several numbers of blocks and dims.",
+    description="Whether gradients of the last blocks tell documents apart as well as gradients of all parameters. "
+    "Correlation of cosines (Spearman) and overlap of choices, for several numbers of blocks and dims.",
     evidence="whether gradients of the last blocks agree with those of all parameters",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model", model_stage(settings)),
     settings=_gradient_proxy_settings,

@@ -1,9 +1,9 @@
-"""strategy_comparison: every pair of strategies for documents and for sequences on this corpus, in one table.
+"""strategy_comparison: one table of all pairs of strategies, for documents and for sequences, on this corpus.
 
-No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`, packed by `concat` (not at
-all under `packing.method = "none"`) and compared with the corpus's own mix, whatever targets and frozen tokens are set.
-Strategies run one after another in this process, with kernels compiled before. Seconds are wall time; peak memory is
-the rise of this process's memory, which already holds the items to order.
+No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`. Records are packed by `concat`
+(not at all with `packing.method = "none"`). Orders are compared with the corpus's own mix; targets and frozen tokens
+are ignored. Strategies run one after another in this process, with kernels compiled before. Seconds are wall time. Peak
+memory is the rise of this process's memory, which already holds the items to order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEVIATIONS = (
     *("batch TV, clusters", "worst batch TV, clusters", "worst share, batch anywhere"),
     "mean prefix deviation, tokens",
 )
-"""Columns that the summary of diversity_metrics has, too."""
+"""Columns that are also in the summary of diversity_metrics."""
 
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
@@ -73,9 +73,9 @@ def _metered(function: Callable[[], Result]) -> tuple[Result, Cost]:
 
 
 def row(outcome: ComparedPair) -> dict[str, Any]:
-    """One row of the table, in the form of Diversity-Ordered Training's: distinct clusters a sequence, deviations,
-    cost. Flush: counted as Diversity-Ordered Training does, where a document that does not fit starts a new sequence.
-    None where a corpus is smaller than a batch."""
+    """One row of the table, as in Diversity-Ordered Training: distinct clusters a sequence, deviations, cost. Flush: as
+    Diversity-Ordered Training counts; a document that does not fit starts a new sequence. Values are None if the corpus
+    is smaller than a batch."""
     diversity = outcome.diversity
     summary = summary_row("", diversity)
     peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
@@ -117,7 +117,7 @@ def _strategy_comparison_inputs(run: Run) -> dict[str, Any]:
 
 
 def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
-    """The comparison as two tables, so that each fits a page: diversity and deviations, then drift and cost."""
+    """The comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
     rows, pair = load_comparison(run), ("documents", "sequences")
     last = [*rows[0]].index(DEVIATIONS[-1]) + 1 if rows else 0
     rest = [{name: row[name] for name in (*pair, *[*row][last:])} for row in rows]
@@ -131,12 +131,12 @@ STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=3,
     kinds={"numpy", "numba"},
-    description="Which strategy to order by. Every pair of strategies, for documents and for sequences, on this "
-    "corpus: diversity, deviations, drift, seconds and memory side by side.",
+    description="Which strategy to use. Diversity, deviations, drift, seconds and memory of all pairs of strategies, "
+    "for documents and for sequences, on this corpus.",
     evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=_strategy_comparison_settings,
-    # No `content`: the key decides all but the costs, so it makes the version.
+    # No `content`: the key decides everything but the costs, so it is the version.
     inputs=_strategy_comparison_inputs,
     compute=_compare_strategies,
     show=_show_strategy_comparison,

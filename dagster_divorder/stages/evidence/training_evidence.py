@@ -1,16 +1,17 @@
-"""training_evidence: small decoders trained on the same tokens in several orders, and what the orders did to them.
+"""training_evidence: trains small decoders on the same tokens in several orders, and compares what the orders did.
 
-Models are trained on the beginning of the plan, `evidence.tokens` tokens of it; where the plan follows a score, on
-batches that are evenly spaced in it. `curated` reads its sequences as planned; `random_sequences` reads the same
-sequences, shuffled anew each epoch. Every order is compared with these shuffles, training by training from the same
-weights; orders whose attention stops at documents, with the same shuffles read that way. Orders along a score are of
-the plan's sequences, too. Orders of documents take the same tokens apart and pack them again by `concat`; conversations
-by their own method, whole. The output does not need this stage.
+Models are trained on the first `evidence.tokens` tokens of the plan; if the plan follows a score, on batches that are
+evenly spaced in it. `curated` reads the sequences as planned. `random_sequences` reads the same sequences, shuffled
+differently each epoch. Every order is compared with these shuffles, each training with a shuffle from the same initial
+weights. Orders whose attention stops at documents are compared with shuffles read in that way. Orders along a score
+also consist of the plan's sequences. Orders of documents pack the same tokens again by `concat`, conversations whole by
+their own method. The output does not need this stage.
 
-Losses are of the tokens that are trained on, in training and in validation, which reads whole conversations.
+Losses are means over the trained tokens, in training and in validation, which reads whole conversations.
 
-Each training is a file of the result, named by all that decides it. A training that has a file, also in the result
-before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence.
+Each training is a file of the result, named by everything that decides it. A training that has a file, even in the
+result before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a
+sequence.
 """
 
 from __future__ import annotations
@@ -91,20 +92,20 @@ if TYPE_CHECKING:
 STAGE = "training_evidence"
 REFERENCE = "random_sequences"
 ALL = "all, equal shares"
-"""The name under which the mean over sources stands among them."""
+"""The name of the mean over sources, in tables of sources."""
 STEPS = 250
-"""Steps of an epoch, at least, where `evidence.batch` is unset."""
+"""Least steps of an epoch if `evidence.batch` is unset."""
 HELD_OUT_SHARE = 0.05
-"""Tokens to validate on after each epoch, as a share of the tokens trained on; equally many of every source."""
+"""Tokens to validate on after each epoch, as a share of the training tokens; equally many of every source."""
 TIMED_STEPS = 6
 TRAINED_VERSION = 2
-"""Version of the code that trains, in the name of every training: a new summary keeps the trainings."""
+"""Version of the training code, part of every training's name: a change of the summary alone keeps the trainings."""
 PLAIN = {"original", "random", "repeated", "curated"}
-"""Orders that look at no trait."""
+"""Orders that do not use traits."""
 
 
 class _Size(NamedTuple):
-    """rows: sequences of the plan that are used; steps: of an epoch; batch: B."""
+    """rows: number of the plan's sequences that are used. steps: of an epoch. batch: B."""
 
     rows: int
     steps: int
@@ -112,7 +113,7 @@ class _Size(NamedTuple):
 
 
 class _Training(NamedTuple):
-    """One training. name: of its result. data: the file of what it reads."""
+    """One training. name: of its result. data: name of the file that it reads."""
 
     name: str
     order: str
@@ -123,7 +124,7 @@ class _Training(NamedTuple):
 
 
 def orders_of(settings: Settings) -> list[str]:
-    """`evidence.orders`, and the orders that they are compared with."""
+    """`evidence.orders` and the orders that they are compared with."""
     orders = settings.evidence.orders
     return list(dict.fromkeys([*orders, REFERENCE, *map(shuffled_order, orders)]))
 
@@ -142,7 +143,7 @@ def _train_in_each_order(run: Run) -> Made:
         for each in trainings
         if each.name in known and store.exists(known[each.name])
     }
-    # A run that is stopped has trained all orders with the first seeds.
+    # If a run is stopped, all orders are trained with the first seeds.
     missing = sorted((each for each in trainings if each.name not in results), key=lambda each: each.seed)
     if missing:
         run.progress.note(
@@ -177,8 +178,8 @@ def _train_in_each_order(run: Run) -> Made:
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """What is trained on: sequences of the `plan`, in the order in which it first reads them. numbers: their numbers in
-    the whole plan, int64 (S,)."""
+    """The training sequences. plan: the sequences, in the order in which the plan first reads them. numbers: their
+    numbers in the whole plan, int64 (S,)."""
 
     run: Run
     stream: TrainingStream
@@ -188,7 +189,7 @@ class _Tokens:
 
     @classmethod
     def of(cls, run: Run, size: _Size | None = None) -> _Tokens:
-        """size: by default as large as `evidence.tokens` asks."""
+        """size: by default the size that `evidence.tokens` asks for."""
         packed, read = load_packed(run), load_sequence_order(run).ravel()
         numbers = read[np.sort(np.unique(read, return_index=True)[1])]
         stream, mask = load_stream(run), load_loss_mask(run)
@@ -199,13 +200,13 @@ class _Tokens:
             numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
         places = np.arange(len(numbers))
         if run.settings.curriculum.on:
-            # The beginning of the plan has one end of the score.
+            # The beginning of the plan would have only one end of the score.
             places = evenly_first(len(numbers), run.settings.evidence.batch or run.settings.sequence.batch)
         size = size or _whole_size(run.settings, packed, packed.tokens[numbers[places]])
         numbers = numbers[np.sort(places[: size.rows])]
         plan = _take(packed, numbers)
         if run.settings.masked:
-            # No longer than the longest, where a sequence holds a short record and padding.
+            # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max()))
         return cls(run, stream, plan, numbers, size)
 
@@ -216,11 +217,11 @@ class _Tokens:
 
     @property
     def rows(self) -> int:
-        """Sequences that are read; a rest that fills no batch is left out, as trainers do."""
+        """Number of sequences that are read; a last incomplete batch is left out, as trainers do."""
         return self.size.steps * self.size.batch
 
     def ids(self, plan: PackedSequences) -> tuple[np.ndarray, Spans | None]:
-        """Token ids (S, L) of a plan's sequences, and which places of them are trained on (`Rows.trained`)."""
+        """(token ids of a plan's sequences (S, L), their trained places as in `Rows.trained`)."""
         every = np.arange(len(plan))
         with self.run.store.scratch() as scratch:
             tokens = stored_tokens(self.run, load_base_model(self.run).directory, scratch)
@@ -228,10 +229,9 @@ class _Tokens:
             return rows.gather(), rows.trained
 
     def data(self, order: TrainedOrder, seed: int) -> dict[str, np.ndarray]:
-        """What a training reads: `ids` (n, L) in the order in which they are first read; of these rows the `lengths` of
-        their runs, int64 (Q,), and the `counts` of runs, int64 (n,); `epochs`, the rows of each, int64 (E, n);
-        `padded`, bool (1,), whether any row has padding; where not all is trained on, `trained`, as `in_memory_export`
-        has it."""
+        """What a training reads: `ids` (n, L), in the order in which they are first read; the `lengths` of these rows'
+        runs, int64 (Q,), and their `counts`, int64 (n,); `epochs`, the rows of each epoch, int64 (E, n); `padded`, bool
+        (1,), whether any row has padding; and `trained`, as in `in_memory_export`, if not all tokens are trained."""
         plan, epochs = self.planned(order, seed)
         read = epochs.ravel()
         first, place = read[np.sort(np.unique(read, return_index=True)[1])], np.empty(len(plan), np.int64)
@@ -260,7 +260,7 @@ class _Tokens:
         return scores
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
-        """(the sequences of an order; those that each epoch reads, in order, int64 (E, n))."""
+        """(the sequences of an order, the sequences that each epoch reads in order, int64 (E, n))."""
         settings, rows, epochs = self.run.settings, self.rows, self.run.settings.evidence.epochs
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
         every = np.arange(len(plan))
@@ -292,8 +292,8 @@ class _Tokens:
         return plan, np.tile(sequences[:rows], (epochs, 1))
 
     def scheduled(self, order: TrainedOrder, seed: int) -> np.ndarray:
-        """The plan's sequences along a schedule, as an order names it, int64 (E, n). Windows are counted in the batches
-        of these trainings."""
+        """The plan's sequences along the schedule that an order names, int64 (E, n). Windows are counted in batches of
+        these trainings."""
         given, epochs = self.run.settings, self.run.settings.evidence.epochs
         own = {"batch": self.size.batch, "length": self.length, "epochs": epochs}
         followed = {"strength": given.curriculum.strength or 1.0}
@@ -323,10 +323,10 @@ class _Tokens:
         return {**common, "weights": items.weights, "seed": common["seed"] + seed}
 
     def curated_epochs(self, rows: int) -> np.ndarray:
-        """The plan's own orders of the sequences that are read, int64 (E, n), as places in `plan`."""
+        """The plan's own orders of these sequences, int64 (E, n), as places in `plan`."""
         orders = load_sequence_order(self.run)
         if self.run.settings.schedule_epochs > 1:
-            # One order of all epochs, in which an epoch does not read every sequence.
+            # One order covers all epochs, and no epoch reads every sequence.
             orders = orders.reshape(1, -1)
         place = np.full(orders.max(initial=-1) + 1, -1)
         place[self.numbers[:rows]] = np.arange(rows)
@@ -334,8 +334,8 @@ class _Tokens:
         return np.stack([read[epoch % len(read)] for epoch in range(self.run.settings.evidence.epochs)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
-        """The tokens of the plan packed again with their documents in another order. `concat` leaves out a last
-        sequence that is not full."""
+        """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
+        sequence."""
         settings, traits = self.run.settings, self.stream.traits
         pieces = _whole_pieces(self.plan)
         draw = settings.seed + seed
@@ -369,7 +369,7 @@ class _Tokens:
 
     @cached_property
     def ranks(self) -> np.ndarray:
-        """What schedules follow, by sequence of the plan, float64 (S,)."""
+        """The rank of each sequence of the plan, which schedules follow, float64 (S,)."""
         return sequence_ranks(self.run, self.stream, self.plan)
 
     def items(self, plan: PackedSequences) -> Items:
@@ -389,7 +389,7 @@ class _Tokens:
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """What the trainings of a run share. sources: the sources that have held-out documents, sorted. shared: arrays."""
+    """What the trainings of a run share. sources: sources with held-out documents, sorted. shared: arrays."""
 
     run: Run
     folder: str
@@ -424,7 +424,7 @@ class _Prepared:
 
     @cached_property
     def decides(self) -> str:
-        """A hash of all that decides a training, but for its order, seed and learning rate."""
+        """A hash of everything that decides a training, except its order, seed and learning rate."""
         run, evidence = self.run, self.run.settings.evidence
         model = [evidence.model, _config_hash(evidence.model)]
         return content_hash(
@@ -449,7 +449,7 @@ class _Prepared:
             traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
             decides: list[Any] = [*traits] if strategies - PLAIN else []
             decides += [versions(self.run, "scores")] if order.inside else []
-            # Trainings on a cosine have the name that they had when there was no other schedule.
+            # The cosine is left out of the name, so that trainings from before there were other schedules keep theirs.
             decides += [] if schedule == "cosine" else [schedule]
             decides += ["documents alone"] if order.apart else []
             drawn = seed if strategies - {"original", "curated"} else 0
@@ -459,7 +459,7 @@ class _Prepared:
         return trainings
 
     def train(self, trainings: list[_Training]) -> None:
-        """Train, and store the results under the names of the trainings."""
+        """Run trainings, and store each result under the training's name."""
         run, folder = self.run, self.folder
         data: dict[str, str] = {}
         try:
@@ -472,7 +472,7 @@ class _Prepared:
             tokens = self.tokens.rows * self.tokens.length * run.settings.evidence.epochs
             gpus = int(self.device == "cuda")
             with run.progress(f"training {len(items):,} models", tokens * len(items), "tokens") as advance:
-                # Keeping the memory of a step for the next one takes a third off the time.
+                # Keeping the memory of a step for the next one saves a third of the time.
                 for failure in run.engine.each(
                     train, items, gpus=gpus, environment=KEEP_MEMORY, advance=advance
                 ):
@@ -500,11 +500,11 @@ class _Prepared:
         )
 
     def within(self, budget: float) -> _Size:
-        """The size that `budget` seconds have room for, at most the whole one. The first answer is stored, so that
-        trainings that were stopped go on.
+        """The size that fits into `budget` seconds, at most the whole size. The first answer is stored, so that stopped
+        trainings can continue.
 
         Raises:
-            InputError: there is no room for a step.
+            InputError: not even one step fits.
         """
         kept, whole = self.run.store.hashed(self.folder), self.tokens.size
         if "size" in kept:
@@ -522,7 +522,8 @@ class _Prepared:
         return size
 
     def _steps_before(self) -> int | None:
-        """Steps of an epoch in the last result if only its code version differs: then its trainings serve, too."""
+        """Steps of an epoch in the last result, if it differs only in its code version, so that its trainings can be
+        used; else None."""
         run, last = self.run, load_receipt(self.run.store, STAGE)
         settings = TRAINING_EVIDENCE.fingerprint(run.settings).partition("-")[2]
         same = last and (last.fingerprint.partition("-")[2], last.upstream) == (
@@ -535,7 +536,7 @@ class _Prepared:
         return steps
 
     def step_seconds(self) -> float:
-        """Seconds of a step on this machine: the mean of a few, without the first, which loads libraries."""
+        """Seconds of a step on this machine: the mean of a few steps, without the first, which loads libraries."""
         memo = self.run.memo
         if "step_seconds" not in memo:
             few, whole = min(TIMED_STEPS, self.tokens.size.steps), self.tokens.size
@@ -557,12 +558,12 @@ class _Prepared:
         return seconds
 
     def at_once(self, trainings: int) -> int:
-        """The number of trainings that run at a time."""
+        """Number of trainings that run at once."""
         engine = self.run.engine
         return max(1, min(trainings, engine.gpus if self.device == "cuda" else engine.workers))
 
     def expectation(self, trainings: int) -> str:
-        """The work and the time of so many trainings, in words."""
+        """The work and the time of some trainings, in words."""
         from dagster_divorder.models.training import noisy_batches
 
         size, epochs, at_once = self.tokens.size, self.run.settings.evidence.epochs, self.at_once(trainings)
@@ -576,7 +577,7 @@ class _Prepared:
         )
 
     def measured(self, budget: float) -> int:
-        """Steps of an epoch that fit into `budget` seconds."""
+        """Number of steps an epoch that fit into `budget` seconds."""
         evidence = self.run.settings.evidence
         step = self.step_seconds()
         count = _count_trainings(self.run.settings)
@@ -584,8 +585,8 @@ class _Prepared:
         steps = int(budget * at_once / (count * step * evidence.epochs))
         if steps < 1:
             raise InputError(
-                f"evidence.budget_seconds is {budget:g}, and a step of each of {count} trainings takes "
-                f"{duration(step * count * evidence.epochs / at_once)}; expected more than that: raise it, or name "
+                f"evidence.budget_seconds is {budget:g}, but one step of each of {count} trainings takes "
+                f"{duration(step * count * evidence.epochs / at_once)}; expected more than that: raise it, or set "
                 "fewer orders, schedules or seeds, or a smaller model"
             )
         return steps
@@ -598,10 +599,10 @@ def _method(settings: Settings) -> str:
 
 
 def _whole_size(settings: Settings, packed: PackedSequences, tokens: np.ndarray) -> _Size:
-    """tokens: of each sequence in the order of the first epoch, int64 (S,), padding left out.
+    """tokens: number in each sequence, in the order of the first epoch, without padding, int64 (S,).
 
     Raises:
-        InputError: there are fewer tokens than a batch has.
+        InputError: there are fewer tokens than in a batch.
     """
     evidence, length = settings.evidence, settings.sequence.length
     assert evidence.tokens is not None
@@ -616,22 +617,22 @@ def _whole_size(settings: Settings, packed: PackedSequences, tokens: np.ndarray)
     steps = full // batch
     if steps < 1:
         raise InputError(
-            f"evidence.tokens = {evidence.tokens:,} of the {planned:,} of the plan make {full:,} sequences of "
-            f"{length:,} tokens, and a batch has {batch:,}; expected a batch at least: raise evidence.tokens, or lower "
-            "evidence.batch or sequence.length"
+            f"evidence.tokens = {evidence.tokens:,} of the plan's {planned:,} tokens make {full:,} sequences of "
+            f"{length:,} tokens, but a batch has {batch:,}; expected at least one batch: raise evidence.tokens, or "
+            "lower evidence.batch or sequence.length"
         )
     return _Size(rows, steps, batch)
 
 
 def _take(plan: PackedSequences, sequences: np.ndarray) -> PackedSequences:
-    """Sequences of a plan, in this order."""
+    """A plan with some of its sequences, in the given order."""
     runs, indptr = row_entries(plan.indptr, sequences)
     columns = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
     return PackedSequences(**columns, indptr=indptr, sequence_length=plan.sequence_length)
 
 
 def _whole_pieces(plan: PackedSequences) -> Pieces:
-    """The tokens of a plan by document; runs that follow each other in a document are one piece."""
+    """The tokens of a plan by document; adjacent runs of a document become one piece."""
     at = np.lexsort((plan.start, plan.document))
     document, start, length = plan.document[at], plan.start[at], plan.length[at]
     begins = np.ones(len(at), bool)
@@ -641,7 +642,7 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
 
 
 def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
-    """The settings that decide which tokens a training reads when: options of strategies, and what they balance."""
+    """The settings that decide when a training reads which tokens: options of strategies, and what they balance."""
     from dagster_divorder.core.order import STRATEGIES
 
     strategies = [order.documents, order.sequences]
@@ -659,7 +660,7 @@ def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
 
 
 def _config_hash(model: str) -> str:
-    """A hash of the config.json of a directory's model, "" of any other model."""
+    """A hash of the config.json of a model in a directory; "" for any other model."""
     file = Path(model) / "config.json"
     return content_hash(file.read_bytes().hex()) if file.is_file() else ""
 
@@ -667,7 +668,7 @@ def _config_hash(model: str) -> str:
 def _heldout_rows(
     run: Run, classes: np.ndarray, sequences: int, length: int, notes: list[str]
 ) -> dict[str, np.ndarray]:
-    """By source, its held-out documents as `Task.heldout` has them: end to end, or conversations whole. length: L.
+    """Source -> its held-out documents as in `Task.heldout`: end to end, or whole conversations. length: L.
 
     Raises:
         InputError: no document is held out.
@@ -675,8 +676,8 @@ def _heldout_rows(
     table = heldout_table(run, load_heldout(run)).drop_columns(["id", "record"])
     if not table.num_rows:
         raise InputError(
-            "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or name "
-            "other files in it"
+            "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
+            "to other files"
         )
     trait = run.settings.mixing.topic
     texts: dict[str, list[tuple[str, ...]]] = {}
@@ -693,8 +694,8 @@ def _heldout_rows(
         heldout = {source: rows for source, rows in heldout.items() if rows.shape[1]}
     if not heldout:
         raise InputError(
-            f"no held-out document has a trained token within {length:,} tokens; expected one to validate on: raise "
-            "sequence.length or heldout.documents"
+            f"no held-out document has a trained token in its first {length:,} tokens; expected one to validate on: "
+            "raise sequence.length or heldout.documents"
         )
     if not run.settings.heldout.paths:
         without = sorted(set(load_stream(run).traits.names[trait]) - texts.keys())
@@ -709,7 +710,7 @@ def _heldout_rows(
 def _plain_rows(
     run: Run, texts: Sequence[tuple[str, ...]], classes: np.ndarray, most: int, length: int
 ) -> np.ndarray:
-    """Texts end to end, int32 (2, n, L), `most` rows of them."""
+    """Texts laid end to end, int32 (2, n, L), at most `most` rows: token classes and positions."""
     ids, lengths = load_base_model(run).encoder().encode([text or "" for (text,) in texts])
     ids = classes[ids[: most * length]]
     rows = np.zeros((2, -(-max(1, len(ids)) // length), length), np.int32)
@@ -726,8 +727,8 @@ def _plain_rows(
 def _masked_rows(
     run: Run, texts: Sequence[tuple[Any, ...]], classes: np.ndarray, most: int, length: int
 ) -> np.ndarray:
-    """Texts with their trained spans, whole, int32 (3, n, L): as many as tokens fit into `most` rows, but at least one.
-    What is longer than a row is cut, and what then has no trained token to predict is left out."""
+    """Whole texts with their trained spans, int32 (3, n, L): as many as fit into `most` rows by their tokens, at least
+    one. Texts longer than a row are truncated; a text without a trained token to predict is left out."""
     from dagster_divorder.models.chat_tokens import encode_trained
 
     read, spans = zip(*texts, strict=True)
@@ -737,7 +738,7 @@ def _masked_rows(
         load_base_model(run).directory,
     )
     begins, cut = np.cumsum(lengths) - lengths, np.minimum(lengths, length)
-    # Nothing of a document stands before its first token.
+    # The first token of a document has nothing to be predicted from.
     trained[begins[lengths > 0]] = False
     before = np.concatenate([[0], np.cumsum(trained)])
     used = np.flatnonzero(before[begins + cut] > before[begins])
@@ -759,7 +760,7 @@ def _masked_rows(
 def _train(
     store: Store, folder: str, task: Task, each: _Training, advance: Advance = lambda tokens: None
 ) -> str:
-    """Train one model, where an engine puts the work, and store the result; why it failed, or ""."""
+    """Train one model in an engine's worker and store the result. Returns why it failed, or ""."""
     if task.device == "cuda":
         import torch
 
@@ -793,13 +794,13 @@ def _failure(each: _Training, trained: Trained) -> str:
 
 def _unpack(data: bytes) -> Trained:
     arrays: dict[str, Any] = unpack(data)
-    # Trainings of an earlier version have no averages.
+    # Trainings of an earlier version have no averaged weights.
     averaged = np.full((len(AVERAGES), arrays["heldout"].shape[1]), np.nan)
     return Trained(**{"averaged": averaged, **arrays, "failed": int(arrays["failed"][0])})
 
 
 def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
-    """Held-out losses, a row per training, epoch and source; those of averaged weights after the last epoch."""
+    """Held-out losses, a row per training, epoch and source; after the last epoch also for averaged weights."""
     return [
         {
             "order": each.order,
@@ -823,15 +824,15 @@ def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dic
 
 
 def _with_mean(averaged: np.ndarray) -> np.ndarray:
-    """`Trained.averaged` (2, S) by source and of their mean, float64 (S + 1, 2)."""
+    """`Trained.averaged` (2, S) with a row for each source and one for their mean, float64 (S + 1, 2)."""
     return np.vstack([averaged.T, averaged.mean(axis=1)])
 
 
 def _summary(
     run: Run, prepared: _Prepared, results: Mapping[_Training, Trained], names: list[str]
 ) -> dict[str, Any]:
-    """All figures that people see, at the learning rate that suits the shuffled sequences best. Other schedules of the
-    learning rate than the first have their held-out losses alone."""
+    """All figures that people see, at the learning rate that suits the shuffled sequences best. Schedules of the
+    learning rate after the first have only held-out losses."""
     from dagster_divorder.models.training import count_weights, is_attention, learning_rates
 
     evidence, size = run.settings.evidence, prepared.tokens.size
@@ -910,7 +911,7 @@ def _summary(
 
 
 def _with_windows_shuffled(orders: Sequence[str]) -> dict[str, str]:
-    """By order with balanced windows, the one that differs in nothing but its shuffled windows, if it is there, too."""
+    """Order with balanced windows -> the order that differs only in its shuffled windows, if it was trained."""
     names = {trained_order(name): name for name in orders}
     pairs = {
         name: order._replace(inside="random") for order, name in names.items() if order.inside == "balanced"
@@ -960,7 +961,7 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _training_evidence_inputs(run: Run) -> dict[str, Any]:
-    """The results that it reads, and the token of a checkpoint that ends a text."""
+    """The results that the stage reads, and the end-of-text token of a checkpoint."""
     results, token = versions(run, *_training_evidence_reads(run.settings)), named_end_of_text(run)
     return {**results, **({"end_of_text": token} if isinstance(token, list) else {}), **reading(run)}
 
@@ -970,13 +971,13 @@ def _check_settings(run: Run) -> None:
 
     if not run.settings.holds_out:
         raise InputError(
-            "evidence.tokens is set, and no documents are held out to validate on; set heldout.documents to a "
-            "share, such as 0.01, or to files"
+            "evidence.tokens is set, but no documents are held out to validate on; set heldout.documents to a share, "
+            "such as 0.01, or to files"
         )
     if "pairs" in run.settings.forms:
         raise InputError(
-            "evidence.tokens is set, and an input holds pairs, whose loss compares two answers; trainings here have "
-            "the loss of one text: unset evidence.tokens"
+            "evidence.tokens is set, but an input holds pairs, whose loss compares two answers; trainings here use the "
+            "loss of one text: unset evidence.tokens"
         )
     _check_epochs(run.settings)
     check_model(run.settings.evidence.model, run.settings.sequence.length)
@@ -988,19 +989,19 @@ def _check_epochs(settings: Settings) -> None:
     orders = {trained_order(name).sequences: name for name in orders_of(settings)}
     if settings.curriculum.on and "epochs" in orders:
         raise InputError(
-            f"evidence.orders names {orders['epochs']!r}, which follows no score, and the plan follows "
-            f"{settings.curriculum.score}; set sequence.epochs to {evidence.epochs} and name curated instead"
+            f"evidence.orders names {orders['epochs']!r}, which follows no score, but the plan follows "
+            f"{settings.curriculum.score}; set sequence.epochs to {evidence.epochs} and use curated instead"
         )
     if "curated" in orders and settings.schedule_epochs > 1 and settings.schedule_epochs != evidence.epochs:
         raise InputError(
-            f"evidence.epochs is {evidence.epochs}, and the plan has one schedule over {settings.schedule_epochs} "
+            f"evidence.epochs is {evidence.epochs}, but the plan has one schedule over {settings.schedule_epochs} "
             f"epochs; expected {settings.schedule_epochs}: set evidence.epochs, or sequence.epochs to "
             f'{evidence.epochs}, or curriculum.epochs to "each"'
         )
 
 
 def evenly_first(items: int, batch: int) -> np.ndarray:
-    """Places 0 to items - 1 in runs of `batch`, int64 (items,), so that every beginning of it is spread evenly."""
+    """Places 0 to items - 1 in runs of `batch`, int64 (items,), in an order whose every beginning is spread evenly."""
     runs = -(-items // batch)
     # Multiples of the golden ratio, less their whole parts.
     order = np.argsort(np.argsort(np.arange(runs) * 0.6180339887498949 % 1.0, kind="stable"), kind="stable")
@@ -1015,7 +1016,7 @@ def _count_trainings(settings: Settings) -> int:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """Tokens read by all trainings together."""
+    """Number of tokens that all trainings read."""
     evidence = settings.evidence
     return min(size.tokens, evidence.tokens or 0) * evidence.epochs * _count_trainings(settings)
 
@@ -1024,13 +1025,13 @@ TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=4,
     kinds={"pytorch"},
-    description="Whether the order helps training. Small models are trained on the same tokens in several orders: "
-    "held-out loss by source, the seam between epochs, gradients, and what of it is beyond noise.",
-    evidence="what the order does to small models that are trained in it",
+    description="Whether the order helps training. Small models are trained on the same tokens in several orders and "
+    "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
+    evidence="what the order does to small models trained in it",
     reads=_training_evidence_reads,
     settings=_training_evidence_settings,
     inputs=_training_evidence_inputs,
-    # It costs as much as training does, so it is there only on request.
+    # It costs as much as training, so it exists only on request.
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
     compute=_train_in_each_order,

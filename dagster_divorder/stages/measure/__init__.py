@@ -1,1 +1,1 @@
-"""Stages that measure an order beside shuffles."""
+"""Stages that measure orders and compare them with shuffles."""

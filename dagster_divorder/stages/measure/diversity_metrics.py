@@ -1,10 +1,10 @@
-"""diversity_metrics: measures of the orders side by side, for every window of training.
+"""diversity_metrics: measures of all orders, for every window of training.
 
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
 `concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
-are compared with the mix of the whole order; for a trait with `order.targets`, with the mix that comes closest to its
-targets. Where some tokens are not trained on, windows are whole sequences, shares are of the tokens that
-`chats.balance` names, and shuffled documents are packed by `best_fit` where the plan is.
+are compared with the mix of the whole order; for a trait with `order.targets`, with the achievable mix closest to its
+targets. With a loss mask, windows are whole sequences, shares count the tokens that `chats.balance` names, and shuffled
+documents are packed by `best_fit` if the plan is.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
 SHUFFLES = 3
 ORDER_BYTES = 100
-"""Peak memory that measuring an order takes, a document."""
+"""Peak bytes a document while an order is measured."""
 FEWEST_COLUMNS = 60
-"""Columns of a bar in the picture, at least. With more batches than these a column is a batch."""
+"""Fewest columns of a bar in the picture. With more batches, a column is a batch."""
 
 COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
-"""What shares are of, by `Settings.counts_trained`."""
+"""`Settings.counts_trained` -> what shares are of."""
 
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
-"""Orders of documents that are orders of sequences where records are not packed."""
+"""Order of documents -> order of sequences that it equals if records are not packed."""
 
 LEGEND = "\n".join(
     [
@@ -114,11 +114,11 @@ LEGEND = "\n".join(
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
-    """Measures by order name, as `core.measure.Diversity.to_dict` gives them. The orders that DivOrder made also have
+    """Order name -> measures, as in `core.measure.Diversity.to_dict`. The orders that DivOrder made also have
 
-    shuffled_batches_worse: by trait, the share of the shuffles' batches whose total variation exceeds that of our worst
+    shuffled_batches_worse: by trait, the share of the shuffles' batches with a higher total variation than our worst
         batch. trait_errors: by trait, see `core.measure.compare_errors`. targets: by trait with targets, see
-        `core.order.trait_targets.followed`. curves: the last two along the order.
+        `core.order.trait_targets.followed`. curves: trait_errors and targets along the order.
     """
     metrics: dict[str, dict[str, Any]] = orjson.loads(run.read("diversity_metrics", "metrics"))
     return metrics
@@ -153,7 +153,7 @@ def _measure_diversity(run: Run) -> Made:
 
 
 def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
-    """Every run, also one that measures nothing anew, notes the targets that the corpus cannot meet."""
+    """Note the targets that the corpus cannot meet, in every run, even if the run measures nothing."""
     if run.settings.order.targets:
         metrics = orjson.loads(run.store.read_verified(receipt.files["metrics"]))
         for warning in warnings_of(metrics["sequences"]["targets"]):
@@ -197,7 +197,7 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
     def shuffled_sequences(number: int) -> Diversity:
         return sequences(*_shuffled_sequences(run, traits, number))
 
-    # Each task makes its own order, so that waiting orders take no memory.
+    # Each task makes its own order, so that waiting tasks take no memory.
     tasks: list[tuple[str, Callable[[], Diversity]]] = [
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
         ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
@@ -221,13 +221,13 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
             measured.setdefault(name, []).append(figures)
             advance(1)
     if not packs:
-        # Records are the sequences.
+        # Each record is a sequence.
         measured |= {name: measured[of_sequences] for name, of_sequences in UNPACKED.items()}
     return {name: average(diversities) for name, diversities in measured.items()}
 
 
 def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
-    """The errors of each trait compared with those of the shuffles, as figures and as curves."""
+    """The errors of each trait, compared with the shuffles' errors, as figures and as curves."""
     pairs = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
     return {
         "trait_errors": {trait: compare_errors(*pair) for trait, pair in pairs.items()},
@@ -236,7 +236,7 @@ def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
 
 
 def _add_targets(run: Run, traits: Traits, count: RunCounter, metrics: dict[str, dict[str, Any]]) -> None:
-    """Add to the metrics of the orders that DivOrder made how they follow their targets."""
+    """Add to the metrics how the orders that DivOrder made follow their targets."""
     tables = run.settings.order.targets
     # By order, for each epoch: documents int64 (Q,), counted tokens of each run int64 (Q,).
     epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
@@ -269,8 +269,8 @@ def _sequences_as_read(run: Run) -> tuple[PackedSequences, np.ndarray]:
 
 
 def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
-    """What training gets without any order: documents shuffled and packed, as many tokens of each as the plan holds,
-    and the sequences shuffled for every epoch. A last sequence that is not full stays last, unless all are padded."""
+    """Training data without an order: documents shuffled and packed, with as many tokens of each as in the plan, and
+    the sequences shuffled for every epoch. A partial last sequence stays last, unless all are padded."""
     plan = load_packed(run)
     if not run.settings.packing.packs:
         random = np.random.default_rng([run.settings.seed, number])
@@ -295,7 +295,7 @@ def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSe
 
 
 def _planned_pieces(plan: PackedSequences, order: np.ndarray) -> Pieces:
-    """The runs of a plan, with their documents in another order: the same tokens are trained on."""
+    """The runs of a plan with their documents in another order; the trained tokens are the same."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     runs = np.lexsort((plan.start, place[plan.document]))
@@ -308,7 +308,7 @@ def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Di
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
     orders = {name: PicturedOrder(diversity) for name, diversity in measured.items()}
     for name, (runs, distinct) in read_in_order(run, traits).items():
-        # The documents in order lie between shuffled and ordered sequences; they are a row of the table only.
+        # The picture leaves out the documents in order, which lie between shuffled and ordered sequences.
         if name != "curated":
             columns = int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
             tokens = count(runs)
@@ -319,8 +319,8 @@ def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Di
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
-    """The orders that pictures show, by name, the original first: (the runs of tokens as they are read, the number of
-    distinct clusters in each sequence, int64 (S,)). Sequences: their first epoch. Shuffles: the first one."""
+    """Name -> order that pictures show, the original first: (the runs of tokens as they are read, the number of
+    distinct clusters in each sequence, int64 (S,)). For sequences, the first epoch; for shuffles, the first one."""
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
     packed = {
         "sequences_random": _shuffled_sequences(run, traits, 0),
@@ -341,8 +341,8 @@ def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndar
 
 
 def load_verdict(run: Run) -> Verdict:
-    """Whether the curated documents and the sequences beat shuffling, by the last run's measures, for the traits that
-    are balanced. A trait whose target moves is compared with the mix that comes closest to it.
+    """Whether the curated documents and the sequences beat shuffling in the balanced traits, by the last run's
+    measures. A trait with a moving target is compared with the closest achievable mix.
 
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
@@ -369,7 +369,7 @@ def load_verdict(run: Run) -> Verdict:
 
 
 def remedy(settings: Settings) -> str:
-    """What to change where the sequences do not beat shuffling."""
+    """What to change if the sequences do not beat shuffling."""
     if settings.packing.method == "related":
         return "packing.method = 'related' puts similar documents into one sequence on purpose; 'concat' mixes them"
     for name, strategy in (
@@ -380,8 +380,8 @@ def remedy(settings: Settings) -> str:
             return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
     if settings.order.targets:
         return (
-            f"order.targets moves {', '.join(settings.order.targets)}, and correlated traits move with it, as topics "
-            "do with sources: leave these out of order.traits, or give them targets of their own"
+            f"order.targets moves {', '.join(settings.order.targets)}, and correlated traits move too, as topics do "
+            "with sources: leave correlated traits out of order.traits, or give them targets of their own"
         )
     if settings.curriculum.on:
         return (
@@ -407,8 +407,8 @@ def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
 
 
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
-    """A few figures of the quality of the training sequences in order, rounded as elsewhere, some of them also as
-    multiples of shuffling's. Figures that a small corpus cannot give are left out."""
+    """A few figures of the quality of the ordered training sequences, rounded as elsewhere, some also as multiples of
+    shuffling's. Figures that a small corpus does not have are left out."""
     rows = {row["order"]: row for row in receipt.figures["summary"]}
     ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
     measured = {name: ours[name] for name in FOLLOWED} | drift_columns(load_stationarity(run))
@@ -457,8 +457,8 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
 
 
 def _order_beats_shuffling(run: Run) -> Finding:
-    """Compares the sequences in their order, as a trainer reads them, with shuffled ones (mean of three seeds); a table
-    also has the documents in order. The output is whole and can be trained on even if this fails."""
+    """Compares the sequences as a trainer reads them with shuffled sequences (mean of three seeds); a table also has
+    the documents in order. The output is complete and can be trained on even if this fails."""
     verdict = load_verdict(run)
     lines = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
     if verdict.schedule:
@@ -477,22 +477,22 @@ def _order_beats_shuffling(run: Run) -> Finding:
 
 
 def _nothing_drifts(run: Run) -> Finding:
-    """Compares features of the sequences along their order, balanced ones and others, with shuffles of the same
-    sequences. The output is whole and can be trained on even if this fails."""
+    """Compares features along the order of the sequences, balanced or not, with shuffles of the same sequences. The
+    output is complete and can be trained on even if this fails."""
     drift = load_stationarity(run)
     meaning = (
         "the end of training is like its beginning, as far as these features show"
         if drift.passed
-        else "the end of an epoch brings other data than its beginning. The output is whole and can be trained on"
+        else "the end of an epoch has other data than its beginning. The output is complete and can be trained on"
     )
     shuffles = "shuffles of it"
     if drift.follows:
         shuffles, meaning = (
             "shuffles inside the windows of its schedule",
             (
-                "only the score moves, and whatever depends on it"
+                "only the score moves, and features that depend on it"
                 if drift.passed
-                else "more moves than the score and whatever depends on it. The output is whole and can be trained on"
+                else "features move that do not depend on the score. The output is complete and can be trained on"
             ),
         )
     return Finding(
@@ -506,7 +506,7 @@ def _nothing_drifts(run: Run) -> Finding:
 
 def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
-    # Only the picture shows names of clusters.
+    # Only the picture uses names of clusters.
     names = ["cluster_names"] if "plot" in settings.output.sidecars else []
     schedule = ["schedule"] if settings.curriculum.on else []
     return ("raw_docs", *names, "traits", *stream_reads(settings), *orders, *schedule)
@@ -532,8 +532,8 @@ DIVERSITY_METRICS = WholeCorpus(
     version=5,
     group="ordering",
     kinds={"numpy", "numba"},
-    description="How well every window of training keeps the corpus's mix. The training sequences in order beside "
-    "shuffled ones (three seeds), the documents likewise, and the original order. *Plots* shows the figures over runs.",
+    description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
+    "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
     settings=_diversity_metrics_settings,
     content=("metrics",),
@@ -547,23 +547,23 @@ DIVERSITY_METRICS = WholeCorpus(
     checks=(
         Check(
             name="order_beats_shuffling",
-            description="Every sequence, batch and run of batches keeps the corpus's own mix of the traits that are "
-            "balanced (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, the seam "
-            "between two epochs included. Along a curriculum every batch keeps the mix at its point of the schedule "
-            "better than after shuffling inside windows.",
+            description="Every sequence, batch and stretch of ten batches keeps the corpus's mix of the balanced "
+            "traits (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, even across "
+            "the seam of two epochs. Along a curriculum every batch keeps the mix at its point of the schedule better "
+            "than after shuffling inside windows.",
             check=_order_beats_shuffling,
         ),
         Check(
             name="follows_the_schedule",
-            description="The order follows the score of the curriculum as its schedule asks, as closely as a shuffle "
-            "inside the windows of the schedule does.",
+            description="The order follows the curriculum's schedule as closely as a shuffle inside the windows of the "
+            "schedule.",
             check=follows_the_schedule,
             when=lambda settings: settings.curriculum.on,
         ),
         Check(
             name="nothing_drifts",
-            description="The end of training is like its beginning: along the training sequences nothing changes more "
-            "than in shuffles of them, not even features that the order never saw, such as words.",
+            description="The end of training is like its beginning: along the training sequences no feature drifts "
+            "more than in shuffles, not even features that the order did not balance, such as words.",
             check=_nothing_drifts,
         ),
     ),

@@ -1,12 +1,11 @@
-"""schedule: how the orders follow the score of the curriculum, and what else they keep.
+"""schedule: how the orders follow the score of the curriculum, and which mixes they keep.
 
 `measured` (JSON): the curriculum's `score`, `shape`, `options` and `strength`; `window`, in which items move, as a
-`share` of training, in `sequences` and in `batches`; `records`, and those without a score (`missing`); `epochs`
-("together", "each", None for one); and `scales`, the figures of `core.measure.schedule.measure_along` for
-`sequences`, as a trainer gets them, and for `documents`, in batches of as many tokens. Each of their `traits` says
-whether it is `balanced`. The traits are those of the store and the source.
-Sequences of the consumed beginning and a last one that is not full are left out. Ranks are among all tokens of
-training, whatever `curriculum.keep` says.
+`share` of training, in `sequences` and in `batches`; `records`, and records without a score (`missing`); `epochs`
+("together", "each", None for one); and `scales`, the figures of `core.measure.schedule.measure_along` for `sequences`,
+as a trainer gets them, and for `documents`, in batches of as many tokens. Each of their `traits` (the stored traits and
+the source) has `balanced`. The consumed beginning and a partial last sequence are left out. Ranks are among all tokens
+of training, whatever `curriculum.keep` is.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ from dagster_divorder.view.schedule import followed
 
 
 def load_schedule(run: Run) -> dict[str, Any]:
-    """The figures of the last run, as the module says.
+    """The figures of the last run (module docstring).
 
     Raises:
-        MissingStageError: there are none under these settings.
+        MissingStageError: there is no result under these settings.
     """
     measured: dict[str, Any] = orjson.loads(run.read("schedule", "measured"))
     return measured
 
 
 def asked_schedule(settings: Settings) -> Schedule:
-    """What the curriculum asks for."""
+    """The schedule that the settings ask for."""
     return Schedule.of({"strategy": settings.curriculum.form, **settings.curriculum.shape_options})
 
 
 def full_sequences(settings: Settings, packed: PackedSequences) -> np.ndarray:
-    """Whether each sequence is full, or packing fills none, bool (S,)."""
+    """Which sequences are full, bool (S,); all if packing fills none."""
     full = np.ones(len(packed), bool)
     if settings.packing.method in FILLED and len(packed):
         full[-1] = packed.padding[-1] == 0
@@ -192,18 +191,18 @@ def _measure_schedule(run: Run) -> Made:
 
 
 def follows_the_schedule(run: Run) -> Finding:
-    """Compares the ranks along both orders with the asked ones, beside window shuffles and the plain order. The output
-    is whole and can be trained on even if this fails."""
+    """Compares the ranks along both orders with the schedule, and with window shuffles and the plain order. The output
+    is complete and can be trained on even if this fails."""
     settings, measured = run.settings, load_schedule(run)
     scale, window, name = measured["scales"]["sequences"], measured["window"], followed(measured)
     sequences = round(window["sequences"] / window["share"])
     if sequences < FEWEST or not scale["traits"]:
-        text = f"Whether {sequences:,} sequences follow {name} cannot be told; expected {FEWEST} or more."
+        text = f"{sequences:,} sequences are too few to tell whether they follow {name}; expected {FEWEST} or more."
         return Finding(passed=True, text=text)
     off = scale["off"]
     figures = (
         f"the mean rank is {off['achieved']:.3f} off the schedule, {off['shuffled']:.3f} after window shuffles, "
-        f"{off['achievable']:.3f} by the schedule alone"
+        f"{off['achievable']:.3f} at best"
     )
     astray = [items for items, of_items in measured["scales"].items() if strays(of_items)]
     gap = out_of_reach(scale, sequences)
@@ -214,7 +213,7 @@ def follows_the_schedule(run: Run) -> Finding:
             "deviation stays, delete the store's results of greedy_order and sequence_order and run again"
         )
     elif gap is not None:
-        text = f"The order cannot follow {name}: tenths are {gap:.3f} off even by the schedule alone."
+        text = f"The order cannot follow {name}: tenths of training are at best {gap:.3f} off the schedule."
         remedy = _remedy_out_of_reach(settings)
     else:
         text, remedy = f"The order follows {name}: {figures}.", ""
@@ -231,13 +230,11 @@ def _remedy_out_of_reach(settings: Settings) -> str:
     curriculum = settings.curriculum
     if curriculum.points is not None:
         return (
-            "every document has one place, so the ranks of all of training average 0.5: let curriculum.points pass all "
+            "every document has one place, so ranks average 0.5 over training: let curriculum.points pass through all "
             "ranks, each for its share of training"
         )
     if curriculum.keep:
-        return (
-            f"curriculum.keep holds the shares of {', '.join(curriculum.keep)}, tied to the score: keep fewer"
-        )
+        return f"curriculum.keep fixes shares of {', '.join(curriculum.keep)}, which depend on the score: keep fewer"
     if settings.order.frozen_tokens:
         return "the consumed tokens (order.frozen_tokens) leave no better schedule; nothing needs to be done"
     return (
@@ -269,7 +266,7 @@ SCHEDULE = WholeCorpus(
     name="schedule",
     version=1,
     asset=False,
-    description="How the orders follow the score of the curriculum, and what else they keep.",
+    description="How the orders follow the score of the curriculum, and which mixes they keep.",
     reads=_schedule_reads,
     settings=_schedule_settings,
     when=lambda settings: settings.curriculum.on,

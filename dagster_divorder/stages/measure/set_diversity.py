@@ -1,15 +1,14 @@
-"""set_diversity: how many different things there are in the corpus, in the selection, in its parts and in batches.
+"""set_diversity: how many different things (Vendi score) the corpus, the selection, their parts and batches hold.
 
-`groups`: the Vendi scores of the corpus, of the selection, of each source (`input.source_field`) and of each cluster;
-for a source also the score of the corpus without it, which tells how much the source alone brings. Equal texts count
-once.
+`groups`: the Vendi scores of the corpus, the selection, each source (`input.source_field`) and each cluster; for a
+source also the score of the corpus without it, which shows how much only this source adds. Equal texts count once.
 
-With a selection the vectors are those of the selection. The sums of the sources are stored with the ids of their
-documents, so that an append reads and adds its own documents only. `batches`: the scores of training batches, weighted
-by tokens, under this order and under others.
+With a selection the vectors are the selection's. The sums of the sources are stored with the ids of their documents, so
+that an append reads only new documents. `batches`: the scores of training batches, weighted by tokens, under this order
+and others.
 
-Without a selection the vectors are those that are clustered, no order is needed, and a large corpus is represented by a
-random sample of SAMPLE_BYTES of vectors.
+Without a selection the vectors are the clustered ones, no order is needed, and a random sample with SAMPLE_BYTES of
+vectors represents a large corpus.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from dagster_divorder.store.space import Space, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 
 MAX_VALUES = 32
-"""Sources and clusters with a score of their own, the largest ones; the sums of a source take 8 D^2 bytes. All other
-sources count as one."""
+"""Most sources and clusters with their own score, the largest ones; all other sources count as one. The sums of a
+source take 8 D^2 bytes."""
 SUMS_SIZE = 1 << 25
-"""Numbers in the sums of all sources, without a selection: with wide vectors fewer sources and clusters have a score of
-their own. A score takes time of the order of D^3."""
+"""Most numbers in the sums of all sources without a selection, so with wide vectors fewer sources and clusters have
+their own score. The time of a score grows with D^3."""
 OTHERS = "(other)"
 
 Row = dict[str, Any]
@@ -52,8 +51,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Measured:
-    """The documents that are measured: `records` int64 (n,) holds their positions, rising; `rows` int64 (n,) the rows
-    of `vectors` that are theirs. most: the number of sources and of clusters with a score of their own."""
+    """The measured documents. records: int64 (n,), their positions, rising. rows: int64 (n,), their rows of `vectors`.
+    most: number of sources and of clusters with their own score."""
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -103,7 +102,7 @@ def _selection_pool(run: Run) -> _Measured:
 
 
 def _corpus_sample(run: Run) -> _Measured:
-    """All documents, or a random sample of them, each by its first record."""
+    """All documents or a random sample, each at its first record."""
     view, space = run.view, Space(run.files(STAGE_OF[chosen_kind(run)]), centre=False)
     dims = space.dims(view)
     firsts = np.flatnonzero(view.copies == np.arange(len(view)))
@@ -125,8 +124,8 @@ def _group(part: str, value: str, documents: int, score: float, without: float |
 
 
 def _sources(run: Run, measured: _Measured) -> tuple[list[str], np.ndarray]:
-    """(names of the sources, the largest ones sorted by name, and OTHERS for the rest, `measured.most` in all; the code
-    of each document)."""
+    """(names of the largest sources, sorted, and OTHERS for the rest, `measured.most` in all; the code of each
+    document)."""
     field = run.settings.input.source_field
     if field is None:
         return [OTHERS], np.zeros(len(measured.rows), np.int64)
@@ -147,7 +146,7 @@ def _group_sums(measured: _Measured, names: list[str], codes: np.ndarray) -> np.
 
 
 def _sums(run: Run, measured: _Measured, names: list[str], codes: np.ndarray) -> tuple[np.ndarray, int]:
-    """(Gram sums of the sources, float64 (G, D, D); the number of documents added to the sums of the last run)."""
+    """(Gram sums of the sources, float64 (G, D, D); the number of documents added to the last run's sums)."""
     last = load_receipt(run.store, SET_DIVERSITY.name)
     if (
         last is None
@@ -172,7 +171,7 @@ def _sums(run: Run, measured: _Measured, names: list[str], codes: np.ndarray) ->
 
 
 def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
-    """The Vendi score of batches, each document by its counted tokens in them, a row an order."""
+    """The Vendi score of batches, with documents weighted by their counted tokens, a row an order."""
     stream, packed, sequences = load_stream(run), load_packed(run), load_sequence_order(run)[0]
     draw = np.random.default_rng(run.settings.seed)
     items = np.arange(len(stream.view))
@@ -242,9 +241,9 @@ SET_DIVERSITY = WholeCorpus(
     name="set_diversity",
     version=2,
     kinds={"numpy"},
-    description="How many different things the corpus holds (Vendi scores), also what was chosen, each source and "
-    "cluster, and batches under several orders; and what each source alone brings.",
-    evidence="how many different things there are in the corpus, in what is chosen and in its parts",
+    description="How many different things (Vendi scores) there are in the corpus, the selection, each source and "
+    "cluster, and in batches under several orders; and how much only each source adds.",
+    evidence="how many different things there are in the corpus, the selection and their parts",
     reads=_set_diversity_reads,
     settings=_set_diversity_settings,
     doing="measuring the diversity of sets",

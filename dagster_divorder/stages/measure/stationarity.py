@@ -1,15 +1,14 @@
-"""stationarity: whether anything drifts along the sequences as a trainer reads them in the first epoch. Where they
-follow a schedule of a score: in its first lap, beyond what the schedule moves.
+"""stationarity: whether anything drifts along the sequences of the first epoch, as a trainer reads them. If they follow
+a schedule of a score: in its first lap, beyond what the schedule moves.
 
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
-The sample is whole batches evenly spaced along the order, of at most TOKENS and SEQUENCES, but twenty batches at least.
-It leaves out a last sequence that is not full and sequences that stay as they were, which a trainer has consumed or an
-append has extended. Mixes and means are of the
-tokens that shares are of, words of all. Features come from the plan,
-the traits, the token ids and the vectors that an output needs, so the result does not depend on which evidence was made
-before. Files are read fragment by fragment.
-Cost: bounded, but for one walk over the files that hold the documents; docs/decisions/stationarity.md has times.
+The sample consists of whole batches, evenly spaced along the order, of at most TOKENS and SEQUENCES, but at least
+twenty batches. It leaves out a partial last sequence, consumed sequences, and sequences of an
+extended output. Mixes and means use the tokens that shares
+are of; words use all tokens. Features come from the plan, the traits, the token ids and the vectors that an output
+needs, so the result does not depend on which evidence exists. Files are read fragment by fragment.
+Cost: bounded, except for one pass over the files with the documents; docs/decisions/stationarity.md has times.
 Memory: 2 bytes a token, the word counts, and S x D of one kind of vectors. Two features are in memory at a time: one is
 prepared while the one before is compared with its shuffles.
 """
@@ -66,9 +65,9 @@ if TYPE_CHECKING:
 TOKENS = 1 << 26
 SEQUENCES = 1 << 14
 WORD_BITS = 12
-"""Words are 2**12 buckets of token ids."""
+"""Words are 2**WORD_BITS buckets of token ids."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
-"""Clusters of another seed are fitted to at most so many vectors, of at most so many numbers in all."""
+"""Most vectors, and most numbers in them, to which clusters of another seed are fitted."""
 OTHER_CLUSTERS = 64
 
 
@@ -82,33 +81,31 @@ def load_stationarity(run: Run) -> Stationarity:
 
 
 def _exempt(run: Run) -> str:
-    """Why these orders are meant to drift, "" where they are not."""
+    """Why these orders are meant to drift; "" if they are not."""
     if run.settings.order.targets:
-        return "order.targets asks for a mix that moves"
+        return "order.targets asks for a moving mix"
     if run.receipt("packed_sequences").facts["frozen_sequences"]:
         if run.settings.order.extends:
             return "it comes behind the last output, which stays (order.append)"
-        return "the order makes up for what a trainer has consumed (order.frozen_tokens)"
+        return "the order compensates for what a trainer has consumed (order.frozen_tokens)"
     return ""
 
 
 def remedy(settings: Settings) -> str:
-    """What to change where something drifts."""
+    """What to change if something drifts."""
     if settings.sequence.strategy != "balanced":
-        return (
-            f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' keeps other features still too"
-        )
+        return f"sequence.strategy is {settings.sequence.strategy!r}; 'balanced' also keeps other features steady"
     return (
-        "if a field of the input drifts, name it in order.traits; sequence.strategy = 'random' keeps everything as "
-        "still as shuffling does"
+        "if a field of the input drifts, add it to order.traits; with sequence.strategy = 'random' nothing drifts more "
+        "than in shuffles"
     )
 
 
 def load_sample(
     run: Run, stream: TrainingStream, order: np.ndarray | None = None
 ) -> tuple[SequenceRuns, SampledSchedule | None]:
-    """The sampled sequences, and the schedule that they follow, if they do. order: of the plan's sequences, int64, by
-    default that of the first epoch or lap."""
+    """(the sampled sequences; the schedule that they follow, if any). order: of the plan's sequences, int64, by default
+    of the first epoch or lap."""
     settings, packed, schedule = run.settings, load_packed(run), None
     batch, at_most = settings.sequence.batch, min(SEQUENCES, TOKENS // settings.sequence.length)
     if settings.curriculum.on:
@@ -130,7 +127,8 @@ def drift_along(
     order: np.ndarray | None = None,
     shown: Callable[[Generator[Feature, None, None]], Iterable[Feature]] = iter,
 ) -> Stationarity:
-    """The drift along an order of the plan's sequences, as for `load_sample`. shown: shows progress over features."""
+    """The drift along an order of the plan's sequences. order: as in `load_sample`. shown: shows progress over
+    features."""
     settings, stream = run.settings, load_stream(run)
     sample, schedule = load_sample(run, stream, order)
     return stationarity(
@@ -144,7 +142,7 @@ def drift_along(
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
-    """Features that should not depend on a sequence's place; one at a time, to save memory."""
+    """Features that must not depend on a sequence's place; one at a time, to save memory."""
     balanced = set(run.settings.order.traits)
     if vectors_are_balanced(run.settings):
         balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
@@ -186,7 +184,7 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
 
 
 def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
-    """Clusters of another seed, and of another number."""
+    """Clusters with another seed and another number."""
     rows = stream_view(run).document_row[sample.documents[0]]
     k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
     width = space.dims(run.view)
@@ -262,7 +260,7 @@ def _stationarity_inputs(run: Run) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """Tokens of the sample; a token of the rest, which is only walked over, counts a twentieth."""
+    """Tokens of the sample, plus a twentieth of the other tokens, which are only passed over."""
     sampled = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
     return sampled + 0.05 * (size.tokens - sampled)
 
@@ -271,6 +269,7 @@ STATIONARITY = WholeCorpus(
     name="stationarity",
     version=4,
     asset=False,
+    beside=True,
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,
     settings=_stationarity_settings,

@@ -1,1 +1,1 @@
-"""Stages that choose what is trained on and how often."""
+"""Stages that choose which records are trained on, and how often."""

@@ -1,11 +1,11 @@
-"""What stays of the last output: what a trainer has consumed of it, by `order.frozen_tokens`, or under
-`order.append = "extend"` all of it but an unfilled last sequence.
+"""Tells what stays of the last output: what a trainer has consumed of it (`order.frozen_tokens`), or under
+`order.append = "extend"` all of it except a partial last sequence.
 
-The stage `frozen` (stages/order/frozen.py) pins it. Stages that choose what is trained on run before there is a stream,
-and must keep what is consumed: they read it here.
+The stage `frozen` (stages/order/frozen.py) pins it. Stages that choose what is trained on must keep what is consumed,
+but run before the stream exists: they use this module.
 
-An output is extended where something has changed since it was made: input, settings, or a fit. If nothing has, the
-orders stay as they are, behind the beginning that they were made with, so a run with nothing new computes nothing.
+An output is extended if input, settings or a fit have changed since it was made. Otherwise its orders stay as they are,
+behind the beginning that they were made with, so that a run with nothing new computes nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dagster_divorder.store.state import Receipt, Result, load_receipt, load_res
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 CHANGED = "the last output begins otherwise"
 ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
-"""The stages that together decide what a trainer reads, each made from the one before."""
-REMEDY = "or set order.frozen_tokens = 0 to order everything anew"
-WHOLE = 'or order everything anew, by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole divorder run)'
+"""The stages that together decide what a trainer reads; each reads the one before."""
+REMEDY = "or set order.frozen_tokens = 0 to order everything again"
+WHOLE = 'or order everything again by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole divorder run)'
 
 Output = tuple[Receipt | Result, Receipt | Result, Receipt | Result]
-"""Results of ORDERS, each made from the one before."""
+"""Results of ORDERS; each was made from the one before."""
 
 
 def remedy(run: Run) -> str:
@@ -46,7 +46,7 @@ def remedy(run: Run) -> str:
 
 
 def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """(ids of the records that stay, uint64 (n, 2); how often each, int64 (n,)). Needs no stream.
+    """(ids of the records that stay, uint64 (n, 2); how often each, int64 (n,)). Does not need the stream.
 
     Raises:
         InputError: as `freeze_prefix`.
@@ -64,7 +64,7 @@ def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def consumed_times(run: Run) -> np.ndarray:
-    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,); equal records share their
+    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,). Equal records share their
     number evenly."""
     ids, times = consumed_records(run)
     known = record_index(run, "id")
@@ -76,7 +76,7 @@ def consumed_times(run: Run) -> np.ndarray:
 
 
 def consumed_record_mask(run: Run) -> np.ndarray:
-    """Which records a trainer has consumed, bool (N,); of equal records all or none."""
+    """Which records a trainer has consumed, bool (N,): of equal records all or none."""
     row = run.view.record_row
     return (np.bincount(row, consumed_times(run)) > 0)[row]
 
@@ -96,8 +96,8 @@ def consumed_version(run: Run) -> str:
 
 
 def frozen_drift(run: Run, fitted: Fitted) -> str | None:
-    """Says if the last output does not begin with what is pinned, or is to be extended and has more. If a run ended
-    before its sequences, its documents alone decide."""
+    """Drift if the last output does not begin with the pinned rows, or is extended and has more. If the last run has no
+    sequences yet, only its documents are compared."""
     if run.settings.order.extends:
         return _extension_drift(run, fitted)
     last = load_receipt(run.store, "greedy_order")
@@ -112,20 +112,20 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
         output = last_output(run.store)
         prefix = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
     except DamagedFileError:
-        # The stages after this one make the damaged file again, from the pin.
+        # Later stages make the damaged file again, from the pin.
         return None
     same = all(np.array_equal(prefix[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
     return None if same else CHANGED
 
 
 def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
-    """Documents and sequences of the last output up to `wanted` tokens: those that begin in so many tokens of the
-    document order, or where records are not packed, those in these sequences. By default those of the settings:
-    `order.frozen_tokens`, or what is extended.
+    """The documents and sequences of the last output's first `wanted` tokens. Documents are the ones that begin within
+    as many tokens of the document order; if records are not packed, the ones in the sequences. The default is what the
+    settings ask for: `order.frozen_tokens`, or the output that is extended.
 
     Raises:
-        InputError: there is no output to begin with, it is shorter, or was made with another tokenizer, sequence length
-        or end of text.
+        InputError: there is no output, it is shorter, or it was made with another tokenizer, sequence length or end of
+            text.
     """
     if wanted is None and run.settings.order.extends:
         return _extended_prefix(run)
@@ -133,24 +133,24 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     output = last_output(run.store)
     if output is None:
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but the last run did not come to its end; expected an output that a "
-            f"trainer has consumed: run with the settings of that output first, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but the last run did not finish; expected the output that a trainer has "
+            f"consumed: run with the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
     packs = packed.figures.get("method") != "none"
-    # A trainer reads padded sequences; where records are packed, those may leave documents out.
+    # A trainer reads padded sequences; packed sequences may leave documents out.
     tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
     if packs:
         tokens = max(tokens, last.facts["tokens"])
     if wanted > tokens:
         raise InputError(
-            f"order.frozen_tokens is {wanted}; the last output has {tokens} tokens, and no more can "
-            f"have been consumed: give their number, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but the last output has only {tokens} tokens; expected the number of "
+            f"consumed tokens: correct it, {REMEDY}"
         )
     if changed := _other_settings(run, packed):
         raise InputError(
-            f"order.frozen_tokens is {wanted}, of an output made with other settings ({changed}); tokens "
-            f"consumed under one cannot be counted under another: set them back, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but the output was made with other settings ({changed}), "
+            f"under which tokens are counted differently: restore these settings, {REMEDY}"
         )
     sequences = _sequences(run, output, -(-wanted // run.settings.sequence.length))
     if not packs:
@@ -158,7 +158,7 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     copy = copy_number(distinct(ids).inverse)
     order = unpack(run.store.read_verified(last.files["order"]))["order"]
-    # A record that is gone counts as no tokens here; `load_frozen` refuses it.
+    # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
     known = record_index(run, "id")
     row, tokens = places(ids[order], known), np.zeros(len(known), np.int64)
     tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
@@ -181,7 +181,7 @@ def _other_settings(run: Run, packed: Receipt | Result) -> str:
     }
     changed = [f"{name} was {then[name]}, is {now[name]}".lower() for name in now if then[name] != now[name]]
     if packed.facts["tokens_key"] != run.receipt("token_counts").key:
-        changed.append("the base model was another one")
+        changed.append("the base model was another")
     return "; ".join(changed)
 
 
@@ -295,15 +295,15 @@ def _is_up_to_date(run: Run) -> bool:
 
 
 def keys_of_the_order(run: Run) -> dict[str, str]:
-    """The keys of the current results of ORDERS, by which `first_change` finds them later."""
+    """The keys of the current results of ORDERS, for a later `first_change`."""
     return {stage: run.receipt(stage).key for stage in ORDERS}
 
 
 def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, int] | None:
-    """(the first sequence of an earlier order that the current one does not have in its place, the number of sequences
-    of that order), both of the first epoch, or of records as they are first read; None where the store no longer has
-    that order. Where outputs are extended, an unfilled last sequence counts as none: its tokens go on in full ones.
-    keys: of `keys_of_the_order`."""
+    """(the first sequence of an earlier order that is not in the same place now, the number of sequences of that
+    order). Both count the first epoch; for unit "record", records as they are first read. None if the store no longer
+    has the earlier order. A partial last sequence of an extended output does not count: its tokens are packed again.
+    keys: from `keys_of_the_order`."""
     before = [load_result(run.store, stage, keys[stage]) for stage in ORDERS]
     if any(result is None for result in before):
         return None
@@ -328,14 +328,14 @@ def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, in
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> int:
-    """How many rows two arrays have in common from their beginning on."""
+    """Number of equal rows at the beginning of two arrays."""
     rows = min(len(one), len(other))
     differ = (one[:rows] != other[:rows]).reshape(rows, -1).any(axis=1)
     return int(differ.argmax()) if differ.any() else rows
 
 
 def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The records of sequences, each copy once, in the order in which they are first read: `id` and `copy`."""
+    """`id` and `copy` of the records in sequences, each copy once, in the order in which they are first read."""
     _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
     return {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
 
@@ -343,9 +343,9 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def reordered(
     run: Run, before: Receipt | None, places: Sequence[str], unit: Unit = "row"
 ) -> Reordered | None:
-    """What a stage of an output, by its receipt before, changes of the order in these places; None where the choice is
-    made (`order.frozen_tokens`), or every row (or record) stays in its place. Under `order.append = "extend"` none
-    should change, unless a run that ordered everything anew was killed before it wrote all outputs."""
+    """What a stage changes of the order of outputs in some places. before: the stage's receipt before. None if
+    `order.frozen_tokens` is set, or every row (or record) keeps its place. Under `order.append = "extend"` rows change
+    only if a run that ordered everything again was killed before it wrote all outputs."""
     if run.settings.order.frozen_tokens is not None or not places:
         return None
     keys = before.facts.get("orders") if before else None
@@ -356,20 +356,20 @@ def reordered(
 
 
 def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
-    """What the run that wrote the present exports (or records in training order) changed of those before; None where
-    the settings say since what stays. by_the_last_run: only if that was the last run."""
+    """What the run that wrote the present exports (or records in training order) changed of the order before. None if
+    the settings say by now what stays. by_the_last_run: only if that was the last run."""
     if run.settings.order.says_what_stays:
         return None
     for stage in (OUTPUT, "exports"):
         receipt = load_receipt(run.store, stage) if run.graph[stage].when(run.settings) else None
-        # A result that is kept still tells of the run that made it.
+        # The figures of a kept result come from the run that made it.
         if receipt and "reordered" in receipt.figures and (receipt.facts["computed"] or not by_the_last_run):
             return Reordered(**receipt.figures["reordered"])
     return None
 
 
 def _sequences(run: Run, output: Sequence[Receipt | Result], count: int | None) -> dict[str, np.ndarray]:
-    """The runs of the first `count` sequences of an output, by default all, in order, by record id and copy."""
+    """The runs of an output's first `count` sequences, by default all, in order, with record ids and copies."""
     last, packed, sequence_order = output
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
     plan = unpack(run.store.read_verified(packed.files["plan"]))
@@ -395,7 +395,7 @@ def last_output(store: Store) -> tuple[Receipt, Receipt, Receipt] | None:
 
 
 def dense_copies(record: np.ndarray, copy: np.ndarray) -> np.ndarray:
-    """The copies of each record numbered by their rank, without gaps; int64 (n,). record, copy: int (n,)."""
+    """The copies of each record, renumbered from 0 without gaps, int64 (n,). record, copy: int (n,)."""
     order = np.lexsort([copy, record])
     begins = np.append(True, np.diff(record[order]) != 0)[: len(order)]
     rank = np.cumsum(begins | np.append(True, np.diff(copy[order]) != 0)[: len(order)])

@@ -1,9 +1,9 @@
 """heldout: the documents that are kept out of training, to validate on.
 
-If `heldout.documents` is a share, they are this share of the documents of every value of `mixing.trait`, stored as ids;
-a document has the value of its first record. Appended data leaves them as they are. More join when the corpus has
-doubled, or when a value has enough documents and none is held out; never one that a trainer has consumed.
-If it names files, they are the documents of separate files, stored whole: of equal texts the first.
+If `heldout.documents` is a share, this share of the documents of every value of `mixing.trait` is held out, stored as
+ids; a document has the value of its first record. Appended data leaves them unchanged. Documents are added when the
+corpus has doubled, or when a value has enough documents and none is held out; never a document that a trainer has
+consumed. If `heldout.documents` names files, their documents are held out, stored whole; of equal texts the first.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
-"""Most bytes of held-out texts. All are in memory at once, and copies of them take some three times as much."""
+"""Most bytes of held-out texts. All are in memory at once, and their copies take some three times as much."""
 
 
 def heldout_ids(run: Run) -> np.ndarray:
-    """Ids of the held-out documents, uint64 (H, 2), rising. With `heldout.share`: those still in the corpus."""
+    """Ids of the held-out documents, uint64 (H, 2), rising. With `heldout.share`, only documents still in the
+    corpus."""
     ids = unpack(run.fit("heldout")[IDS])["ids"]
     return ids if run.settings.heldout.paths else ids[np.isin(ids[:, 0], run.corpus.ids())]
 
@@ -63,36 +64,36 @@ _LEARNT_BEFORE = {
     ),
     **dict.fromkeys(("length", "difficulty", *CHAT_TRAITS), ("base_model", "difficulty_counts")),
 }
-"""By built-in trait, the fits that its values and bins depend on. They run before a share of each value is drawn."""
+"""Built-in trait -> the fits that decide its values and bins. They run before a share of each value is drawn."""
 
 
 def leaves_out(settings: Settings, stage: str) -> bool:
     """Whether a stage must not see the held-out documents and their near copies."""
     if not settings.heldout.share:
         return settings.holds_out
-    # The draw leaves out what a trainer has consumed. Counting that takes tokens, and so the base model.
+    # The draw leaves out what a trainer has consumed, and counting that needs tokens and the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
     trait = settings.mixing.topic
     return stage not in (*consumed, *(_LEARNT_BEFORE[trait] if trait in built_in(settings) else ()))
 
 
 def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
-    """The stages that `fit_rows` needs, beside raw_docs."""
+    """The stages besides raw_docs that `fit_rows` reads."""
     return ("heldout_copies",) if leaves_out(settings, stage) else ()
 
 
 def fit_inputs(run: Run, stage: str) -> dict[str, str]:
-    """What decides `fit_rows` of a pinned fit: the settings of `heldout`, and its files. Documents that join later
-    leave the fit as it is, as other appended documents do."""
+    """What decides `fit_rows` of a pinned fit: the settings of `heldout`, and its files. Documents that are held out
+    later leave the fit unchanged, as appended documents do."""
     if not leaves_out(run.settings, stage):
         return {}
-    # With files the key as `heldout` last had it, since a new one would hash the files again.
+    # With files, the last key of `heldout`: a new key would hash the files again.
     return {"heldout": run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)}
 
 
 def held_or_near(run: Run, stage: str) -> np.ndarray | None:
-    """The document rows that a stage must not show or learn from, bool (rows,); None where it may use all."""
-    # A held-out document counts as near itself.
+    """The document rows that a stage must not show or learn from, bool (rows,); None if it may use all."""
+    # `near` includes the held-out documents themselves.
     return run.column("heldout_copies", "near") >= 0 if leaves_out(run.settings, stage) else None
 
 
@@ -105,16 +106,16 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     rows = rows_by_id(run.store, run.view, most, held_or_near(run, stage))
     if not len(rows):
         raise InputError(
-            f"all {run.corpus.documents:,} documents are held out, or near copies of what is; expected one at least to "
-            "train on: lower heldout.documents, or take documents out of its files"
+            f"all {run.corpus.documents:,} documents are held out, or near copies of held-out ones; expected at least "
+            "one to train on: lower heldout.documents, or remove documents from its files"
         )
     return rows
 
 
 class _Documents(NamedTuple):
-    """The D documents of the corpus in the order of their first records. rows: document rows int64 (D,). ids: uint64
+    """The D documents of the corpus in the order of their first records. rows: document rows, int64 (D,). ids: uint64
     (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code. edges: of the
-    bins where the trait is a number."""
+    bins of a numeric trait."""
 
     rows: np.ndarray
     ids: np.ndarray
@@ -132,7 +133,7 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
     fields, bins = load_fields(run, *{trait}.difference(built_in(run.settings))), None
     if trait not in built_in(run.settings):
-        # `bin_edges` cannot serve here: its lengths are in tokens of a model that must not see held-out documents.
+        # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
         number = is_number((column := fields.column(trait)).type)
         if number and edges is None:
             edges = column_codes(column, bins=bins_of(run.settings, trait)).edges
@@ -142,7 +143,7 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
 
 
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
-    """The documents to hold out, bool (D,). before: ids of those held out so far, uint64 (H, 2)."""
+    """The documents to hold out, bool (D,). before: ids of the documents held out so far, uint64 (H, 2)."""
     share = run.settings.heldout.share
     assert share is not None
     kept = places(documents.ids, before) >= 0
@@ -165,12 +166,12 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.documents = {share} of the documents of each {run.settings.mixing.topic} is less than half a "
-            "document everywhere; expected one at least: raise heldout.documents, or name files in it"
+            f"heldout.documents = {share} is less than half a document of every {run.settings.mixing.topic}; expected "
+            "at least one document: raise heldout.documents, or set it to files"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
         raise _too_large(f"heldout.documents = {share} holds out", size, "lower heldout.documents")
-    # Documents that are gone from the corpus stay held out: they may come back.
+    # Documents that are gone from the corpus stay held out, since they may come back.
     ids = np.concatenate([documents.ids[chosen], before])
     ids = ids[distinct(ids).first]
     arrays = {"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]}
@@ -187,7 +188,7 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     documents, before = _documents(run, arrays.get("edges")), arrays["ids"]
     kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
     if not kept.any():
-        return "nothing of what was held out is in the corpus any more"
+        return "no held-out document is in the corpus any more"
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None
@@ -196,15 +197,14 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
 
 def _too_large(subject: str, size: int, remedy: str) -> InputError:
     return InputError(
-        f"{subject} {size:,} bytes; expected {MAX_BYTES:,} at most, since a validation set is read again and again: "
-        f"{remedy}"
+        f"{subject} {size:,} bytes; expected at most {MAX_BYTES:,}, since a validation set is read many times: {remedy}"
     )
 
 
 def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
-    """The documents of the files in `heldout.documents`, each once, by rising id: (a table; the ids, uint64 (H, 2)).
-    Its columns are `source`: the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex;
-    `text`; `record`: the line, or the row as a struct.
+    """The documents of the files in `heldout.documents`, each once, by rising id: (a table, the ids uint64 (H, 2)).
+    Columns: `source`, the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex; `text`;
+    `record`, the line, or the row as a struct.
 
     Raises:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
@@ -232,7 +232,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
         ids.append(parsed.document_ids)
     if not ids:
         raise InputError(
-            f"heldout.documents: {', '.join(settings.heldout.paths)} hold no document; expected one at least"
+            f"heldout.documents: {', '.join(settings.heldout.paths)} hold no document; expected at least one"
         )
     every_id = np.concatenate(ids)
     first = distinct(every_id).first
@@ -249,7 +249,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
 
 
 def _source_names(content: pa.Array, field: str | None, path: str) -> pa.Array:
-    """The source of each record, large_string (n,). field: the one that names it, None for traits that are computed."""
+    """The source of each record, large_string (n,). field: the field that names it; None for computed traits."""
     import pyarrow.compute as pc
 
     bare = PurePosixPath(path).name.split(".")[0]
@@ -260,19 +260,19 @@ def _source_names(content: pa.Array, field: str | None, path: str) -> pa.Array:
 
 
 def as_record(content: pa.Array) -> pa.Array:
-    """Records as people read them: JSON lines as text, rows as structs."""
+    """Records in a readable form: JSON lines as text, rows as structs."""
     return content.cast(pa.large_string()) if pa.types.is_large_binary(content.type) else content
 
 
 def _refused(path: str, number: int, reason: str) -> InputError:
     return InputError(
         f"heldout.documents: record {number:,} of {path}: {reason}; expected a text to validate on: correct it, or "
-        "it out of the file"
+        "remove it from the file"
     )
 
 
 def _find(settings: Settings) -> Found:
-    """The files, with records of the form of the first input."""
+    """The files; their records must have the form of the first input."""
     shape = replace(shapes_of(settings)[0], label="", chat_template=template_under(settings))
     try:
         return find_files(settings.heldout.paths, own_folders(settings), shape)
@@ -281,7 +281,7 @@ def _find(settings: Settings) -> Found:
 
 
 def _heldout_inputs(run: Run) -> dict[str, Any]:
-    """With files their contents, else what gives records their ids; neither the corpus nor traits of its records."""
+    """The contents of the files; with a share, what decides records' ids, but neither the corpus nor its traits."""
     if not run.settings.heldout.paths:
         return {"records": run.receipt("raw_docs").key}
     files = _find(run.settings).files
@@ -326,13 +326,13 @@ HELDOUT = PinnedFit(
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
     pace=(0.02, 0.004),
     compute=_choose_heldout,
-    # There is no `refit`: what is held out stays held out.
+    # No `refit`: held-out documents stay held out.
     drift=_heldout_drift,
-    # It also looks at the values of mixing.trait, which bins and clusters decide, and at what is consumed.
+    # Drift also depends on the values of mixing.trait, which bins and clusters decide, and on what is consumed.
     checked_once_per_corpus=False,
-    # A draw from an earlier corpus cannot be repeated; files can be read again.
+    # A draw from an earlier corpus cannot be repeated, but files can be read again.
     outlives=lambda files: not any(name.endswith(DOCUMENTS) for name in files),
-    tentative="a value of mixing.trait has documents enough and none held out",
+    tentative="a value of mixing.trait has enough documents and none is held out",
     facts=lambda run, fitted: {"held_out": len(unpack(fitted.files[IDS])["ids"])},
     figures=lambda run, receipt: {"held_out_documents": receipt.facts["held_out"]},
 )

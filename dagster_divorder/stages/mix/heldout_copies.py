@@ -1,7 +1,7 @@
-"""heldout_copies: which documents are near copies of held-out documents, so that they are not trained on.
+"""heldout_copies: finds near copies of held-out documents, which are not trained on.
 
-Per document fragment: `near` int32 (rows,), the place in `heldout_ids` of the nearest held-out document, -1 where none
-is near; `similarity` float32 (rows,), of their shingles. A held-out document counts as near itself.
+Per document fragment: `near` int32 (rows,), the place in `heldout_ids` of the nearest held-out document, -1 if none is
+near; `similarity` float32 (rows,) of their shingles. A held-out document counts as near itself.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heldout:
-    """What is kept out of training. ids: of the held-out documents, uint64 (H, 2), rising. By document row:
-    documents bool (rows,), whether it is held out; near bool (rows,), whether it is near a held-out document; both
-    false where a trainer has consumed it. to int64 (rows,), the place in `ids` of the document that it is or is near
-    to; similarity float32 (rows,)."""
+    """What is kept out of training. ids: of the held-out documents, uint64 (H, 2), rising. For each document row:
+    documents bool (rows,), whether it is held out; near bool (rows,), whether it is near a held-out document; both are
+    false if a trainer has consumed it. to int64 (rows,), the place in `ids` of the document that it equals or is near;
+    similarity float32 (rows,)."""
 
     ids: np.ndarray
     documents: np.ndarray
@@ -76,18 +76,17 @@ def load_heldout(run: Run) -> Heldout:
         rows = view.document_row[traits.codes[trait] == lost[0]]
         held_out = int(heldout.documents[rows].sum())
         raise InputError(
-            f"of {trait} {traits.names[trait][lost[0]]} nothing is left to train on: {held_out:,} of its "
-            f"{len(rows):,} records are held out, and {len(rows) - held_out:,} are near copies of what "
-            "is; expected one at least: lower heldout.documents, take it out of its files, or out of the input"
+            f"nothing of {trait} {traits.names[trait][lost[0]]} is left to train on: {held_out:,} of its "
+            f"{len(rows):,} records are held out, and {len(rows) - held_out:,} are near copies of them; expected at "
+            "least one: lower heldout.documents, or remove this value from its files or from the input"
         )
     return heldout
 
 
 def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     """The documents to validate on, by source and id: `source` (the value of `mixing.trait`), `id` (hex), `text`, and
-    its first `record`: a line, or a row as a struct. Where an input holds conversations, the text is what the model
-    reads, of a pair with the chosen answer, and `trained` are its characters that are trained on: {first, last} of
-    each span, `last` behind its end."""
+    its first `record`: a line, or a row as a struct. If an input holds conversations, `text` is what the model reads
+    (of a pair with the chosen answer), and `trained` has its trained spans: {first, last}, characters [first, last)."""
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
@@ -108,7 +107,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
 
 
 def _as_read(run: Run, table: pa.Table) -> pa.Table:
-    """The table with the texts that the model reads, and what of them is trained on."""
+    """The table with the texts that the model reads, and their trained spans."""
     from dagster_divorder.models.chat_tokens import as_read
     from dagster_divorder.models.validation import SPANS, TRAINED
 
@@ -124,13 +123,13 @@ def _as_read(run: Run, table: pa.Table) -> pa.Table:
 
 
 def removed_lines(run: Run, heldout: Heldout) -> bytes:
-    """The records of the input that are not trained on because they are copies of held-out documents, a JSON line each,
-    in input order: `record` (its position), `id`, `document` (the id in `heldout_table`), `similarity`, and `copy`:
-    exact, or near."""
+    """The records that are not trained on because they are copies of held-out documents, a JSON line each, in input
+    order: `record` (its position), `id`, `document` (the id in `heldout_table`), `similarity`, and `copy`: exact or
+    near."""
     view = run.view
     removed = heldout.removed[view.document_row]
     if not run.settings.heldout.paths:
-        # The first record of a held-out document is the held-out one, not a copy.
+        # The first record of a held-out document is the original, not a copy.
         removed &= ~(heldout.documents[view.document_row] & (view.copies == np.arange(len(view))))
     records = np.flatnonzero(removed)
     rows = view.document_row[records]
@@ -157,14 +156,14 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
 
 
 def heldout_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages that `load_heldout` needs, beside raw_docs and traits."""
+    """The stages besides raw_docs and traits that `load_heldout` reads."""
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 
 def find_copies(
     store: Store, signatures: StageFiles, index: Index, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The documents of a fragment that are near documents of an index; the arrays of the module's docstring."""
+    """`near` and `similarity` of a fragment's documents (module docstring). index: of the held-out documents."""
     signed = signatures.read(fragment)["signature"]
     near, similarity = np.full(fragment.rows, -1, np.int32), np.zeros(fragment.rows, np.float32)
     if len(rows := index.candidates(signed)):
@@ -188,14 +187,14 @@ HELDOUT_COPIES = PerDocument(
     name="heldout_copies",
     version=1,
     asset=False,
-    description="Which documents are near copies of what is held out.",
+    description="Which documents are near copies of held-out documents.",
     reads=("raw_docs", "minhash", "heldout"),
     inputs=lambda run: {
         "signatures": run.receipt("minhash").key,
-        # The version of the fit would not do: documents of it may be gone from the corpus.
+        # The version of the fit is not enough: some of its documents may be gone from the corpus.
         "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
     },
-    doing="looking for copies of what is held out",
+    doing="looking for copies of held-out documents",
     pace=(0.03, 0.013),
     compute=_find_heldout_copies,
 )

@@ -1,12 +1,12 @@
-"""repeats: how often each record is trained on: 0, 1, 2, ... times, by the mix, the selection, and what is held out.
+"""repeats: how often each record is trained on (0, 1, 2, ... times), by the mix, the selection, and held-out documents.
 
-`times` int32 (N,), by position among the accepted records. The stream is what is ordered, packed, measured and written:
-a view with an item for each time, the items of a record one after another. Without `mixing.weights`,
-`selection.method` and held-out documents there is no such stage, and the stream is the records.
-If part of a value of `mixing.trait` is read once more than the rest, that part is spread evenly over its clusters and
-lengths. It is drawn by the records' ids, so that appended and moved input hardly changes the times of other records.
-Shares, epochs and `mixing.total_tokens` are of the tokens that shares are of (`Traits.counted`).
-Records that a trainer has consumed (`order.frozen_tokens`) keep the times that they were read, and count first.
+`times` int32 (N,), by position among the accepted records. Later stages order, pack, measure and write the stream: a
+view with an item for each time, the items of a record one after another. Without `mixing.weights`, `selection.method`
+and held-out documents this stage does not exist, and the stream is the records.
+If part of a value of `mixing.trait` is read once more than the rest, the part is spread evenly over its clusters and
+lengths. It is drawn by the records' ids, so that appended or moved input hardly changes the times of other records.
+Shares, epochs and `mixing.total_tokens` count the tokens in `Traits.counted`.
+Records that a trainer has consumed (`order.frozen_tokens`) keep the times they were read, and count first.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 
 MOST_EPOCHS = 10_000
-"""Epochs of one value, at most: the stream has an item for each time that a record is trained on."""
+"""Most epochs of one value: the stream has an item for each time that a record is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStream:
-    """What is trained on, M items. records: the position of each item's record among the accepted ones, int64 (M,);
-    None where the records are the items. view, traits: of the items."""
+    """The M items that are trained on. records: position of each item's record among the accepted records, int64 (M,);
+    None if the records are the items. view, traits: of the items."""
 
     records: np.ndarray | None
     view: View
@@ -67,7 +67,7 @@ class TrainingStream:
         return items if self.records is None else self.records[items]
 
     def of_items(self, of_records: np.ndarray) -> np.ndarray:
-        """Values by item, (M, ...), from values by record, (N, ...)."""
+        """Values of items, (M, ...), from values of records, (N, ...)."""
         return of_records if self.records is None else of_records[self.records]
 
     def items(self, records: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def stream_view(run: Run) -> View:
 
 
 def load_stream(run: Run) -> TrainingStream:
-    """What is ordered, packed and measured."""
+    """The stream that is ordered, packed and measured."""
     traits, records = load_traits(run), stream_records(run)
     if records is None:
         return TrainingStream(None, run.view, traits)
@@ -100,7 +100,7 @@ def load_stream(run: Run) -> TrainingStream:
 
 
 def run_counter(run: Run, view: View) -> RunCounter:
-    """The tokens of runs of a view's items that shares are of. It loads what it needs once, for many calls."""
+    """Counts the tokens of runs of a view's items for shares. Loads its data once, for many calls."""
     mask = load_loss_mask(run) if run.settings.counts_trained else None
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
@@ -112,7 +112,7 @@ def run_counter(run: Run, view: View) -> RunCounter:
 
 
 def stream_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages that `load_stream` needs, beside raw_docs and traits."""
+    """The stages besides raw_docs and traits that `load_stream` reads."""
     return ("repeats",) if settings.repeats else ()
 
 
@@ -132,14 +132,14 @@ def items_of(times: np.ndarray) -> np.ndarray:
 
 
 def load_sources(run: Run) -> list[dict[str, Any]]:
-    """One row per value of `mixing.trait`: what it has in the stream, as in `curated_meta.json`. Unique: each record
+    """One row per value of `mixing.trait`: its part of the stream, as in `curated_meta.json`. Unique: each record
     counts once."""
     return run.rows("repeats", "values")
 
 
 def load_mixing(run: Run) -> dict[str, Any]:
-    """The mix, as in `curated_meta.json`: the trait, `load_sources`, and where `mixing.trait` names two, the second and
-    a row for every tier of a value of the first."""
+    """The mix, as in `curated_meta.json`: the trait and `load_sources`; if `mixing.trait` names two traits, also the
+    second, and a row for every tier of a value of the first."""
     quality = run.settings.mixing.quality
     tiers = {} if quality is None else {"quality": quality, "tiers": run.rows("repeats", "tiers")}
     return {"trait": run.settings.mixed_trait, "values": load_sources(run), **tiers}
@@ -198,7 +198,7 @@ def _plan_repeats(run: Run) -> Made:
 
 
 def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
-    """The plan of the values of `mixing.trait`. sizes: their tokens that may be trained on, int64 (J,)."""
+    """The plan for the values of `mixing.trait`. sizes: their trainable tokens, int64 (J,)."""
     mixing = run.settings.mixing
     if isinstance(mixing.weights, dict):
         wanted = [name for name in names if mixing.weights.get(name)]
@@ -214,37 +214,35 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
     if plan.epochs[most] > MOST_EPOCHS:
         raise InputError(
             f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
-            f"tokens; expected {MOST_EPOCHS:,} at most: lower its share, or mixing.total_tokens"
+            f"tokens; expected at most {MOST_EPOCHS:,}: lower its share, or mixing.total_tokens"
         )
     if plan.normalised:
         shares = ", ".join(
             f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
         )
-        run.progress.note(
-            f"the shares of mixing.weights do not sum to 1; they are taken in proportion: {shares}"
-        )
+        run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan
 
 
 def _cut_tiers(run: Run, name: str, training: np.ndarray, trained: Traits) -> Tiers:
-    """Tiers of the records that may be trained on. name: the trait that repeats rise with. training: the records'
-    positions, int64 (n,); trained: their traits.
+    """Tiers of the records that may be trained on. name: the trait with which repeats rise. training: positions of the
+    records, int64 (n,). trained: their traits.
 
     Raises:
-        InputError: `name` is no number, or differs within no value of the first trait.
+        InputError: `name` is not a number, or is constant within each value of the first trait.
     """
     trait, quality = run.settings.mixed_trait, load_numbers(run, name, "mixing.trait")[training]
     tiers = cut_tiers(quality, trained.counted, trained.codes[trait], run.settings.mixing.drop)
     if np.bincount(tiers.topic[tiers.number != MISSING]).max(initial=0) < 2:
         raise InputError(
-            f"mixing.trait: {name!r} differs in no two of the {len(quality):,} records that may be trained on and have "
-            f"one {trait}, so that no repeats can rise with it; expected numbers that differ within values of {trait}: "
-            f"name other fields, or {trait!r} alone"
+            f"mixing.trait: {name!r} is the same in all records of each {trait} ({len(quality):,} records may be "
+            f"trained on), so repeats cannot rise with it; expected numbers that differ within a {trait}: name other "
+            f"fields, or only {trait!r}"
         )
     if missing := int(np.isnan(quality).sum()):
         run.progress.note(
-            f"{missing:,} of {len(quality):,} records have no {name!r}; they are read as often as their {trait} on "
-            "average"
+            f"{missing:,} of {len(quality):,} records have no {name!r}; they are read as often as the average of their "
+            f"{trait}"
         )
     return tiers
 
@@ -271,10 +269,10 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
     """
-    wanted: values of a trait that a setting names. sizes: tokens that are trained on, by value, int64 (J,).
+    wanted: values of a trait that a setting names. sizes: trained tokens by value, int64 (J,).
 
     Raises:
-        InputError: records have a wanted value, and none of them may be trained on.
+        InputError: records have a wanted value, but none of them may be trained on.
     """
     settings, traits = run.settings, load_traits(run)
     names = traits.names[trait]
@@ -283,7 +281,7 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
             continue
         having = traits.codes[trait] == value
         if settings.holds_out and load_heldout(run).removed[run.view.document_row[having]].all():
-            why = "they are held out, or near copies of what is: lower heldout.documents, or name other files in it"
+            why = "they are held out, or near copies: lower heldout.documents, or set it to other files"
         elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
         elif not traits.counted[having].any():
@@ -295,14 +293,14 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
         else:
             why = "mixing.weights gives them no share: give them one"
         raise InputError(
-            f"{setting} names {name!r}, and nothing of it is trained on: {int(having.sum()):,} records have it, and "
-            f"{why}, or take {name!r} out of {setting}"
+            f"{setting} names {name!r}, but nothing of it is trained on: {int(having.sum()):,} records have it, and "
+            f"{why}, or remove {name!r} from {setting}"
         )
 
 
 def _draws(run: Run) -> np.ndarray:
-    """A random number for each record, uint64 (N,), by the id of its document and the seed. Records of one text have
-    different numbers, by their own ids."""
+    """A random number for each record, uint64 (N,), from its document's id and the seed. Records of equal text differ
+    by their own ids."""
     view, record = run.view, record_index(run, "id")[run.view.record_row]
     by_id = np.lexsort([copy_number(view.record_row), record[:, 1], record[:, 0], view.document_row])
     number = np.empty(len(view), np.int64)
@@ -313,22 +311,22 @@ def _draws(run: Run) -> np.ndarray:
 
 
 def _name_hashes(names: Sequence[str]) -> np.ndarray:
-    """uint64 (J,); unlike codes, they do not depend on which other values there are."""
+    """Hashes of names, uint64 (J,); unlike codes, they do not depend on the other values."""
     return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
 
 
 def _note_overdrawn_values(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
-    """Note the values that a trainer has read beyond their share. consumed: tokens by value, int64 (J,)."""
+    """Note the values of which a trainer has read more than their share. consumed: tokens by value, int64 (J,)."""
     for value in np.flatnonzero(consumed > plan.tokens)[:MOST_NAMED]:
         run.progress.note(
-            f"of {run.settings.mixed_trait} {plan.names[value]!r} a trainer has consumed {consumed[value]:,} tokens "
-            f"(order.frozen_tokens), more than the {plan.tokens[value]:,} of its share; they stay, and it has no others"
+            f"a trainer has consumed {consumed[value]:,} tokens of {run.settings.mixed_trait} {plan.names[value]!r} "
+            f"(order.frozen_tokens), more than its share of {plan.tokens[value]:,}; they stay, and no others are added"
         )
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
     """Which records are selected, and neither held out nor near copies of held-out documents; bool (N,)."""
-    # The selection is made among records that are not held out.
+    # Held-out records are no candidates of the selection.
     if run.settings.selects:
         return load_selected(run)
     if not run.settings.holds_out:
@@ -337,7 +335,7 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
 
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
-    # Left out where it is unset, so that results of versions without it keep their keys.
+    # Left out if unset, so that results of earlier versions keep their keys.
     mixing = settings.mixing.model_dump(mode="json", exclude=set() if settings.mixing.drop else {"drop"})
     power = mixing["weights"] if isinstance(mixing["weights"], float) else None
     return {
@@ -345,7 +343,7 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
         "trait": settings.mixed_trait,
         "exponent": power,
         "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
-        # The values of all traits decide which part is even.
+        # The values of all traits decide which part is spread evenly.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,
     }
@@ -367,8 +365,8 @@ REPEATS = WholeCorpus(
     version=2,
     group="ordering",
     kinds={"numpy"},
-    description="How often each record is trained on in an epoch: by the mix that is asked for, the selection, and "
-    "what is held out.",
+    description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
+    "documents.",
     reads=_repeats_reads,
     settings=_repeats_settings,
     inputs=lambda run: {**versions(run, *_repeats_reads(run.settings)), "consumed": consumed_version(run)},

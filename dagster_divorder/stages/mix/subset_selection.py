@@ -1,15 +1,15 @@
 """subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
 
 `selection.method` fills a budget of documents or tokens. Candidates are the first records of each text (with
-`order.separate_copies` = "near": of each group of near copies) that have a vector and are not held out. With
-`selection.min_quality` the first record that reaches it is the candidate, and all candidates are chosen where they do
-not fill the budget. What a trainer has consumed (`order.frozen_tokens`) stays chosen, and counts.
-Appended data compete with all other data, since what they add depends on what is there; a run reports what moved. The
-vectors, gathered into one file (`store.space.map_vectors`), are mapped and read in blocks in input order, so the choice
-depends on neither fragments nor workers.
+`order.separate_copies = "near"`, of each group of near copies) that have a vector and are not held out. With
+`selection.min_quality` the first record that reaches it is the candidate, and if the candidates do not fill the budget,
+all are chosen. What a trainer has consumed (`order.frozen_tokens`) stays chosen and counts.
+Appended data compete with all other data, since the value of a record depends on the others; a run reports what moved.
+The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
+choice depends on neither fragments nor workers.
 
-`selection`, Parquet, a row per accepted record in input order: record_id, weight (by which it was chosen, 0 where it
-was not weighed), selected, reason. `choices`, Parquet, a row per way to choose, with what it chooses.
+`selection`, Parquet, a row per accepted record in input order: record_id, weight (by which it was chosen; 0 if it was
+not weighed), selected, reason. `choices`, Parquet, a row per way to choose, with figures of its choice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_divorder.core.measure.vendi import each_block, gram, vendi
 from dagster_divorder.core.mix.selection import choose, semdedup, spokes
@@ -63,9 +62,9 @@ CANNOT = {
     BELOW: "are below selection.min_quality",
     NO_QUALITY: "have no quality",
 }
-"""Why records are no candidates, in words."""
+"""Reason -> why records are no candidates, in messages."""
 SPOKES = {"steps": 20, "rate": 1.0, "tolerance": 1e-4, "start": "uniform"}
-"""The constants of `core.mix.selection.spokes`, for the key."""
+"""Constants of `core.mix.selection.spokes`, part of the key."""
 
 
 def load_selected(run: Run) -> np.ndarray:
@@ -84,7 +83,7 @@ def left_out(run: Run) -> pa.Table:
 
 
 def selection_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages that `load_selected` needs, beside raw_docs."""
+    """The stages besides raw_docs that `load_selected` reads."""
     return ("subset_selection",) if settings.selects else ()
 
 
@@ -95,9 +94,9 @@ def vectors_stage(settings: Settings) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """The candidates. rows: their positions, int64 (n,). By record: tokens and sizes (what the budget counts), int64
-    (N,); reasons int8 (N,), indices in REASONS; quality float64 (N,), if it counts. budget: for the candidates, without
-    what is consumed. note: why they do not fill it, "" where they do."""
+    """The candidates. rows: their positions, int64 (n,). For each record: tokens and sizes (what the budget counts),
+    int64 (N,); reasons int8 (N,), indices in REASONS; quality float64 (N,), if it counts. budget: for the candidates,
+    without what is consumed. note: why they do not fill it; "" if they do."""
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -112,7 +111,7 @@ class _Pool:
 def _pool(run: Run) -> _Pool:
     """
     Raises:
-        InputError: the budget cannot be filled, or is spent already; or a quality is missing or too low everywhere.
+        InputError: the budget cannot be filled, or is already spent; or a quality is missing, or all are too low.
     """
     chosen, view = run.settings.selection, run.view
     vectors = map_vectors(run.store, view, run.receipt(vectors_stage(run.settings)))
@@ -166,7 +165,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
     reasons[~np.concatenate(list(has_vector))] = NO_VECTOR
     first, least = copies, run.settings.selection.min_quality
     if quality is not None and least is not None:
-        # Of copies the first that is good enough is the candidate.
+        # The first copy that is good enough is the candidate.
         good = np.flatnonzero(quality >= least)[::-1]
         first_good = np.full(len(view), -1)
         first_good[copies[good]] = good
@@ -182,7 +181,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
 
 
 def _quality(run: Run) -> np.ndarray:
-    """Quality by record, float64 (N,), NaN where a record has none."""
+    """Quality of each record, float64 (N,), NaN if it has none."""
     name = run.settings.selection.quality
     assert name is not None
     if run.settings.selection.quality_model:
@@ -190,15 +189,19 @@ def _quality(run: Run) -> np.ndarray:
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
     if not is_number(column.type):
         raise InputError(
-            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or "
-            "a model by an id with a slash"
+            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or a "
+            "model (its id has a slash)"
         )
     return column.cast(pa.float64()).to_numpy()
 
 
 def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.ndarray) -> None:
-    """Raise where `selection.min_quality` leaves no candidates, or the candidates, `rows`, have no usable quality.
-    reasons: see `_reasons`."""
+    """Check that `selection.min_quality` leaves candidates, `rows`, and that they have a usable quality. reasons: see
+    `_reasons`.
+
+    Raises:
+        InputError: they do not.
+    """
     name, least = run.settings.selection.quality, run.settings.selection.min_quality
     below, none = quality[reasons == BELOW], int((reasons == NO_QUALITY).sum())
     if least is not None and not len(rows) and len(below) + none:
@@ -207,19 +210,19 @@ def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.
         )
         raise InputError(
             f"selection.min_quality is {least:g}, and no record reaches it: of {len(below) + none:,} records {numbers}"
-            f"{f' ({none:,} have none)' if none and len(below) else ''}; expected a number in that range: lower it"
+            f"{f' ({none:,} have none)' if none and len(below) else ''}; expected a number in this range: lower it"
         )
     bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
     if len(bad):
         raise InputError(
             f"selection.quality: record {record_names(run, bad[:1])[0]} has {name} = {quality[bad[0]]:g} (nan: none), "
-            f"and {len(bad) - 1:,} others have no better; expected a finite number from 0 on: correct or add it, or "
-            "take such records out of the input"
+            f"and so have {len(bad) - 1:,} others; expected a finite number of 0 or more: correct or add it, or remove "
+            "such records from the input"
         )
     if len(rows) and not quality[rows].any():
         raise InputError(
-            f"selection.quality: {name} is 0 of all {len(rows):,} records that can be chosen; expected one above 0: "
-            "name another field or model, or none"
+            f"selection.quality: {name} is 0 for all {len(rows):,} records that can be chosen; expected at least one "
+            "above 0: set another field or model, or none"
         )
 
 
@@ -229,7 +232,7 @@ def _optimise(
     """(the weights of some candidates, the number of steps). task: alpha, the candidates' rows, their quality."""
     alpha, rows, quality = task
     if quality is not None and not quality.any():
-        quality = np.ones(len(rows))  # where all candidates are equally bad, none is preferred
+        quality = np.ones(len(rows))  # if all candidates are equally bad, none is preferred
     vectors = np.load(store.local(file), mmap_mode="r", allow_pickle=False)
     optimum = spokes(vectors, rows, quality, alpha=alpha)
     return optimum.weights, len(optimum.objective) - 1
@@ -252,7 +255,7 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
 
 
 def _random(run: Run, rows: np.ndarray) -> np.ndarray:
-    """A number from 0 to 1 for each candidate, by the id of its text and the seed, so that appends change none."""
+    """A number from 0 to 1 for each candidate, from its text's id and the seed, so that appends change none."""
     ids = document_ids(run.store, run.view)
     mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
     return ((ids[run.view.document_row[rows], 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
@@ -262,8 +265,8 @@ def _select_subset(run: Run) -> Made:
     settings, pool = run.settings.selection, _pool(run)
     if not len(pool.rows):
         raise InputError(
-            f"selection.method: none of {len(pool.reasons):,} records has a vector, so there is none to choose from; "
-            "expected one at least: give the texts words that the model knows, or set selection.vectors to another kind"
+            f"selection.method: none of {len(pool.reasons):,} records has a vector; expected at least one to choose "
+            "from: set selection.vectors to another kind, or model.base to a model that knows the words of the texts"
         )
     rows, quality = pool.rows, None if pool.quality is None else pool.quality[pool.rows]
     alphas = list(settings.alphas) if settings.method == "spokes" else []
@@ -275,7 +278,7 @@ def _select_subset(run: Run) -> Made:
         scores["semdedup"] = semdedup(pool.vectors, rows, seed=run.settings.seed)
     figures: dict[str, Any] = {}
     if alphas:
-        # The other choices are compared with what diversity alone would choose.
+        # Other choices are compared with the choice by diversity alone.
         alphas += [0.0] if sweep and 0.0 not in alphas else []
         weights_by_alpha, figures["steps"] = _spokes(run, pool, alphas)
         scores |= {_name(alpha): weights for alpha, weights in zip(alphas, weights_by_alpha, strict=True)}
@@ -322,8 +325,8 @@ def _name(alpha: float) -> str:
 
 
 def _row(pool: _Pool, name: str, chosen: np.ndarray, references: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A choice among the candidates, bool (n,), as a row of the table. references: other choices by column, bool (n,);
-    the column gives the share of the reference that this choice has."""
+    """A choice among the candidates, bool (n,), as a row of the table. references: column -> another choice, bool (n,);
+    the column has the share of the reference that is in this choice."""
     rows = pool.rows[chosen]
     return {
         "choice": name,
@@ -340,11 +343,13 @@ def _row(pool: _Pool, name: str, chosen: np.ndarray, references: dict[str, np.nd
 
 
 def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
-    """What changed since the last choice on this store, in records: `joined` the choice; `joined_new_records`, of these
-    the records that are new in the corpus; `left` the choice though they are still in the corpus."""
+    """Changes since the last choice on this store, in records: `joined` the choice; `joined_new_records`, of these new
+    in the corpus; `left` the choice, but are still in the corpus."""
     last = load_receipt(run.store, "subset_selection")
     if last is None or not run.store.exists(last.files["selection"]):
         return {}
+    import pyarrow.compute as pc
+
     before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
     known = before["record_id"]
     now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
@@ -355,8 +360,8 @@ def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
         "left": int(pc.sum(pc.is_in(names.filter(pa.array(~selected)), value_set=old)).as_py() or 0),
     }
     run.progress.note(
-        f"of {len(now):,} records chosen {moved['joined']:,} were not before, {moved['joined_new_records']:,} of them "
-        f"new ones; {moved['left']:,} that were are left out"
+        f"{len(now):,} records are chosen; {moved['joined']:,} joined the choice, {moved['joined_new_records']:,} of "
+        f"them new in the corpus, and {moved['left']:,} left it"
     )
     return moved
 
@@ -369,7 +374,7 @@ def load_choices(run: Run) -> list[dict[str, Any]]:
 def _show_subset_selection(run: Run, receipt: Receipt) -> Shown:
     shown: dict[str, Table | Picture] = {"choices": Table(load_choices(run))}
     if "picture" in receipt.files:
-        title = "quality, diversity, overlap and length of the choice against how much quality counts"
+        title = "quality, diversity, overlap and length of the choice, by the weight of quality"
         shown["alphas"] = Picture(run.store.local(receipt.files["picture"]), title)
     return shown
 
@@ -387,7 +392,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
-    # Left out where it is unset, so that results of versions without it keep their keys.
+    # Left out if unset, so that results of earlier versions keep their keys.
     unset = {"min_quality"} if settings.selection.min_quality is None else set()
     selection = settings.selection.model_dump(mode="json", exclude=unset)
     return {"selection": {**selection, **SPOKES}, "seed": settings.seed}
@@ -398,8 +403,8 @@ SUBSET_SELECTION = WholeCorpus(
     version=2,
     group="ordering",
     kinds={"numpy"},
-    description="Which records are trained on. They are chosen together for diversity and quality within a budget, or "
-    "by a simpler way; a table has what each way would choose.",
+    description="Which records are trained on: chosen together for diversity and quality within a budget, or in a "
+    "simpler way. A table compares what each way would choose.",
     reads=_subset_selection_reads,
     settings=_subset_selection_settings,
     inputs=lambda run: {

@@ -1,1 +1,1 @@
-"""Stages from traits to the order of documents, sequences and batches."""
+"""Stages from traits to the orders of documents and sequences."""

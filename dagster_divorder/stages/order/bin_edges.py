@@ -1,8 +1,8 @@
-"""bin_edges: edges of the bins of lengths, difficulties, turns and numeric fields, quantiles of the corpus.
+"""bin_edges: edges of the bins of lengths, difficulties, turns and numeric fields, at quantiles of the corpus.
 
-Appended records fall into the same bins. Under `refit.bins = "auto"` the edges are cut again when the corpus has
-doubled since, when hardly any of its documents are left, or when a bin's share of the records rises above BAND times
-what it was, by more than MIN_OVER records."""
+Appended records fall into the same bins. With `refit.bins = "auto"` the edges are cut again if the corpus has doubled,
+if hardly any of its documents are left, or if a bin's share of the records rises above BAND times its first share, by
+more than MIN_OVER records."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def bins_of(settings: Settings, trait: str) -> int:
 
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """The columns that are cut into bins beside the length, by trait: numeric fields, also those whose numbers are
-    categories, and what is computed where it is a trait: the difficulty, and the traits of conversations."""
+    """Trait -> column that is cut into bins, besides the length: numeric fields, including those whose numbers are
+    categories, and the difficulty and the traits of conversations if they are traits here."""
     fields = fields_read(run.settings)
     table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
     traits = coded_traits(run.settings)
@@ -49,7 +49,7 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
 
 
 def computed_numbers(run: Run, trait: str) -> np.ndarray:
-    """A built-in trait of the records whose numbers are cut into bins, (N,)."""
+    """The numbers of a built-in trait of the records, which are cut into bins, (N,)."""
     view = run.view
     if trait == "difficulty":
         return run.column("difficulty", "bits")[view.document_row]
@@ -62,8 +62,7 @@ def computed_numbers(run: Run, trait: str) -> np.ndarray:
 
 
 def load_numbers(run: Run, trait: str, setting: str) -> np.ndarray:
-    """The numbers of a trait of the records, float64 (N,), NaN where there is none or an infinite one. setting: that
-    names the trait.
+    """The numbers of a trait of the records, float64 (N,), NaN if missing or infinite. setting: names the trait.
 
     Raises:
         InputError: the field holds something other than numbers.
@@ -78,19 +77,19 @@ def load_numbers(run: Run, trait: str, setting: str) -> np.ndarray:
 
 
 def numbers_reads(settings: Settings, trait: str) -> tuple[str, ...]:
-    """The stages that `load_numbers` needs, beside raw_docs."""
+    """The stages besides raw_docs that `load_numbers` reads."""
     if trait not in built_in(settings):
         return ("fields",)
     return ("difficulty",) if trait == "difficulty" else ("token_counts",)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are cut into bins; those of other types are categories."""
+    """Whether values of a type are cut into bins; values of other types are categories."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def load_edges(run: Run) -> dict[str, np.ndarray]:
-    """Inner edges of the bins by trait, rising, float64 (bins - 1,) at most."""
+    """Trait -> inner edges of the bins, rising, float64, at most bins - 1."""
     return unpack(run.fit("bin_edges")[EDGES])
 
 
@@ -100,7 +99,7 @@ def _shares(
     columns: Mapping[str, pa.ChunkedArray | pa.Array],
     edges: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The share of the records in each bin, by trait."""
+    """Trait -> share of the records in each bin."""
     codes = {"length": bin_codes(tokens, edges["length"])}
     for trait, column in columns.items():
         if trait in edges:
@@ -135,12 +134,12 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
         over = (now > BAND * before) & ((now - before) * len(run.view) > MIN_OVER)
         if over.any():
             at = int(np.where(over, now - before, -1).argmax())
-            return f"a bin of {trait} holds {now[at]:.1%} of the records now, and held {before[at]:.1%}"
+            return f"a bin of {trait} holds {now[at]:.1%} of the records, up from {before[at]:.1%}"
     return None
 
 
 def answers_key(settings: Settings) -> dict[str, Any]:
-    """The entry of keys that says which tokens are an answer's, where a trait counts them."""
+    """The part of keys that names which tokens belong to answers, if a trait counts them."""
     counts_answers = settings.masked and not {"prompt_length", "answer_length"}.isdisjoint(
         coded_traits(settings)
     )
@@ -148,7 +147,7 @@ def answers_key(settings: Settings) -> dict[str, Any]:
 
 
 def columns_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages that hold the columns of traits, beside tokens and clusters."""
+    """The stages with columns of traits, besides tokens and clusters."""
     fields, difficulty = fields_read(settings), "difficulty" in coded_traits(settings)
     return (*(["fields"] if fields else []), *(["difficulty"] if difficulty else []))
 
@@ -169,5 +168,5 @@ BIN_EDGES = PinnedFit(
     compute=_fit_bin_edges,
     refit="bins",
     drift=_bin_edges_drift,
-    tentative="lengths or fields of new records leave the bands of the bins",
+    tentative="a bin's share of the records leaves its band",
 )

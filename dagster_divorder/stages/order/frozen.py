@@ -1,16 +1,16 @@
-"""frozen: the beginning of the last output that stays, pinned: what a trainer has consumed (`order.frozen_tokens`), or
+"""frozen: pins the beginning of the last output that stays: what a trainer has consumed (`order.frozen_tokens`), or
 under `order.append = "extend"` all of it.
 
 It has the documents that begin in the first N tokens of the last document order, and the first ceil(N / L) sequences of
-the last sequence order (of its first epoch). The pin names records by their ids, since appended, moved and deleted
-input changes every position. It belongs to N, the tokenizer, the sequence length, whether documents have an end-of-text
-token, and its output: where the last output does not begin with it (after a run with another N, or none), the next run
-takes the beginning of the last output.
+the last sequence order (of its first epoch). The pin names records by their ids, because appended, moved or deleted
+input changes every position. It depends on N, the tokenizer, the sequence length, the end-of-text token and its output.
+If the last output does not begin with it (after a run with another N, or none), the next run pins the beginning of the
+last output.
 
-Under `extend` it has all documents and sequences of the last output that was written, but for a last sequence that its
-packing (`concat`, `related`) could not fill: the tokens of that one are packed anew with those of new documents, so
-that every row that was full stays. It is taken anew as soon as input, settings or fits have changed since those orders
-were made, and is empty until an output was written."""
+Under `extend` it has all documents and sequences of the last output that was written, except a partial last sequence
+(`concat`, `related`): the tokens of this one are packed again with those of new documents, so every full row stays. It
+is pinned again as soon as input, settings or fits differ from those of that output. It is empty until an output was
+written."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from dagster_divorder.store.view import View
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """documents int64 (F,): the consumed items of the stream, in order; sequences: the consumed sequences, each once;
-    reads int64 (n,): these as they were read, which is several times where one schedule goes over all epochs."""
+    """documents: int64 (F,), the consumed items of the stream, in order. sequences: the consumed sequences, each once.
+    reads: int64 (n,), the sequences as they were read, some several times if one schedule covers all epochs."""
 
     documents: np.ndarray
     sequences: PackedSequences
@@ -53,17 +53,16 @@ class Frozen:
 
 
 def record_ids(run: Run, view: View) -> np.ndarray:
-    """The id of every record of a view, uint64 (N, 2). By these a later run finds the records of an order."""
+    """The id of every record of a view, uint64 (N, 2), by which later runs find the records of an order."""
     return record_index(run, "id")[view.record_row]
 
 
 def load_frozen(run: Run) -> Frozen | None:
-    """The beginning that stays, None where nothing does.
+    """The beginning that stays; None if nothing does.
 
     Raises:
-        InputError: records of the beginning are no longer in the input, it has a sequence more often than one
-            schedule of these settings has it, or an output is to be extended under another tokenizer or sequence
-            length.
+        InputError: records of the beginning are no longer in the input, it repeats a sequence more often than the
+            schedule of these settings allows, or the output to extend has another tokenizer or sequence length.
     """
     if not beginning_version(run):
         return None
@@ -87,17 +86,17 @@ def load_frozen(run: Run) -> Frozen | None:
         indptr=sequences["indptr"],
         sequence_length=run.settings.sequence.length,
     )
-    # A token is in one sequence, so the first run tells sequences apart.
+    # A token is in only one sequence, so the first run identifies a sequence.
     begins = np.c_[runs.document, runs.start][runs.indptr[:-1]]
     _, first, number, times = np.unique(
         begins, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     if (most := times.max(initial=0)) > run.settings.schedule_epochs:
         raise InputError(
-            f"order.frozen_tokens is {run.settings.order.frozen_tokens}, of an output with one schedule over several "
-            f"epochs, in which a trainer has read a sequence {most} times; now one schedule goes over "
-            f"{run.settings.schedule_epochs}: set curriculum.score, curriculum.strength, curriculum.epochs and "
-            f"sequence.epochs back, {REMEDY}"
+            f"order.frozen_tokens is {run.settings.order.frozen_tokens}, but in that output, with one schedule over "
+            f"several epochs, a trainer has read a sequence {most} times, and now one schedule covers "
+            f"{run.settings.schedule_epochs}: restore curriculum.score, curriculum.strength, curriculum.epochs and "
+            f"sequence.epochs, {REMEDY}"
         )
     reads = np.arange(len(runs))
     if most > 1:
@@ -126,8 +125,8 @@ def _which(run: Run) -> str:
 
 
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
-    """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. Where a record
-    has fewer copies than it had, the first ones are taken."""
+    """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. If a record has
+    fewer copies than before, the first ones are taken."""
     row, view = places(ids, record_index(run, "id")), stream_view(run)
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)
@@ -161,7 +160,7 @@ FROZEN = PinnedFit(
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
     doing="keeping the last output",
     compute=freeze_prefix,
-    # It follows the last output, so it has no name for --refit.
+    # No `refit` name: it always follows the last output.
     drift=frozen_drift,
     checked_once_per_corpus=False,
 )

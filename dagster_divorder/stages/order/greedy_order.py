@@ -1,10 +1,10 @@
 """greedy_order: the order of the documents, by the strategy of `order.strategy`.
 
-`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`), which is a record unless it is mixed.
-Computed as a whole, since one appended document can move every other; the same input, settings and seed give the same
-bytes.
-More than `order.shards_of` records are dealt to shards (`core.order.deal`), and each shard is ordered by itself; then
-`shards` int64 has the first position of each shard but the first.
+`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`); without a mix, items are records.
+The order is computed as a whole, because one appended document can move every other. The same input, settings and seed
+give the same bytes.
+More than `order.shards_of` records are dealt to shards (`core.order.deal`), and each shard is ordered separately. Then
+`shards` int64 has the first position of each shard except the first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load_order(run: Run) -> np.ndarray:
 
 
 def load_shards(run: Run) -> np.ndarray:
-    """The first positions of the shards of the current order, without that of the first shard, int64 (P - 1,)."""
+    """The first positions of all shards of the current order except the first, int64 (P - 1,)."""
     return run.arrays("greedy_order", "order").get("shards", np.zeros(0, np.int64))
 
 
@@ -76,9 +76,9 @@ def _order_documents(run: Run) -> Made:
 
 
 class Documents(NamedTuple):
-    """Documents to order, or pieces of them: their traits; copies int64 (N,), equal for documents that must stand far
-    apart, or None; frozen int64 (F,), the documents that come first, or None; scores float64 (N,), what a curriculum
-    follows, or None."""
+    """Documents, or pieces of documents, to order. copies: int64 (N,), equal for documents that must stand far apart,
+    or None. frozen: int64 (F,), the documents that come first, or None. scores: float64 (N,), for a curriculum, or
+    None."""
 
     traits: Traits
     copies: np.ndarray | None
@@ -112,9 +112,9 @@ def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
 
 
 def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
-    """Order of documents by their traits, int64 (N,): each trait is balanced in tokens and in documents. The cluster is
-    the first trait, which strategies that know one label a document take. Strategies that fill sequences count all
-    tokens, the others those that shares are of."""
+    """Order of documents by their traits, int64 (N,); each trait is balanced in tokens and in documents. Strategies
+    that use one label take the first trait, the cluster. Strategies that fill sequences count all tokens; the others
+    count the tokens that shares are of."""
     traits, chosen = documents.traits, settings.order
     first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
     codes = {trait: traits.codes[trait] for trait in first}
@@ -134,7 +134,7 @@ def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
 
 
 def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str, expected: int = 1) -> Finding:
-    """Whether each of the orders, int64 (E, M), names every number below `items` as often as expected. nouns: what the
+    """Whether each of the orders, int64 (E, M), has every number below `items` as often as expected. nouns: what the
     items are."""
     times = np.zeros((len(orders), items), np.int64)
     inside = (orders >= 0) & (orders < items)
@@ -160,9 +160,9 @@ def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str, e
 
 
 def remade(run: Run, stage: str, file: str) -> str:
-    """How to make a whole-corpus result anew, in words."""
+    """How to make a whole-corpus result again, in words."""
     folder = run.store.where(run.receipt(stage).files[file]).rpartition("/")[0]
-    return f"delete the folder {folder} and materialise {stage} again, which makes it anew"
+    return f"delete the folder {folder} and materialise {stage} again"
 
 
 def _is_a_permutation(run: Run) -> Finding:
@@ -172,7 +172,7 @@ def _is_a_permutation(run: Run) -> Finding:
 
 
 def document_order_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that decide how documents, or pieces of them, are ordered."""
+    """The settings that decide how documents, or pieces of documents, are ordered."""
     order, strategy = settings.order, settings.strategy(settings.order.strategy)
     reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
@@ -190,7 +190,7 @@ def document_order_settings(settings: Settings) -> dict[str, Any]:
 
 
 def order_description(settings: Settings, items: str, strategy: str) -> str:
-    """What an order of these items under these settings is, in words."""
+    """The description of an order of items under these settings."""
     curriculum, known = settings.curriculum, STRATEGIES[strategy]
     if curriculum.on:
         return (
@@ -244,7 +244,7 @@ GREEDY_ORDER = WholeCorpus(
     checks=(
         Check(
             name="order_is_a_permutation",
-            description="The order names every accepted record exactly once: no record is lost, none comes twice.",
+            description="The order has every accepted record exactly once: no record is lost, none occurs twice.",
             check=_is_a_permutation,
             blocking=True,
         ),

@@ -1,17 +1,19 @@
-"""packed_sequences: which tokens make which training sequence. A plan; only exports gather tokens.
+"""packed_sequences: which tokens make which training sequence. It is a plan; only exports gather tokens.
 
 The documents, in the order of `greedy_order`, are packed into sequences of `sequence.length` tokens by
 `packing.method`. `plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.mix.repeats`), start and
 length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`:
-the tokens of each trait value in each sequence, CSR (indptr, indices, data) and groups, a group for each trait, the
-traits by name; only trained tokens where shares are of these. `related` never puts copies into one sequence, and with
-`order.separate_copies` no method does; the plan then names the parts that keep them apart, for `sequence_order`. With
-`packing.end_of_text` a document has one token more, its last, which is the end-of-text token. Sequences that a trainer
-has consumed (`order.frozen_tokens`) come first, unchanged; the others hold all other tokens. `consumed` has them as
-they were read (`reads`), where one was read twice. Along a curriculum the windows of its schedule are packed apart, so
-that a sequence holds documents of near score. Shards of the documents are packed apart. Their remainders, each less
-than a sequence, are packed together at the end of the last shard, so that the plan has one partial sequence at most.
-`shards` has the first sequences of the shards."""
+the tokens of each trait value in each sequence, CSR (indptr, indices, data), and groups, one for each trait, sorted by
+name; only trained tokens if shares are of trained tokens.
+
+Copies: `related` never puts copies into one sequence; with `order.separate_copies` no method does, and the plan names
+the parts that keep them apart, for `sequence_order`. With `packing.end_of_text` a document has one more token, its
+last, the end-of-text token. Sequences that a trainer has consumed (`order.frozen_tokens`) come first, unchanged; the
+others hold all other tokens. If a sequence was read twice, `consumed` has the sequences as they were read (`reads`).
+Along a curriculum, each window of its schedule is packed separately, so that a sequence holds documents of similar
+score. Shards of the documents are packed separately. Their remainders, each less than a sequence, are packed together
+at the end of the last shard, so that the plan has at most one partial sequence. `shards` has the first sequences of the
+shards."""
 
 from __future__ import annotations
 
@@ -71,8 +73,8 @@ NOTHING = np.zeros(0, np.int64)
 
 
 class ToPack(NamedTuple):
-    """Pieces to pack, and their traits; copies int64 (P,), equal for copies (`stream_copies`), or None; scores float64
-    (P,), what a curriculum follows, or None; consumed: the number of first pieces that are not packed again, but only
+    """Pieces to pack, with their traits. copies: int64 (P,), equal for copies (`stream_copies`), or None. scores:
+    float64 (P,), for a curriculum, or None. consumed: number of first pieces that are not packed again, but only
     ordered before the others."""
 
     pieces: Pieces
@@ -96,8 +98,8 @@ def load_packed(run: Run) -> PackedSequences:
 
 
 def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
-    """Tokens of a batch of the plan's sequences that shares are of. Sequences of unlike numbers count as the mean one.
-    counted: int64 (Q,), those of each run."""
+    """Counted tokens in a batch of the plan's sequences, by the mean sequence. counted: int64 (Q,), the tokens of each
+    run that shares are of."""
     sequence = run.settings.sequence
     if not run.settings.whole_windows:
         return sequence.length * sequence.batch
@@ -142,8 +144,8 @@ def _pack_documents(run: Run) -> Made:
             raise InputError(
                 f"packing leaves out all {len(traits.tokens):,} records: "
                 f"{figures['too_long_documents']:,} are longer than a sequence of {run.settings.sequence.length:,} "
-                f"tokens, and {figures['untrained_documents']:,} have no trained token in what is left of them; make "
-                'sequence.length larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
+                f"tokens, and {figures['untrained_documents']:,} have no trained token left; make sequence.length "
+                'larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
             )
     return Made(files, facts, figures)
 
@@ -153,7 +155,7 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
     settings, method = run.settings, run.settings.packing.method
     pieces, bounds = _pieces_of_shards(documents, frozen)
     separate = bool(settings.copies_apart) or method == "related"
-    # Found once for all shards: it goes through all records.
+    # Found once for all shards, because it takes a pass over all records.
     copies = stream_copies(run, stream) if separate or frozen else None
     pack_part = partial(
         _pack_part,
@@ -180,8 +182,7 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
 
 
 def _pieces_of_shards(documents: StreamPieces, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
-    """(the pieces to pack, in the order of the documents; the bounds of their shards, the end of the last one
-    included)."""
+    """(the pieces to pack, in the order of the documents; the bounds of their shards, with the end of the last)."""
     order, begins = load_order(documents.run), load_shards(documents.run)
     pieces = _pieces_to_pack(documents, order, frozen.sequences if frozen else None)
     bounds = [0, len(pieces)]
@@ -193,7 +194,7 @@ def _pieces_of_shards(documents: StreamPieces, frozen: Frozen | None) -> tuple[P
 
 
 def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: PackedSequences | None) -> Pieces:
-    """The pieces to pack of items of the stream, in their order, without consumed and cut ones."""
+    """The pieces of some items of the stream, in order, without consumed and cut tokens."""
     run, pieces = documents.run, documents.fitted(items)
     if consumed:
         pieces = remaining(pieces, consumed)
@@ -206,7 +207,7 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
 
 
 def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
-    """(the plans without last sequences that are not full; the pieces of these sequences)."""
+    """(the plans without partial last sequences; the pieces of these sequences)."""
     full_plans, partial_sequences = [], []
     for plan in packed:
         end = len(plan) - bool(len(plan) and plan.padding[-1])
@@ -217,7 +218,7 @@ def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences],
 
 
 def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of items, which gives their vectors, float32 (n, D)."""
+    """A function from items to their vectors, float32 (n, D)."""
     vectors = map_vectors(run.store, run.view, chosen_vectors(run))
     return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
 
@@ -229,8 +230,8 @@ def _to_pack(
     frozen: Frozen | None,
     pieces: Pieces,
 ) -> ToPack:
-    """copies: those of the documents (`stream_copies`), or None where they do not matter. counted: see `run_counter`,
-    for pieces that are ordered."""
+    """copies: of the documents (`stream_copies`), or None if they do not matter. counted: `run_counter`, if pieces are
+    ordered."""
     run, stream = documents.run, documents.stream
     settings, traits, scores, consumed = run.settings, stream.traits, None, 0
     ordered = settings.packing.piece_tokens > 0
@@ -238,7 +239,7 @@ def _to_pack(
         pieces = cut(pieces, settings.packing.piece_tokens)
         ranks = stream_scores(run, stream)
         if frozen and ranks is not None:
-            # The schedule goes on behind what is consumed.
+            # The schedule continues after the consumed beginning.
             runs, consumed = frozen.sequences, len(frozen.sequences.length)
             pieces = Pieces(
                 np.concatenate([runs.document, pieces.document]),
@@ -269,9 +270,9 @@ def _pack_part(
     consumed_tokens: int,
     vectors: Callable[[np.ndarray], np.ndarray] | None,
 ) -> PackedSequences:
-    """Plan of the pieces. With `packing.piece_tokens` they are ordered first, by their lengths and the traits of their
-    documents. keep_apart: copies come into different sequences. Along a curriculum the windows of the schedule are
-    packed apart. vectors: for `related` (`_vectors_of`)."""
+    """The plan of some pieces. With `packing.piece_tokens` they are first ordered by length and their documents'
+    traits. Along a curriculum each window of the schedule is packed separately. keep_apart: copies go into different
+    sequences. vectors: for `related` (`_vectors_of`)."""
     pieces, traits, copies, scores, before = part
     if settings.packing.piece_tokens:
         separated, frozen = copies if settings.copies_apart else None, np.arange(before) if before else None
@@ -298,8 +299,8 @@ def _pack_part(
 
 
 def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
-    """A number for each run of tokens, equal for copies: runs of documents with the same number in `copies`, and with
-    `packing.piece_tokens` of the same piece."""
+    """A number for each run of tokens, equal for copies: for runs of documents with the same number in `copies`, with
+    `packing.piece_tokens` only of the same piece."""
     of_text = copies[runs.document]
     if not settings.packing.piece_tokens:
         return of_text
@@ -333,7 +334,7 @@ def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
 
 
 def _row_arrays(packed: PackedSequences, traits: Traits, counted: np.ndarray) -> dict[str, np.ndarray]:
-    """counted: int64 (Q,), tokens of each run that shares are of."""
+    """The arrays of `rows`. counted: int64 (Q,), tokens of each run that shares are of."""
     codes = {name: traits.codes[name] for name in sorted(traits.codes)}
     counts, groups = sequence_counts(packed, codes, traits.sizes(), counted)
     return {
@@ -347,7 +348,7 @@ def _row_arrays(packed: PackedSequences, traits: Traits, counted: np.ndarray) ->
 
 def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
     """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
-    records: the record of each item of the stream; None where they are the same."""
+    records: the record of each item of the stream; None if items are records."""
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     return {
         "sequence": sequence,
@@ -358,8 +359,8 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
 
 
 def load_sequence_items(run: Run, traits: Traits) -> Items:
-    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights. Where shares are
-    of trained tokens, all tokens are balanced beside these: what a batch costs, and what its prompts are about."""
+    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights. If shares are of
+    trained tokens, all tokens are balanced too: they decide what a batch costs and what its prompts are about."""
     from scipy.sparse import csr_matrix
 
     arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
@@ -385,7 +386,7 @@ def load_sequence_items(run: Run, traits: Traits) -> Items:
 
 
 def sequence_traits(weights: dict[str, float]) -> list[str]:
-    """Names of the traits in the order of the sequences' groups: the cluster first, as for documents."""
+    """The traits in the order of the sequences' groups: the cluster first, as for documents."""
     return sorted(weights, key=lambda trait: (trait != "cluster", trait))
 
 
@@ -418,8 +419,8 @@ def _no_token_lost(run: Run) -> Finding:
 
 
 def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:
-    """The plan, and behind it the tokens that are left out on purpose: only of documents that are cut (`order.cut`) or
-    too long, or have no trained token in what was to be packed."""
+    """The plan, followed by the tokens that are left out on purpose: of documents that are cut (`order.cut`), too long,
+    or without a trained token in what was to be packed."""
     run, settings = documents.run, documents.run.settings
     consumed = packed.part(0, run.receipt("packed_sequences").facts["frozen_sequences"])
     items = np.arange(len(documents.lengths))
@@ -476,7 +477,7 @@ def _packed_sequences_inputs(run: Run) -> dict[str, str]:
 
 
 def _check_settings(run: Run) -> None:
-    # Formats that the first records tell are not known when the settings are loaded.
+    # A format that the first records decide is not known when the settings are loaded.
     if fault := run.settings.packing.fault(run.settings.forms):
         raise InputError(fault)
 
@@ -510,7 +511,7 @@ PACKED_SEQUENCES = WholeCorpus(
         Check(
             name="no_token_lost",
             description="Every token of every document is in exactly one training sequence: none is lost, none is "
-            "trained on twice. Only packing.too_long and the loss mask leave tokens out.",
+            "repeated. Only packing.too_long and the loss mask leave tokens out.",
             check=_no_token_lost,
             blocking=True,
         ),

@@ -1,7 +1,7 @@
-"""Which parts of the documents are packed: `packing.too_long`, and the trained tokens of conversations.
+"""Which parts of the documents are packed, by `packing.too_long` and the trained tokens of conversations.
 
-Where some tokens are not trained on, a piece without a trained one is in no sequence: a conversation whose answers were
-truncated, or one whose last turn the record does not let be trained on under `chats.train_on = "last"`.
+With a loss mask, a piece without a trained token is in no sequence: for example, a conversation whose answers were
+truncated, or, with `chats.train_on = "last"`, one whose last turn the record excludes from training.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask, load_turn_ends
 
 LISTED = 100
-"""Records that are listed of those that are not packed as they are."""
+"""Most records in the list of those that are not packed whole."""
 LEFT_OUT = {
     "truncate": "their ends are left out",
     "drop": "they are left out",
     "split_turns": "they are split behind answers",
 }
-"""What becomes of documents that are too long, by rule, where that is not left to the packing."""
+"""`packing.too_long` -> what happens to documents that are too long, unless the packing method decides."""
 
 
 def leaves_out(settings: Settings) -> bool:
-    """Whether packing may leave out tokens, beside those of `order.cut`."""
+    """Whether packing may leave out tokens besides `order.cut`."""
     return settings.masked or settings.packing.too_long != "cut"
 
 
@@ -46,7 +46,7 @@ class StreamPieces:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each item as it is packed, int64 (M,)."""
+        """Tokens of each item when packed, int64 (M,)."""
         return self.stream.traits.tokens.astype(np.int64) + self.run.settings.packing.end_of_text
 
     @cached_property
@@ -58,7 +58,7 @@ class StreamPieces:
         return Pieces(items, np.broadcast_to(np.int64(0), items.shape), self.lengths[items])
 
     def fitted(self, items: np.ndarray) -> Pieces:
-        """What is packed of items, int64 (n,), in their order, but for pieces without a trained token.
+        """The packed pieces of items, int64 (n,), in their order, without pieces that have no trained token.
 
         Raises:
             InputError: an item is too long, and `packing.too_long` is "error".
@@ -70,16 +70,16 @@ class StreamPieces:
             rule = "cut"
         breaks = self._breaks(documents) if rule == "split_turns" and settings.masked else None
         pieces = fit(documents, rule, length, breaks)
-        # A part that has a sequence of its own, or shares one with other documents, is judged by itself.
+        # Each part of a document is judged separately.
         parts = settings.masked and settings.packing.method not in FILLED
         return cut(pieces, length) if parts else pieces
 
     def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
-        """Which pieces hold a token that is trained on, bool (P,); pieces without tokens count as if."""
+        """Which pieces hold a trained token, bool (P,); pieces without tokens count as trained."""
         return (self.trained(pieces) > 0) | (pieces.length == 0)
 
     def trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
-        """Tokens of each piece that are trained on, int64 (P,)."""
+        """Number of trained tokens in each piece, int64 (P,)."""
         if self._mask is None:
             return pieces.length
         rows = self.stream.view.document_row[pieces.document]
@@ -98,8 +98,8 @@ class StreamPieces:
             )
 
     def _breaks(self, documents: Pieces) -> Breaks:
-        """The ends of the answers but the last, in documents that are too long. Plain ones are texts that are trained
-        on as a whole; one with a prompt is a turn."""
+        """Where too long documents may be split: after every answer but the last. Texts that are trained as a whole are
+        plain; a text with a prompt is one turn."""
         plain = documents.length <= self.run.settings.sequence.length
         too_long = np.flatnonzero(~plain)
         ends = load_turn_ends(self.run, self.stream.view.document_row[documents.document[too_long]])
@@ -107,8 +107,8 @@ class StreamPieces:
         return Breaks(plain, too_long[ends.row], ends.position)
 
     def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
-        """(figures of what packing leaves out or splits; a row for each of the first records that it concerns; items of
-        which all is left out, int64 rising)."""
+        """(figures of what packing leaves out or splits; a row for each of the first such records; items that are left
+        out whole, int64 rising)."""
         lengths, rule = self.lengths, self.run.settings.packing.too_long
         pieces = self.fitted(np.arange(len(lengths)))
         kept = np.bincount(pieces.document, pieces.length, len(lengths)).astype(np.int64)
@@ -156,7 +156,7 @@ def _happened(pieces: int, untrained: bool, less: bool) -> str:
 
 
 def left_out_lines(figures: Mapping[str, Any], too_long: str) -> list[str]:
-    """What packing leaves out, as sentences. figures: of packed_sequences; too_long: the setting."""
+    """What packing leaves out, as sentences. figures: of packed_sequences. too_long: the setting."""
     lines = []
     documents, tokens = figures.get("too_long_documents", 0), figures.get("too_long_tokens_left_out", 0)
     if documents and too_long in LEFT_OUT:

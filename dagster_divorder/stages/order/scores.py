@@ -1,10 +1,10 @@
-"""scores: what a curriculum follows: the score of every record, and its rank.
+"""scores: the score of every record and its rank, which a curriculum follows.
 
-`score` float64 (N,), NaN where a record has none. `rank` float64 (N,) in (0, 1): the share of the tokens with a lower
-score, of those of equal values of `curriculum.keep`. A sequence has the mean rank of its tokens.
+`score` float64 (N,), NaN if a record has none. `rank` float64 (N,) in (0, 1): the share of tokens with a lower score,
+among records with equal values of `curriculum.keep`. A sequence has the mean rank of its tokens.
 
 A score is computed (`COMPUTED`), a column of the Parquet file in `curriculum.path`, or a field of the input. NaN,
-infinity and null mean that a record has none. Memory: some 60 bytes a record; a file is read block by block.
+infinity and null mean that a record has no score. Memory: some 60 bytes a record; a file is read block by block.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import load_receipt
 
 FEWEST = 0.5
-"""Share of the records that must have a score."""
+"""Least share of the records that must have a score."""
 
 BLOCK = 1 << 16
-"""Rows of a file of scores that are in memory at once."""
+"""Most rows of a file of scores that are in memory at once."""
 
 TIED = 0.01
-"""Share of the records with one score from which equal scores are worth a word."""
+"""Share of records with the same score from which the figures mention it."""
 
 WHOLE = float(1 << 53)
-"""From here on float64 does not hold every whole number."""
+"""From this number on, float64 does not hold every whole number."""
 
 
 def score_reads(settings: Settings) -> tuple[str, ...]:
-    """The stage of the scores, where orders follow them."""
+    """The stage of the scores, if orders follow them."""
     return ("scores",) if settings.curriculum.on else ()
 
 
 def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
-    """What a curriculum follows, by item of the stream, float64 (M,); None without one."""
+    """The rank of each item of the stream, float64 (M,); None without a curriculum."""
     return stream.of_items(run.arrays("scores", "scores")["rank"]) if run.settings.curriculum.on else None
 
 
 def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
-    """What a curriculum follows, by sequence, float64 (S,): `sequence_ranks`, or where not all tokens follow it, the
-    places as packed; None without a curriculum."""
+    """What a curriculum follows, for each sequence, float64 (S,): `sequence_ranks`, or, if not all tokens follow it,
+    the place as packed. None without a curriculum."""
     if not run.settings.curriculum.on:
         return None
     if run.settings.curriculum.strength < 1.0:
@@ -84,7 +84,7 @@ def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -
 
 
 def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
-    """The mean rank of a sequence's tokens that have a score, float64 (S,), NaN where none has."""
+    """The mean rank of each sequence's tokens with a score, float64 (S,), NaN if none has a score."""
     ranks = stream.of_items(run.arrays("scores", "scores")["rank"])
     rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
     tokens[np.isnan(rank)] = 0.0
@@ -117,7 +117,7 @@ def _as_floats(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def _no_number_in(name: str, column: pa.ChunkedArray) -> str:
     """What a column holds instead of numbers, and the remedy."""
     if not is_text(column.type):
-        # Python cannot hold every time.
+        # Python cannot represent every timestamp.
         first = None if pa.types.is_temporal(column.type) else column.drop_null()[0].as_py()
         return no_number(name, first) or f"holds {column.type}; expected numbers"
     for record, value in enumerate(column.to_pylist()):
@@ -130,10 +130,10 @@ def _no_number_in(name: str, column: pa.ChunkedArray) -> str:
 
 
 def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
-    """How the rows of the file of scores are keyed, the column that tells it, and the column of scores.
+    """(how the rows of the file of scores are keyed, the key's column, the column of scores).
 
     Raises:
-        InputError: there is no such file, no key, no such column, or it does not hold numbers.
+        InputError: the file, the key or the column is missing, or the column does not hold numbers.
     """
     name = settings.curriculum.score
     assert name is not None
@@ -159,10 +159,10 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
 
 
 def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
-    """The scores of the records in the file at `path`, float64 (N,), NaN without a row.
+    """The scores of the records from the file at `path`, float64 (N,), NaN without a row.
 
     Raises:
-        InputError: a row of no record, or two rows of one key with different scores.
+        InputError: a row belongs to no record, or two rows with the same key have different scores.
     """
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
@@ -173,10 +173,10 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
         for at in np.flatnonzero(record < 0)[:1]:
             raise InputError(
                 f"{path}: {key!r} is {keys[at].as_py()!r} in row {first + at}, which no record of the input has; "
-                "expected rows of its records: leave out that row, or check that the file belongs to this input"
+                "expected only rows of its records: remove that row, or check that the file belongs to this input"
             )
         place, values = records.key[record], _as_floats(scores)
-        # Of rows with one key the first counts, and the others must agree.
+        # The first row of a key counts; the others must agree.
         new, leads = np.unique(place, return_index=True)
         fresh = row_of[new] < 0
         row_of[new[fresh]], numbers[new[fresh]] = first + leads[fresh], values[leads[fresh]]
@@ -191,7 +191,7 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
 
 
 def _file_key(run: Run) -> dict[str, Any]:
-    """The content of the file of scores, for the key: hashed again where its inode, size or times have changed."""
+    """The content of the file of scores, for the key; hashed again if its inode, size or times have changed."""
     path = run.settings.curriculum.path
     if path is None:
         return {}
@@ -221,7 +221,7 @@ def _check_settings(run: Run) -> None:
 
 
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
-    """What a person must know of the scores, float64 (N,), in sentences."""
+    """What people must know about the scores, float64 (N,), in sentences."""
     name, notes = str(run.settings.curriculum.score), []
     if infinite := int(np.isinf(numbers).sum()):
         notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
@@ -290,7 +290,7 @@ def _rank_records(run: Run) -> Made:
 
 
 def sentence(figures: Mapping[str, Any]) -> str:
-    """The scores in words, from the stage's figures."""
+    """The scores in a sentence, from the stage's figures."""
     missing = f"; the {figures['missing']:,} others are spread evenly" if figures["missing"] else ""
     tied = (
         f", the most frequent in {figures['most_frequent']:.0%} of them"
@@ -305,7 +305,7 @@ def sentence(figures: Mapping[str, Any]) -> str:
 
 
 def _remedy(settings: Settings) -> str:
-    """What gives more records a score."""
+    """How to give more records a score."""
     if settings.curriculum.path is not None:
         return f"add rows to {settings.curriculum.path}"
     shortest = {

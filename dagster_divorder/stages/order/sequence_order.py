@@ -1,10 +1,10 @@
 """sequence_order: the order of the packed sequences, by the strategy of `sequence.strategy`, one for each epoch.
 
-`order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A last sequence that `concat` and `related`
-could not fill stays last, where trainers drop or pad it. Where one schedule of a curriculum goes over all epochs, the
-rows are parts of one order, which has every sequence E times. Sequences that a trainer has consumed stay first. With
-`order.separate_copies` sequences that hold copies stand far apart, in and across epochs; `figures` tell how far. Shards
-are ordered apart, and follow one another in every epoch.
+`order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A partial sequence that `concat` and
+`related` leave stays last, where trainers drop or pad it. If one schedule of a curriculum covers all epochs, the rows
+are parts of one order, which has every sequence E times. Sequences that a trainer has consumed stay first. With
+`order.separate_copies`, sequences with copies stand far apart, in and across epochs; `figures` report how far. Shards
+are ordered separately and follow each other in every epoch.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def output_is_whole(run: Reader) -> bool:
 
 
 def output_order(run: Reader) -> np.ndarray:
-    """The items of the stream in the order of the curated output, int64 (n,): the order of the documents, without those
-    of which packing leaves out all; where records are not packed, as the sequences read them first."""
+    """The items of the stream in the order of the curated output, int64 (n,): the order of the documents, without items
+    that packing leaves out whole; if records are not packed, as the sequences first read them."""
     if run.receipt("packed_sequences").figures["method"] != "none":
         order = run.arrays("greedy_order", "order")["order"]
         if output_is_whole(run):
@@ -84,20 +84,19 @@ def output_order(run: Reader) -> np.ndarray:
 
 def first_reads(order: np.ndarray) -> np.ndarray:
     """The sequences in the order in which epochs, int64 (E, S), first read them, int64 (S,): the first epoch, unless
-    one schedule goes over all."""
+    one schedule covers all."""
     _, first = np.unique(order, return_index=True)
     return order.reshape(-1)[np.sort(first)]
 
 
 def vectors_are_balanced(settings: Settings) -> bool:
-    """Whether the order of sequences looks at their vectors."""
+    """Whether the order of sequences balances their vectors."""
     return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
 def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> np.ndarray:
-    """int64 (S, C): the vectors of the sequences along random axes, by the tokens that shares are of, added up fragment
-    by fragment. view: the one that
-    the plan's documents index, by default the stream's."""
+    """Sums of the sequences' vectors along random axes, weighted by the tokens that shares are of, int64 (S, C). Read
+    fragment by fragment. view: indexed by the plan's documents, by default the stream's."""
     view, space = stream_view(run) if view is None else view, load_space(run)
     tokens = run_counter(run, view)(packed)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
@@ -124,7 +123,7 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
     if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
         items = load_sequence_items(run, traits)
         return items, sequence_targets(settings.order.targets, traits, names, items)
-    # Batches count records, so these are balanced as documents are: in tokens and in records.
+    # Batches count records, so sequences are balanced as documents are: in tokens and in records.
     items = document_items(
         run_counter(run, stream.view)(packed),
         {name: traits.codes[name][packed.document] for name in names},
@@ -136,9 +135,9 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
 
 
 class Sequences(NamedTuple):
-    """Packed sequences to order: as items, and as a plan; copies int64 (N,), a number of each document of the plan,
-    equal for copies (`stream_copies`), or None where copies do not matter; consumed int64 (n,), the first ones, as they
-    were read, which come first; scores float64 (S,), what a curriculum follows, or None."""
+    """Packed sequences to order, as items and as a plan. copies: int64 (N,), a number for each document of the plan,
+    equal for copies (`stream_copies`), or None if copies do not matter. consumed: int64 (n,), the sequences as they
+    were read, which come first. scores: float64 (S,), for a curriculum, or None."""
 
     items: Items
     packed: PackedSequences
@@ -170,7 +169,7 @@ def _order_sequences(run: Run) -> Made:
 
     order_shard = partial(order_sequences, settings=settings, targets=targets)
     orders = each_shard(run, order_shard, Parts(len(bounds) - 1, part))
-    # A shard has the same time in every epoch, so that its sequences come again about an epoch later.
+    # A shard has the same place in every epoch, so that its sequences repeat about an epoch later.
     ordered = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
     if copies is None:
         copies = stream_copies(run, stream)
@@ -185,7 +184,7 @@ def _order_sequences(run: Run) -> Made:
 
 
 def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
-    """Orders of packed sequences, int64 (E, S); the consumed ones come first in the first epoch."""
+    """Orders of packed sequences, int64 (E, S); consumed sequences come first in the first epoch."""
     items, packed, copies, consumed, scores = sequences
     frozen = int(consumed.max(initial=-1)) + 1
     not_full = settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
@@ -193,7 +192,7 @@ def order_sequences(sequences: Sequences, settings: Settings, targets: Targets |
     full, times = items.part(0, full_sequences), None
     if copies is not None:
         as_packed = settings.sequence.strategy == "original"
-        # Along a schedule copies are apart inside windows, not between the parts of the plan.
+        # Along a schedule, copies are kept apart inside windows, not between the parts of the plan.
         plan = replace(packed, parts=packed.parts[:0]) if settings.curriculum.on else packed
         times = sequence_times(plan, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
     orders = epoch_orders(
@@ -271,15 +270,15 @@ SEQUENCE_ORDER = WholeCorpus(
     ),
     reads=_sequence_order_reads,
     settings=_sequence_order_settings,
-    # The same numbers over another plan are another order of tokens, so the key makes the version.
+    # The same numbers over another plan are another order of tokens, so the key is the version.
     inputs=_inputs,
     pace=(0.05, 0.0023),
     compute=_order_sequences,
     checks=(
         Check(
             name="sequence_order_is_a_permutation",
-            description="Every epoch reads every training sequence exactly once, or where one schedule goes over all "
-            "epochs, these together as often as there are epochs.",
+            description="Every epoch reads every training sequence exactly once. If one schedule covers all epochs, "
+            "they read every sequence once an epoch on average.",
             check=_is_a_permutation,
             blocking=True,
         ),

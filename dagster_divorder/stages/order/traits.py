@@ -1,5 +1,5 @@
-"""traits: one code a record for each trait that an order balances: cluster, length, difficulty, those of conversations,
-fields of the input. Where shares are of trained tokens, also the number of these."""
+"""traits: one code a record for each trait that an order balances: cluster, length, difficulty, traits of
+conversations, fields of the input. If shares are of trained tokens, also the number of trained tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load_traits(run: Run) -> Traits:
 
 
 def stored_traits(settings: Settings) -> list[str]:
-    """The traits whose codes are stored: first the cluster, since every table shows its diversity, then
+    """The traits whose codes are stored: first the cluster, because every table shows its diversity, then
     `coded_traits`."""
     return list(dict.fromkeys(["cluster", *coded_traits(settings)]))
 
@@ -53,7 +53,7 @@ def trait_codes(
     run: Run, trait: str, fields: pa.Table, edges: Mapping[str, np.ndarray] | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """(codes of a trait of the records, int (N,), in input order; the names of its values). fields: a table with the
-    trait's column, if it is a field (`load_fields`). edges: of the bins, by trait; by default those of `bin_edges`."""
+    trait's column, if it is a field (`load_fields`). edges: of the bins, by trait; by default from `bin_edges`."""
     view, edges = run.view, load_edges(run) if edges is None else edges
     if trait == "cluster":
         labels = run.column("clusters", "labels")[view.document_row]
@@ -67,8 +67,8 @@ def trait_codes(
     number = is_number(column.type)
     if number and trait not in edges:
         raise InputError(
-            f"order.traits: field {trait!r} is a number, and was none when the bins that are kept were cut; "
-            "divorder run --refit bins cuts them anew"
+            f"order.traits: field {trait!r} is a number, but was not when the pinned bins were cut; run divorder run "
+            "--refit bins to cut them again"
         )
     coded = column_codes(
         column,
@@ -80,7 +80,7 @@ def trait_codes(
 
 
 def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
-    """Trained tokens of each record that packing keeps, int64 (N,). lengths: int64 (N,), all its tokens."""
+    """Number of trained tokens that packing keeps of each record, int64 (N,). lengths: int64 (N,), all its tokens."""
     mask, longest = load_loss_mask(run), run.settings.sequence.length
     assert mask is not None
     kept = lengths
@@ -92,7 +92,7 @@ def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
 
 
 def _kept_key(settings: Settings) -> dict[str, Any]:
-    """The entry of the key that says which tokens packing keeps, where trained ones are counted."""
+    """The part of the key that names which tokens packing keeps, if trained tokens are counted."""
     packing = settings.packing
     if not (settings.counts_trained and packing.too_long in ("truncate", "drop")):
         return {}
@@ -115,7 +115,7 @@ TRAITS = WholeCorpus(
     name="traits",
     version=2,
     asset=False,
-    description="What orders balance, as one code a record.",
+    description="The traits that orders balance, as one code a record.",
     reads=lambda settings: (
         "raw_docs",
         "token_counts",

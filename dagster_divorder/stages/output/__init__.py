@@ -1,1 +1,1 @@
-"""Stages that write what people and trainers read."""
+"""Stages that write files for people and trainers."""

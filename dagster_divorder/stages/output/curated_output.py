@@ -1,9 +1,9 @@
-"""curated_output: the corpus in its new order, in the input's own format, and everything that says how it came about.
+"""curated_output: the corpus in its new order, in the input's own format, with files that document how it was made.
 
 Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
 sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and last the
-manifest, curated_meta.json (docs/curated_meta.md). An output that is whole and up to date stays as it is; only the
-sidecar of a newer map is added to it (`cluster_map`).
+manifest, curated_meta.json (docs/curated_meta.md). An output that is complete and up to date stays unchanged; only the
+sidecar of a newer map is added (`cluster_map`).
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ from dagster_divorder.write.records import LINE_FEED, WriteBehind, WriteRecords,
 
 META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
-"""Workers write the records where these have so many bytes or more."""
+"""Bytes of records from which workers write them."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 SAMPLED_BYTES = 25_000
-"""Comparing a document of the sample takes as long as writing so many bytes of text."""
+"""Bytes of text that take as long to write as comparing one document of the sample."""
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -114,7 +114,7 @@ def load_manifest(run: Run) -> dict[str, Any]:
     """The manifest of the output that the last run wrote.
 
     Raises:
-        MissingStageError: it never ran, or `output.path` does not hold that output.
+        MissingStageError: there was no run, or `output.path` does not hold its output.
     """
     folder = run.settings.output.path
     manifest = read_manifest(folder)
@@ -129,11 +129,11 @@ def _write_curated_output(run: Run) -> Made:
     """Write the output. The store keeps the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
     ids = document_ids(run.store, view)[view.used_documents()]
-    # Stored before the manifest that names it, so that a run that is killed in between leaves no dangling name.
+    # Stored before the manifest that names it, so that a run killed in between leaves no dangling name.
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
-    # 16 bytes a document: read again where they are needed.
+    # The ids take 16 bytes a document, so they are read again when needed.
     del ids
-    # Also a manifest that was being replaced when a run was killed: the delta is counted from that output.
+    # Includes a manifest that a killed run was replacing: the delta is counted from that output.
     before = read_manifest(folder, replaced=True)
     trained_on = [
         str(place) for place, name in in_training_order(run.settings) if before and name == MANIFEST
@@ -155,14 +155,14 @@ def _write_curated_output(run: Run) -> Made:
         "bytes": sum(entry["bytes"] for entry in files.values()),
         **({"reordered": change.figures} if change else {}),
     }
-    # The picture carries the date, which must not make another version.
+    # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
     stored_files = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
     return Made(stored_files, {"files": list(files), "orders": keys_of_the_order(run)}, figures)
 
 
 def _lacks_output(run: Run, key: str) -> str | None:
-    """Why `output.path` does not hold the output of a key, None where it does."""
+    """Why `output.path` does not hold the output of a key; None if it does."""
     folder = run.settings.output.path
     manifest = read_manifest(folder)
     if manifest is None:
@@ -199,7 +199,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
         ) as output,
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as thread,
     ):
-        # Runs while the files are written, none of which it needs.
+        # Runs while the files are written, because it needs none of them.
         similarity = thread.submit(_similarity, run, view)
         _stage_records(run, items, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order if records is None else records[order]))
@@ -228,17 +228,17 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             picture = stamped(run.read("diversity_metrics", "picture"), output_label(manifest))
             output.stage(PICTURE, lambda file: file.write(picture))
         if before and before["key"] == key:
-            # A run wrote this very output and was killed then: its delta is against the output before.
+            # A killed run wrote this same output: its delta is against the output before.
             delta = before["delta"]
         else:
             delta = _delta(run, _ids(run, file), before)
-            # Before the commit, so that no page ever lies under its name beside an output that it does not show.
+            # Before the commit, so that no page lies beside an output that it does not show.
             kept, dropped = output.keep_beside(_written(before) if before else "")
             if kept:
-                run.progress.note(f"what showed the output that is replaced is kept: {', '.join(kept)}")
+                run.progress.note(f"pages and films of the replaced output are kept: {', '.join(kept)}")
             if dropped:
                 run.progress.note(
-                    f"{', '.join(dropped)}: removed; kept is what shows the last {KEPT_BESIDE} earlier outputs"
+                    f"removed: {', '.join(dropped)}; pages and films of the last {KEPT_BESIDE} earlier outputs are kept"
                 )
         return output.commit(
             manifest | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta}
@@ -392,7 +392,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
 
 
 def _installed_packages() -> dict[str, str]:
-    """The versions of the PACKAGES that are installed; when `warm` runs, some are not yet."""
+    """The versions of the installed PACKAGES; when `warm` runs, some are not installed yet."""
     installed = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -414,7 +414,7 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
 
 
 def _written(manifest: dict[str, Any]) -> str:
-    """When an output was written, as names of files have it."""
+    """When an output was written, in the form of file names."""
     # Manifests of earlier versions have no time.
     parts = [manifest.get("date", ""), manifest.get("time", "").replace(":", "")]
     return "T".join(filter(None, parts))
@@ -426,9 +426,9 @@ def _ids(run: Run, file: str) -> np.ndarray:
 
 
 def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
-    """Counts of distinct documents compared with the output that this one replaces. now: ids, uint64 (n, 2).
+    """Counts of distinct documents, compared with the replaced output. now: ids, uint64 (n, 2).
 
-    The ids of the old output are stored on their own, since merging and pruning remove fragments of its view.
+    The ids of the old output are stored separately, because merging and pruning remove fragments of its view.
     """
     name = (before or {}).get("ids")
     old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)
@@ -443,19 +443,19 @@ def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str
 def _every_record_in_output(run: Run) -> Finding:
     """Compares the output's records with the accepted records of the input, as multisets.
 
-    The input was summed up as it was read, by a hash that no id depends on, so only the output is read, once, in
-    blocks. (JSON lines made of Parquet rows are other bytes. There, and where records are not each trained on once, the
-    stored records are read too.)
+    A run hashes the input as it reads it, with a hash that no id depends on, so the check reads only the output, once,
+    in blocks. (JSON lines made of Parquet rows have other bytes. In that case, or if records are not each trained on
+    once, it also reads the stored records.)
     """
     receipt = run.receipt("curated_output")
     folder = run.settings.output.path
     remedy = (
-        f"delete {folder / MANIFEST} and materialise curated_output again, which then writes every file anew; until "
-        "then do not train on this output"
+        f"delete {folder / MANIFEST} and materialise curated_output again, which then writes every file; until then do "
+        "not train on this output"
     )
     manifest = read_manifest(folder)
     if manifest is None or manifest.get("key") != receipt.key:
-        fault = "has no manifest" if manifest is None else "is not the one that the last run wrote"
+        fault = "has no manifest" if manifest is None else "is not the last run's"
         return Finding(passed=False, text=f"The output in {folder} {fault}.", remedy=remedy)
     names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
     rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
@@ -529,7 +529,7 @@ def _curated_output_inputs(run: Run) -> dict[str, Any]:
         # stay.
         "orders": {name: run.graph[name].fingerprint(settings) for name in ORDERS},
         "input": [facts[name] for name in ("files", "file_bytes", "partial_lines")],
-        # Ids are shown only by the rejects and by the lists of what is not trained on.
+        # Only the rejects and the lists of records that are not trained on show ids.
         **({"id_field": field} if field and (facts["rejected_records"] or settings.repeats) else {}),
         **(reading(run) if settings.holds_out else {}),
     }
@@ -541,10 +541,9 @@ CURATED_OUTPUT = WholeCorpus(
     group="output",
     then=("exports",),
     kinds={"json", "parquet"},
-    description="The corpus in its new order: records byte for byte as they were read, with curated_meta.json as "
-    "manifest.",
+    description="The corpus in its new order: the input's records, byte for byte, with the manifest curated_meta.json.",
     reads=_curated_output_reads,
-    # `lacks` looks into `output.path`; `inputs` have the format that `auto` came to.
+    # `lacks` checks `output.path`; `inputs` has the format that `auto` resolved to.
     settings=_curated_output_settings,
     inputs=_curated_output_inputs,
     content=("hashes",),
@@ -560,8 +559,8 @@ CURATED_OUTPUT = WholeCorpus(
     checks=(
         Check(
             name="every_record_in_output",
-            description="The output holds every accepted record that packing does not leave out, byte for byte, as "
-            "often as the input does. The check compares their number, their bytes, and the sum of their hashes.",
+            description="The output holds every accepted record that packing keeps, byte for byte, as often as the "
+            "input does. The check compares the number, the bytes and the sum of the hashes of the records.",
             check=_every_record_in_output,
             blocking=True,
         ),

@@ -1,8 +1,8 @@
 """exports: the tokens of the training sequences, in their final order, in the formats that trainers read.
 
-Each of `exports.formats` has a folder below `exports.path`, whose files are in the order of training. A neighbour of
-the folder holds the tokenizer and manifest.json, written last (docs/exports.md). An export that is whole and up to date
-stays as it is, whatever other formats are asked for.
+Each of `exports.formats` has a folder below `exports.path`; its files are in the order of training. A folder beside it
+holds the tokenizer and manifest.json, which is written last (docs/exports.md). An export that is complete and up to
+date stays unchanged, whatever other formats are set.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from dagster_divorder.write.exports.text import TEXT
 
 TAG_DIGITS = 8
 KEEP_THE_ORDER = "trainers_keep_the_order"
-"""The check that also says what a trainer may have read in another order."""
+"""The check that also reports which outputs a trainer may have read in another order."""
 
 
 def _write_exports(run: Run) -> Made:
@@ -111,7 +111,7 @@ def _write_exports(run: Run) -> Made:
 
 
 def _reordered(run: Run) -> Reordered | None:
-    """The exports that are there in another order than they come to have."""
+    """The existing exports whose order this run changes."""
     before, plan = load_receipt(run.store, "exports"), plan_fingerprint(run)
     last = before.facts.get("plan") if before else None
     places: dict[Any, list[str]] = {}
@@ -120,7 +120,7 @@ def _reordered(run: Run) -> Reordered | None:
         manifest = read_manifest(folder, EXPORT_MANIFEST, replaced=True)
         if manifest is None:
             continue
-        # A run that was killed may have written some formats.
+        # A killed run may have written some of the formats.
         written = manifest["plan"] == plan and before and last and name in before.facts["formats"]
         places.setdefault(last if written else manifest["plan"], []).append(str(folder))
     places.pop(plan, None)
@@ -132,7 +132,7 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     """The token ids of the stream's items. directory: of the tokenizer. scratch: for temporary files.
 
     Raises:
-        InputError: an end-of-text token is asked for, and the tokenizer names none.
+        InputError: the settings ask for an end-of-text token, but the tokenizer names none.
     """
     ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
     if run.settings.packing.end_of_text and ids["eos"] is None:
@@ -159,8 +159,8 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
 
 def _no_end_of_text(directory: Path) -> InputError:
     return InputError(
-        f"packing.end_of_text is true, and the tokenizer in {directory} names no end-of-text token; expected an "
-        "`eos_token` in its tokenizer_config.json (an id in config.json counts if it is a special token's): name it "
+        f"packing.end_of_text is true, but the tokenizer in {directory} names no end-of-text token; expected an "
+        "`eos_token` in its tokenizer_config.json (an id in config.json counts if it is a special token's): add it "
         "there, or set packing.end_of_text = false"
     )
 
@@ -186,8 +186,8 @@ def _columns(settings: Settings) -> tuple[str, ...]:
 
 
 def _layout(settings: Settings, format: Format) -> dict[str, int]:
-    """The numbers of ranks, sequences and workers that the rows of a format are laid out for; empty where rows are in
-    the order of training."""
+    """The numbers of ranks, sequences and workers for which a format's rows are laid out; empty if rows are in the
+    order of training."""
     exports = settings.exports
     if not format.contiguous_ranks or exports.world_size * exports.workers == 1:
         return {}
@@ -200,7 +200,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     left_out = 0 if format.epochs == "index" else planned - len(rows)
     if left_out:
         run.progress.note(
-            f"{format.name}: the last {left_out:,} of {planned:,} sequences are left out, since they do not fill a "
+            f"{format.name}: the last {left_out:,} of {planned:,} sequences are left out, because they do not fill a "
             "micro-batch of every worker of every rank"
         )
     options = Options(
@@ -229,7 +229,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
 
 
 def _record_schema(run: Run) -> pa.Schema | None:
-    """Of the records of Parquet input."""
+    """The schema of Parquet input; None for JSONL."""
     if run.view.kind != "parquet":
         return None
     return pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
@@ -293,7 +293,7 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
 
 
 def _trained_figures(trained: Spans, rows: Rows) -> dict[str, int]:
-    """How many tokens are trained on, and how many rows hold none of them."""
+    """The number of trained tokens, and of rows without one."""
     with_trained = len(distinct_values(trained.first // rows.length))
     return {
         "trained_tokens": int((trained.last - trained.first).sum()),
@@ -325,7 +325,7 @@ def planned_shape(run: Run, trainer: Trainer) -> Shape:
 
 
 def records_shape(run: Run, folder: Place) -> Shape:
-    """The shape of the curated output in a folder: a row is a record."""
+    """The shape of the curated output in a folder; a row is a record."""
     written = (read_manifest(folder) or {}).get("files", {})
     names = [name for name in written if RECORDS.fullmatch(name)]
     kind = run.view.kind if run.settings.output.format == "auto" else run.settings.output.format
@@ -342,7 +342,8 @@ def records_shape(run: Run, folder: Place) -> Shape:
 
 
 def plan_fingerprint(run: Run) -> str:
-    """A hash of the tokens that a trainer reads, in order: of corpus, tokenizer, packing and order."""
+    """A hash of everything that decides the tokens that a trainer reads, in order: corpus, tokenizer, packing,
+    order."""
     return content_hash(
         versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
         run.receipt("token_counts").key,
@@ -352,12 +353,12 @@ def plan_fingerprint(run: Run) -> str:
 
 
 def _trained_on(settings: Settings) -> tuple[str, ...]:
-    """The part of a key that the loss mask has; exports without one keep their keys."""
+    """The loss mask's part of a key; empty without a mask, so that such exports keep their keys."""
     return (settings.chats.train_on,) if has_loss_mask(settings) else ()
 
 
 def named_end_of_text(run: Run) -> bool | list[str | int]:
-    """The values by which a checkpoint names its end-of-text token: they decide, with the tokenizer's key, the token
+    """The values with which a checkpoint names its end-of-text token; with the tokenizer's key they decide the token
     after every document. True for the bootstrap model's token, False without one."""
     if not run.settings.packing.end_of_text or run.settings.model.base == BOOTSTRAP:
         return run.settings.packing.end_of_text
@@ -366,7 +367,7 @@ def named_end_of_text(run: Run) -> bool | list[str | int]:
 
 
 def _key(run: Run, format: Format) -> str:
-    """A hash of all that the files and the manifest of a format's export depend on."""
+    """A hash of everything that decides the files and the manifest of a format's export."""
     settings, directory = run.settings, load_base_model(run).directory
     # The plan's fingerprint covers tokenizer.json; these files say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
@@ -390,7 +391,7 @@ def _key(run: Run, format: Format) -> str:
 
 
 def _tag(run: Run, format: Format) -> str:
-    """The part of the key that the names of an export's files carry, so that other bytes have other names."""
+    """The part of the key in the names of an export's files, so that other bytes have other names."""
     return _key(run, format)[:TAG_DIGITS]
 
 
@@ -399,7 +400,7 @@ def _folder(run: Run, name: str) -> Place:
 
 
 def _lacks_each(run: Run) -> dict[str, str]:
-    """The formats whose export `exports.path` does not hold, and why. Files are hashed once a run."""
+    """Format -> why `exports.path` does not hold its export. Files are hashed once a run."""
     if "lacks" not in run.memo:
         formats = run.settings.exports.formats
         run.memo["lacks"] = {name: why for name in formats if (why := _lacks_format(run, name))}
@@ -425,7 +426,7 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """Raise where a format cannot hold the loss mask, a foreign file would be overwritten, or the tokenizer lacks
+    """Check that formats can hold the loss mask, no foreign file would be overwritten, and the tokenizer has its
     special tokens."""
     _refuse_unmasked(run.settings)
     for name in run.settings.exports.formats:
@@ -438,30 +439,31 @@ def _check_settings(run: Run) -> None:
 def _refuse_unmasked(settings: Settings) -> None:
     """
     Raises:
-        InputError: a format cannot hold the loss mask, or the two answers of pairs.
+        InputError: a format cannot hold the loss mask or the two answers of pairs.
     """
     formats = [FORMATS[name] for name in settings.exports.formats]
     if "pairs" in settings.forms and any(format is not TEXT for format in formats):
         refused = ", ".join(repr(format.name) for format in formats if format is not TEXT)
         raise InputError(
-            f"exports.formats names {refused}, and a sequence of tokens holds no pair of answers; leave it out: "
-            "trainers of preferences read the curated output, or the format 'text', and tokenise it themselves"
+            f"exports.formats names {refused}, but a sequence of tokens cannot hold a pair of answers; leave it out: "
+            "preference trainers read the curated output, or the format 'text', and tokenise it themselves"
         )
     if not has_loss_mask(settings):
         return
     if refused := ", ".join(repr(format.name) for format in formats if not format.masks):
         able = ", ".join(format.name for format in FORMATS.values() if format.masks)
         raise InputError(
-            f"exports.formats names {refused}, which cannot say that chats.train_on = {settings.chats.train_on!r} "
-            f'leaves tokens untrained; take a format that can: {able}, or set chats.train_on = "all"'
+            f"exports.formats names {refused}, which cannot mark the tokens that chats.train_on = "
+            f"{settings.chats.train_on!r} leaves untrained; use a format that can: {able}, or set "
+            'chats.train_on = "all"'
         )
 
 
 def check_special_tokens(settings: Settings) -> None:
     """
     Raises:
-        InputError: a checkpoint names special tokens that its tokenizer does not have, or no end-of-text token though
-            `packing.end_of_text` asks for one.
+        InputError: a checkpoint names special tokens that its tokenizer does not have, or it names no end-of-text
+            token, but `packing.end_of_text` asks for one.
     """
     model = settings.model
     if model.base == BOOTSTRAP:
@@ -513,14 +515,14 @@ def _exports_are_whole(run: Run) -> Finding:
                 passed=False,
                 text=f"{damage}.",
                 remedy=f"delete {file_at(folder, EXPORT_MANIFEST)} and materialise exports again, which then writes "
-                "this format anew; until then do not train on it",
+                "this format; until then do not train on it",
             )
     return Finding(passed=True, text="Every file of every export is as it was written.")
 
 
 def _trainers_keep_the_order(run: Run) -> Finding:
-    """Replays the samplers of the trainers that read these exports, by default and at their best
-    (docs/decisions/trainers.md)."""
+    """Replays the samplers of the trainers that read these exports, with their default and with their best
+    configuration (docs/decisions/trainers.md)."""
     rows, unordered = [], []
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
@@ -529,12 +531,12 @@ def _trainers_keep_the_order(run: Run) -> Finding:
             return Finding(
                 passed=False,
                 text=f"{file_at(folder, EXPORT_MANIFEST)} is missing or incomplete.",
-                remedy="materialise exports again, which then writes this format anew",
+                remedy="materialise exports again, which then writes this format",
             )
         trainers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
         if trainers:
             shape = Shape.of(manifest, str(folder))
-            # Where ranks read contiguous parts, there are as many ranks as the rows are laid out for.
+            # If ranks read contiguous parts, their number is the one that the rows are laid out for.
             ranks = shape.layout.get("world_size", 1)
             replays = [
                 replay(shape, trainer, world_size=ranks if trainer.contiguous_ranks else None)
@@ -557,9 +559,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
         "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
     )
-    remedies = (
-        ["set exports.world_size, micro_batch and workers to those of the trainer"] if unordered else []
-    )
+    remedies = ["set exports.world_size, micro_batch and workers to the trainer's"] if unordered else []
     if change := last_change(run):
         text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
     return Finding(passed=not remedies, text=text, remedy="; ".join(remedies), figures={"trainers": rows})
@@ -594,7 +594,7 @@ EXPORTS = WholeCorpus(
         Check(
             name=KEEP_THE_ORDER,
             description="At least one trainer reads each export in the order of the plan, global batch for global "
-            "batch; a table lists each trainer that reads it, by default and at its best. No run has reordered rows "
+            "batch; a table lists all trainers that read it, by default and at their best. No run has reordered rows "
             "that a trainer may have read, unless order.frozen_tokens allows it.",
             check=_trainers_keep_the_order,
         ),

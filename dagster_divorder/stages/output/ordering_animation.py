@@ -1,10 +1,10 @@
-"""ordering_animation: two films of how training sequences are read, shuffled and in order, next to the output.
+"""ordering_animation: two films of how training reads the sequences, shuffled and in order, beside the output.
 
 `ordering_animation.mp4`: the dataset as bars that move from the original order into the sequences that a trainer reads,
-and the diversity of these. `ordering_animation_umap.mp4`: the cluster map, points lighting up as their documents are
-first read; only where there is a map. Both show the first epoch. Films show samples, so they cost the same for millions
-of documents. They are made again with every output, since they show its corpus, date and key. Without the extra
-`films`, which brings ffmpeg, there are no films, and the report says how to install it.
+with the diversity of the sequences. `ordering_animation_umap.mp4`, if there is a map: the cluster map, whose points
+light up when their documents are first read. Both show the first epoch. Films show samples, so they cost the same for
+millions of documents. They are made again with every output, because they show its corpus, date and key. Films need the
+extra `films`, which brings ffmpeg; without it the report says how to install it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _publish_films(run: Run, receipt: Receipt) -> None:
 
 
 def _film(store: Store, frames: Iterable[np.ndarray], advance: Advance) -> bytes:
-    # The encoder needs a file of its own, since it rewrites the head of the file at the end.
+    # The encoder needs a file on disk, because it rewrites the head of the file at the end.
     with store.scratch() as folder:
         path = folder / "film.mp4"
         with film(path, FPS) as show:
@@ -96,7 +96,7 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
     filmed = []
     for name in ("sequences_random", "sequences"):
         runs, _ = orders[name]
-        # Cells start at the places that their runs have in the original order.
+        # Cells start at their runs' places in the original order.
         before = np.lexsort((runs.start, runs.document))
         cells = sample_cells(np.argsort(before), runs.length[before], COLUMNS * ROWS)
         clusters = traits.codes["cluster"][runs.document[before][cells.document]]

@@ -1,11 +1,11 @@
-"""ordering_report: one HTML file next to the output that shows the settings, the result, and the evidence.
+"""ordering_report: one HTML file beside the output that shows the settings, the result, and the evidence.
 
-It needs what an output needs. It shows the evidence of other stages that exists for these settings and this corpus, and
-names the rest with the commands that make it. `ordering_report.html`, and `cluster_cloud.png` where there is a map, are
-written to `output.path` whole or not at all; the output's manifest does not list them.
+It needs the same stages as an output. It shows the evidence that exists for these settings and this corpus, and lists
+the commands that make the rest. `ordering_report.html`, and `cluster_cloud.png` if there is a map, are written to
+`output.path` completely or not at all; the output's manifest does not list them.
 
-The page is made again only when something that it shows has changed. Times and memory of stages differ from run to run,
-so neither key nor version covers them: a page shows those of the run that made it.
+The page is made again only if something that it shows has changed. Times and memory of stages differ from run to run,
+so neither key nor version includes them: a page shows the figures of the run that made it.
 
 Letters: N records, J trait values, C slices of the dataset, S sequences.
 Cost: a few passes over the records for each order; O(N log N) for the lengths.
@@ -99,21 +99,22 @@ SECTIONS = (
     *("strategy_comparison", "curriculum_comparison", "k_calibration", "ari_comparison", "cluster_map"),
     *("training_evidence", "set_diversity", "near_duplicates", "gradient_proxy"),
 )
-"""Evidence with a section of its own. Other evidence has one that shows what Dagster shows of it."""
+"""Evidence with a section of its own. Other evidence gets a section like its page in Dagster."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
-"""Figures of every stage that tell of its last run."""
+"""Figures of every stage about its last run."""
 LENGTH_COLUMNS, BINS = 100, 100
 """Slices of the dataset in the chart of lengths; bins of sequences."""
 COLUMNS = (60, 240)
-"""Slices of a bar and of a strip, at least and at most. Between the two a slice is a batch."""
+"""Fewest and most slices of a bar and of a strip. In between, a slice is a batch."""
 COLOURED = 60
-"""Clusters with a colour and a row of their own; all smaller clusters share one."""
+"""Most clusters with a colour and a row of their own; all smaller clusters share one."""
 KEPT = 20
-"""Values of any other category with a row of their own."""
+"""Most values of any other category with a row of their own."""
 WORST_TRAITS, WORST_DOCUMENTS, WORST_SEQUENCES = 4, 3, 5
-"""Traits whose worst batch is shown, documents shown of each, and worst sequences shown, each with another document."""
+"""Most traits whose worst batch is shown, documents shown for each, and worst sequences shown, each with another
+document."""
 WORST_CANDIDATES = 1000
-"""The worst sequences are chosen from so many, since a single book fills hundreds."""
+"""Candidates for the worst sequences; many, because a single book fills hundreds."""
 
 
 def _write_ordering_report(run: Run) -> Made:
@@ -145,7 +146,7 @@ def _publish_report(run: Run, receipt: Receipt) -> None:
 
 
 def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
-    """(receipts of the evidence for these settings and this corpus; why the rest of it is missing), by stage."""
+    """(stage -> receipt of its evidence for these settings and this corpus; stage -> why its evidence is missing)."""
     evidence, missing = {}, {}
     for stage in dict.fromkeys([*SECTIONS, *run.graph.evidence]):
         try:
@@ -161,7 +162,7 @@ def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
 def numbers(
     run: Run, manifest: Mapping[str, Any], evidence: Mapping[str, Receipt], missing: Mapping[str, str]
 ) -> Numbers:
-    """All that the report shows. evidence, missing: see `at_hand`."""
+    """Everything that the report shows. evidence, missing: see `at_hand`."""
     settings, verdict, corpus = run.settings, load_verdict(run), _load_corpus(run)
     metrics, traits = verdict.metrics, corpus.stream.traits
     tokens = traits.tokens
@@ -234,7 +235,7 @@ def numbers(
 def _as_shown(run: Run, receipt: Receipt) -> Evidence:
     stage = run.graph[receipt.stage]
     pictures, tables = {}, {}
-    # No time, and no number of new documents: these differ from run to run.
+    # Times and numbers of new documents are left out, because they differ from run to run.
     figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
     for name, shown in stage.show(run, receipt).items():
         if isinstance(shown, Picture):
@@ -257,7 +258,7 @@ def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _stage_runs(run: Run, evidence: Mapping[str, Receipt]) -> list[StageRun]:
-    """The stages before this one as they last ran, also those without an asset."""
+    """The last run of each stage before this one, including stages without an asset."""
     runs = []
     for name in run.graph.needed(run.settings, "ordering_report", *evidence):
         if name != "ordering_report":
@@ -269,7 +270,7 @@ def _stage_runs(run: Run, evidence: Mapping[str, Receipt]) -> list[StageRun]:
 
 
 def _last_written(run: Run, receipt: Receipt) -> str:
-    """When the newest file of a stage's result was written, "" where no file is left."""
+    """When the newest file of a stage's result was written; "" if no file is left."""
     stage, files = run.graph[receipt.stage], receipt.files
     if isinstance(stage, PerDocument):
         files = stage.files(run, receipt.key).present()
@@ -281,10 +282,10 @@ def _last_written(run: Run, receipt: Receipt) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Corpus:
-    """What is trained on, and its orders. names: of the clusters, as people see them. orders: see `read_in_order`.
-    epochs: orders of the sequences, int64 (E, S). edges: inner edges of the bins of every numeric trait, the length
-    included. categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code.
-    tokens_of: the tokens of runs that shares are of."""
+    """The stream and its orders. names: of the clusters. orders: see `read_in_order`. epochs: orders of the sequences,
+    int64 (E, S). edges: inner edges of the bins of every numeric trait, including the length. categories: the source
+    and the balanced fields that are not numeric: codes int32 (M,), names by code. tokens_of: counts the tokens of runs
+    that shares are of."""
 
     run: Run
     names: Sequence[str]
@@ -325,7 +326,7 @@ def _load_corpus(run: Run) -> _Corpus:
 
 
 def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
-    """Where each value of a trait lies in each order. others: the name for all values but the largest."""
+    """Where each value of a trait lies in each order. others: the name for all smaller values."""
     total = int(corpus.stream.traits.counted.sum())
     window = batch_tokens(corpus.run, corpus.packed, corpus.tokens_of(corpus.packed))
     columns = max(1, min(total, int(np.clip(total // window, *COLUMNS))))
@@ -353,7 +354,7 @@ def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     counted = corpus.tokens_of(packed)
     total = int(counted.sum())
     epoch, start = divmod(batch["worst_start"], total)
-    # The batch may run on into the next epoch.
+    # The batch may continue into the next epoch.
     runs = np.concatenate(
         [runs_in_order(packed.indptr, order)[0] for order in corpus.epochs[epoch : epoch + 2]]
     )
@@ -383,7 +384,7 @@ def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
 
 
 def _worst_sequences(corpus: _Corpus) -> list[Card]:
-    """The sequences whose clusters differ most from the corpus's; none in an empty plan."""
+    """The sequences whose clusters differ most from the corpus's; none if the plan is empty."""
     packed, traits = corpus.packed, corpus.stream.traits
     if not len(packed):
         return []
@@ -423,7 +424,7 @@ def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray,
 
 def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list[tuple[str, Example]]:
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
-    tokens: of each document in the window that shares are of, int64 (n,)."""
+    tokens: counted tokens of each document in the window, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
     view, traits = corpus.stream.view, corpus.stream.traits
     rows = view.document_row[documents[chosen]]
@@ -450,8 +451,7 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
 
 
 def _examples(run: Run, rows: np.ndarray) -> list[Example]:
-    """The beginnings of the texts of document rows. Where not all is trained on: of what the model reads, part by
-    part."""
+    """The beginnings of the texts of document rows; with a loss mask, of what the model reads, part by part."""
     if not run.settings.masked:
         return beginnings(run.store, run.view, rows, READ).to_pylist()
     from dagster_divorder.models.chat_tokens import as_read
@@ -464,7 +464,7 @@ def _examples(run: Run, rows: np.ndarray) -> list[Example]:
 
 
 def _named(corpus: _Corpus, trait: str, value: int) -> str:
-    """A trait's value in words, to begin a sentence."""
+    """A trait's value in words, for the beginning of a sentence."""
     if trait == "cluster":
         return f"The cluster “{corpus.names[value]}”"
     if trait == "length":
@@ -497,7 +497,7 @@ def _map(corpus: _Corpus, coloured: Largest) -> MapPoints | None:
     row = np.full(len(corpus.names), len(coloured.values), np.int64)
     row[coloured.values] = np.arange(len(coloured.values))
     rows = row[shown.labels]
-    # A cluster without tokens has no colour; its few documents are empty.
+    # A cluster without tokens has no colour; its documents are empty.
     visible = rows < coloured.count
     return MapPoints(shown.xy[visible], rows[visible], documents)
 
@@ -517,7 +517,7 @@ def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        # Kept from before [refit], so that reports keep their keys.
+        # The form from before [refit], so that reports keep their keys.
         "order": {**settings.order.written, "refit": "auto"},
         "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
@@ -547,9 +547,9 @@ ORDERING_REPORT = WholeCorpus(
     version=8,
     group="report",
     kinds={"html", "matplotlib"},
-    description="The report to send to someone: one HTML file beside the output. What was asked, whether it is better "
-    "than shuffling, before and after, the worst windows and their documents, and the evidence that there is. It "
-    "opens in any browser, without a network.",
+    description="A report to send to others: one HTML file beside the output. Settings, comparison with shuffling, "
+    "before and after, the worst windows and their documents, and the available evidence. It opens in any browser, "
+    "without a network.",
     reads=lambda settings: (
         *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
         *stream_reads(settings),

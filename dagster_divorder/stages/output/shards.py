@@ -1,7 +1,7 @@
-"""Shards: equal parts of a corpus that is too large to be ordered as one; each is ordered by itself, in some process.
+"""Shards: equal parts of a corpus that is too large to be ordered as a whole; each is ordered separately, in a process.
 
-A shard is ordered by a plain function of its arrays. They are cut out of the corpus's arrays when their turn comes and
-sent to the process; they are needed once, so they are not stored.
+A plain function of its arrays orders a shard. The arrays are cut out of the corpus's arrays only when a process is
+ready for them, and are not stored.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 WORKER_RECORDS = 200_000
-"""Records per process, at least: fewer are ordered in less time than a process takes to start."""
+"""Least records per process: fewer are ordered in less time than a process takes to start."""
 
 RECORD_BYTES = 300
 """Bytes of memory that ordering takes per record."""
 
 
 def shard_number(run: Run) -> int:
-    """The number of shards that the stream is ordered in: 1 where it has `order.shards_of` items or fewer, or the
-    strategy of the documents looks at no traits.
+    """The number of shards of the stream: 1 if it has at most `order.shards_of` items, or the strategy of the documents
+    uses no traits.
 
     Raises:
         InputError: there would be too many shards, or several with `order.targets`, which they could not follow.
@@ -40,7 +40,7 @@ def shard_number(run: Run) -> int:
     if shards > MOST_SHARDS:
         raise InputError(
             f"order.shards_of = {settings.order.shards_of:,} makes {shards:,} shards of {records:,} records; expected "
-            f"{MOST_SHARDS:,} shards at most: set it to {-(-records // MOST_SHARDS):,} or more"
+            f"at most {MOST_SHARDS:,} shards: set it to {-(-records // MOST_SHARDS):,} or more"
         )
     if shards > 1 and settings.order.targets:
         raise InputError(
@@ -59,7 +59,7 @@ def shard_number(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Parts(Sequence[Part], Generic[Part]):
-    """A sequence of `number` parts; each is made when it is asked for."""
+    """A sequence of `number` parts; each is made when it is accessed."""
 
     number: int
     make: Callable[[int], Part]
@@ -80,7 +80,7 @@ class Parts(Sequence[Part], Generic[Part]):
 
 
 def each_shard(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
-    """`function(part)` for the part of every shard, in order. Function, parts and results can be pickled."""
+    """`function(part)` for the part of every shard, in order. Function, parts and results must be picklable."""
     records = stream_size(run)
     results = run.engine.each(
         function, parts, workers=records // WORKER_RECORDS, memory=RECORD_BYTES * (records // len(parts))

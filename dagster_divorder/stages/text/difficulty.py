@@ -1,4 +1,4 @@
-"""difficulty: bits a token of each document, by how often each token follows the one before it (`order.traits`).
+"""difficulty: bits a token of each document, from how often each token follows the one before it (`order.traits`).
 
 Per document fragment: `bits` float64 (rows,), NaN for a document without tokens.
 """
@@ -23,12 +23,12 @@ from dagster_divorder.store.view import Fragment
 def measure(
     files: StageFiles, index: Mapping[str, str], counts: Counts, documents: np.ndarray, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The bits a token of the documents of a fragment, by counts over `documents`, uint64 (n,), the first halves of
-    their ids. `files` hold tokens, `index` names the files of ids by fragment."""
+    """The bits a token of the documents of a fragment. files: tokens. index: fragment -> its file of ids. documents:
+    uint64 (n,), first halves of the ids of the documents in `counts`."""
     tokens = files.read(fragment)
     ids = unpack(files.store.read_verified(index[fragment.name]))["id"][:, 0]
     counted = np.where(np.isin(ids, documents), np.minimum(tokens["lengths"], CLIP_TOKENS), 0)
-    # `bits_a_token` changes the counts.
+    # `bits_a_token` modifies the counts.
     counts = Counts(counts.tokens.copy(), counts.pairs.copy())
     return {"bits": bits_a_token(tokens["ids"], tokens["lengths"], counted, counts)}
 

@@ -1,6 +1,7 @@
-"""difficulty_counts: how often each token follows another, counted over a sample of the documents.
+"""difficulty_counts: counts how often each token follows another, in a sample of the documents.
 
-The counts need only token ids, so every base model has them. Appended documents change no other's difficulty.
+The counts need only token ids, so they work with every base model. The fit is pinned, so appended documents do not
+change the difficulty of others.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from dagster_divorder.store.sample import MAX_DOCUMENTS, document_ids
 COUNTS = "counts.safetensors"
 
 SAMPLE_TOKENS = 1 << 24
-"""Counted at most: four for each bucket of pairs."""
+"""Most tokens that are counted: four for each bucket of pairs."""
 
 CLIP_TOKENS = 1 << 14
-"""A document is counted with at most this many tokens, so that no book crowds out the rest."""
+"""Most tokens of one document that are counted, so that no book crowds out the rest."""
 
 
 def _count_token_pairs(run: Run) -> Mapping[str, bytes]:
-    """tokens int64 (V,) and pairs int32 (H,) as in `core.text.difficulty`; documents uint64 (n,), rising: the first
-    halves of the ids of the counted ones."""
+    """tokens int64 (V,) and pairs int32 (H,) as in `core.text.difficulty`; documents uint64 (n,), rising: first halves
+    of the ids of the counted documents."""
     view, tokens = run.view, run.files("token_counts")
     lengths = np.minimum(tokens.column(view.documents, "lengths"), CLIP_TOKENS)
     rows = fit_rows(run, "difficulty_counts", MAX_DOCUMENTS)

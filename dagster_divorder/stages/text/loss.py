@@ -1,13 +1,13 @@
 """loss: the mean loss of each document under a causal language model, in nats a token (`curriculum.score = "loss"`).
 
-Per document fragment: `loss` float32 (rows,), NaN where no token of a document has one, or it is not finite; `tokens`
-int64 (rows,), its length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
+Per document fragment: `loss` float32 (rows,), NaN if no token has a loss, or the loss is not finite; `tokens` int64
+(rows,), length of a document in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
 
-The model is that of deep_embeddings: `deep.model`, else `model.base`. Of a document longer than its window the first
-tokens count, with `deep.long_documents = "chunk"` all, a later window beginning with the end of the one before. Of
-conversations those tokens count that are trained on (`chats.train_on`) where the model has the tokens of token_counts;
-with a tokenizer of its own it reads their words, and all count. The key holds device and dtype, as that of
-deep_embeddings does.
+The model is the same as for deep_embeddings: `deep.model`, else `model.base`. In a document longer than the model's
+window only the first tokens count. With `deep.long_documents = "chunk"` all tokens count, and every later window begins
+with the end of the one before. In conversations only the trained tokens count (`chats.train_on`) if the model has the
+tokenizer of token_counts. A model with another tokenizer reads the words of conversations, and all tokens count. As in
+deep_embeddings, the key holds device and dtype.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _setting(settings: Settings) -> str:
 
 
 def _losses_of(run: Run) -> Losses:
-    """What the engine's machines compute losses with under these settings."""
+    """The function that the engine's machines run under these settings."""
     if "embed" not in run.memo:
         model, settings = load_deep_model(run), run.settings
         masked = has_loss_mask(settings) and model.engine is None
@@ -75,14 +75,14 @@ def _losses_of(run: Run) -> Losses:
 def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
     directory = model_path(store, model)
     spec = read_spec(directory, pooling="last", max_tokens=deep.max_tokens, device=device, dtype=deep.dtype)
-    # No suffix, since a text that is cut does not end there.
+    # No suffix, because a truncated text does not end there.
     return replace(spec, suffix=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses(Embed):
-    """Computes the losses of a fragment's documents. `setting`: the one that names the model. `train_on`: as
-    `chats.train_on`, where not all tokens count."""
+    """Computes the losses of a fragment's documents. setting: the setting that names the model. train_on: as
+    `chats.train_on`; None if all tokens count."""
 
     setting: str
     train_on: str | None
@@ -106,7 +106,7 @@ class Losses(Embed):
         self, fragment: Fragment, advance: Advance = lambda tokens: None
     ) -> tuple[dict[str, np.ndarray], Work]:
         arrays, work = Embed.compute(self, fragment, advance)
-        # Scaled to length 1; the quotient stays.
+        # The vector (nats, tokens) was scaled to length 1; their quotient is unchanged.
         nats, number = arrays.pop("vectors").T
         has_loss = (number > 0) & ((arrays["flagged"] & NOT_FINITE) == 0)
         loss = np.divide(nats, number, out=np.full(len(nats), np.nan, np.float32), where=has_loss)
@@ -138,7 +138,7 @@ def _loss_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: the model is no causal language model. The model of the last run is not looked at again.
+        InputError: the model is not a causal language model. The model of the last run is not checked again.
     """
     from dagster_divorder.models.loss import check_causal
 

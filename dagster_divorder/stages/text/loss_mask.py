@@ -21,19 +21,19 @@ from dagster_divorder.store.view import Fragment
 
 @dataclass(frozen=True, eq=False)
 class LossMask:
-    """The trained tokens of D document rows, laid end to end. begins: first token of each row, and the end, int64 (D +
-    1,). trained: spans of these positions."""
+    """The trained tokens of D document rows that are laid end to end. begins: first position of each row, and the end,
+    int64 (D + 1,). trained: spans of trained positions."""
 
     begins: np.ndarray
     trained: Spans
 
     def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Trained tokens of document rows, int64 (n,)."""
+        """Number of trained tokens of document rows, int64 (n,)."""
         return self.within(rows, 0, self.begins[rows + 1] - self.begins[rows])
 
     def within(self, rows: np.ndarray, start: np.ndarray | int, length: np.ndarray) -> np.ndarray:
-        """Trained tokens among [start, start + length) of document rows, int64 (n,). An end-of-text token, behind the
-        last one, is trained on where that is."""
+        """Number of trained tokens in [start, start + length) of document rows, int64 (n,). An end-of-text token after
+        the last token is trained if the last token is."""
         first, end = self.begins[rows] + start, self.begins[rows + 1]
         has_end_of_text = (length > end - first) & (end > self.begins[rows])
         return self.trained.within(first, np.minimum(length, end - first)) + np.where(
@@ -47,15 +47,15 @@ def has_loss_mask(settings: Settings) -> bool:
 
 
 def load_loss_mask(run: Run) -> LossMask | None:
-    """The mask of all document rows of the view; None where every token is trained on."""
+    """The mask of all document rows of the view; None if every token is trained."""
     if not has_loss_mask(run.settings):
         return None
     return mask_of(run.files("token_counts"), run.view.documents, run.settings.chats.train_on)
 
 
 class TurnEnds(NamedTuple):
-    """Where conversations may be cut: position int64 (K,), the tokens before the end of an answer, rising in each; row
-    int64 (K,), its place among n document rows. plain: bool (n,), texts that are trained on as a whole."""
+    """Where conversations may be cut. row: int64 (K,), index among n document rows. position: int64 (K,), tokens before
+    the end of an answer, rising in each row. plain: bool (n,), texts that are trained as a whole."""
 
     row: np.ndarray
     position: np.ndarray
@@ -63,7 +63,7 @@ class TurnEnds(NamedTuple):
 
 
 def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
-    """The ends of all answers but the last in document rows, int64 (n,). Only for `settings.masked`."""
+    """The ends of all answers but the last in each of some document rows, int64 (n,). Only for `settings.masked`."""
     files, fragments = run.files("token_counts"), run.view.documents
     lengths, counts, first, last, kind = files.columns(
         fragments, "lengths", "spans", "span_first", "span_last", "span_kind"
@@ -81,8 +81,8 @@ def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
 
 
 def answer_tokens(run: Run) -> np.ndarray:
-    """Tokens of the answers of each record, int64 (N,): those that are trained on, and with `chats.train_on = "all"`
-    those of every answer. Only for `settings.masked`."""
+    """Number of answer tokens of each record, int64 (N,): in the trained answers, or in all answers if `chats.train_on`
+    is "all". Only for `settings.masked`."""
     train_on = run.settings.chats.train_on
     train_on = "assistant" if train_on == "all" else train_on
     mask = mask_of(run.files("token_counts"), run.view.documents, train_on)
@@ -90,13 +90,14 @@ def answer_tokens(run: Run) -> np.ndarray:
 
 
 def trained_tokens(run: Run) -> np.ndarray:
-    """Tokens of each record that are trained on, int64 (N,)."""
+    """Number of trained tokens of each record, int64 (N,)."""
     mask, rows = load_loss_mask(run), run.view.document_row
     return run.column("token_counts", "lengths")[rows] if mask is None else mask.tokens(rows)
 
 
 def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:
-    """The mask of the document rows of fragments by `chats.train_on`, other than "all". files: of token_counts."""
+    """The mask of the document rows of fragments. files: of token_counts. train_on: as `chats.train_on`, but not
+    "all"."""
     lengths, counts = files.columns(fragments, "lengths", "spans")
     first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
     begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -1,6 +1,6 @@
-"""quality_scores: how good each document is, by the text-classification model that `selection.quality` names.
+"""quality_scores: scores the quality of each document with the text-classification model of `selection.quality`.
 
-Per document fragment: `quality` float32 (rows,), 0 or more; NaN where the model gives none.
+Per document fragment: `quality` float32 (rows,), 0 or more; NaN if the model gives no score.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _classifier(model: Path, device: str) -> Classifier:
 
 
 def _quality_scores_needs(run: Run, missing: Any) -> Needs:
-    """One process, which runs all cores, or a GPU."""
+    """One process, which uses all cores or a GPU."""
     gpus = int(call_on_a_worker(run, find_device) == "cuda")
     return {"workers": 1, "threads": count_workers(0), "gpus": gpus}
 
@@ -61,7 +61,7 @@ QUALITY_SCORES = PerDocument(
     version=1,
     asset=False,
     kinds={"huggingface", "pytorch"},
-    description="How good each document is, by a text-classification model.",
+    description="The quality of each document, scored by a text-classification model.",
     reads=("raw_docs",),
     inputs=lambda run: {"model": checkpoint_fingerprint(_locate(run.settings))},
     when=lambda settings: settings.selects and settings.selection.quality_model is not None,

@@ -1,7 +1,7 @@
 """text_statistics: how far the text of each document compresses, and how varied its words are (`curriculum.score`).
 
-Per document fragment: `compression` and `lexical_diversity` float64 (rows,), NaN where a text is too short, of the
-words of a document (`store.fragments.read_words`); see `core.text.statistics`.
+Per document fragment: `compression` and `lexical_diversity` float64 (rows,) of a document's words
+(`store.fragments.read_words`), NaN if it has too few; see `core.text.statistics`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""token_counts: every document tokenised once; ids kept, so that pooling, packing and exports never tokenise again.
+"""token_counts: tokenises every document once and keeps the ids for pooling, packing and exports.
 
 Per document fragment: `ids` (uint16 or uint32, all documents end to end, no special tokens) and `lengths` int64
-(rows,). Where an input holds conversations, these are rendered by the chat template, and there are `turns` and the
+(rows,). If an input holds conversations, the chat template renders them, and the arrays also include `turns` and the
 spans of tokens that may be trained on (`models.chat_tokens.encode_documents`)."""
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 MAX_SHARE_WITHOUT = 0.01
 SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
-"""Documents on which ways to tokens of conversations are compared."""
+"""Documents on which ways to tokenise conversations are compared."""
 
 
 def tokenize(
     store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The tokens of the words of a fragment's documents: `ids` and `lengths` as above. `tokenizer`: the fingerprint of
-    the one in the folder `model`."""
+    """The tokens of a fragment's documents: `ids` and `lengths` as above. tokenizer: fingerprint of the tokenizer in
+    the folder `model`."""
     encoder = kept_encoder(model_path(store, model), tokenizer, engine)
     ids, lengths = encoder.encode(read_words(store, fragment.file).combine_chunks())
     return {"ids": ids, "lengths": lengths}
@@ -56,7 +56,7 @@ def tokenize_chats(
     id_dtype: np.dtype,
     fragment: Fragment,
 ) -> dict[str, np.ndarray]:
-    """The same of documents some of which are no plain texts, with their spans. way: see `_chat_way`."""
+    """As `tokenize`, for fragments with conversations; adds `turns` and spans. way: see `_chat_way`."""
     encoder = _kept_chat_encoder(model_path(store, model), tokenizer, template, way)
     arrays = encoder.encode(read_content(store, fragment.file).combine_chunks())
     return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
@@ -64,20 +64,20 @@ def tokenize_chats(
 
 @lru_cache(maxsize=1)
 def _kept_chat_encoder(directory: Path, tokenizer: str, template: ChatTemplate, way: Way) -> ChatEncoder:
-    """The encoder that a process keeps. tokenizer: the fingerprint of the one in the folder."""
+    """The encoder that a process keeps. tokenizer: fingerprint of the tokenizer in the folder."""
     from dagster_divorder.models.chat_tokens import ChatEncoder
 
     return ChatEncoder(directory, template, way)
 
 
 def _template(run: Run) -> ChatTemplate:
-    # Marked texts need a template no more than plain ones do.
+    # Neither marked nor plain texts need a template.
     return template_of(run) or ChatTemplate("", {}, ())
 
 
 def _chat_way(run: Run) -> dict[str, Any]:
-    """The fastest way to the reference's tokens of conversations (`way`), and of what (`of`). It stays while these do:
-    appended documents are tokenised as those before."""
+    """The fastest `way` to tokenise conversations exactly as the reference does. It is kept while the tokenizer and the
+    template (`of`) stay the same, so that appended documents are tokenised in the same way."""
     if "chat_way" not in run.memo:
         from dagster_divorder.models.chat_templates import control_tokens
         from dagster_divorder.models.chat_tokens import fastest_way
@@ -108,13 +108,13 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
         way, template = _chat_way(run)["way"], _template(run)
         if template.template == DEFAULT and run.settings.model.base != "bootstrap":
             run.progress.note(
-                f"{run.settings.model.base} has no chat template, so conversations have DivOrder's own, which writes "
-                "roles as words; chats.template names the file of another"
+                f"{run.settings.model.base} has no chat template; conversations use DivOrder's own, which writes roles "
+                "as words; to use another, set chats.template to its file"
             )
         if not template.trains_ends:
             run.progress.note(
-                "the chat template ends answers with no control token of the tokenizer, so that a model does not learn "
-                "to end them; name another one in chats.template, or mark answers with their ends by {% generation %}"
+                "the chat template ends answers without a control token of the tokenizer, so a model does not learn to "
+                "end them; set chats.template to another one, or mark answers and their ends with {% generation %}"
             )
         return partial(tokenize_chats, run.store, model.place, model.info["tokenizer"], template, way, dtype)
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
@@ -128,14 +128,14 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    # All documents have their tokens now, and the encoder takes 100 MB.
+    # All documents are tokenised now, and the encoder takes 100 MB.
     forget_encoder()
     _kept_chat_encoder.cache_clear()
     lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
     if not lengths.any():
         raise InputError(
             f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
-            'documents; expected one that knows their languages: set model.base to another model, or to "bootstrap"'
+            'documents; expected a tokenizer for their languages: set model.base to another model, or to "bootstrap"'
         )
     return {
         "tokens": int(lengths.sum()),
@@ -146,7 +146,7 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _token_counts_figures_now(run: Run) -> dict[str, Any]:
-    """What is trained on, which `chats.train_on` decides."""
+    """Figures of the trained tokens, which depend on `chats.train_on`."""
     if not run.settings.masked:
         return {}
     files, rows = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run)), run.view.document_row

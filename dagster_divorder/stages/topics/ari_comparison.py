@@ -1,17 +1,17 @@
-"""ari_comparison: whether one space holds other structure than another, and whether that is worth using.
+"""ari_comparison: whether a second space shows other structure than the first, and whether it is worth using.
 
-The spaces are `Embedding.compared`: the shallow and the deep one, or, with `embedding.path`, the external one and one
-of them; the second is compared with the first.
+The spaces are `Embedding.compared`: shallow and deep; or, with `embedding.path`, external and one of the two. The
+second is compared with the first.
 
-Both spaces are clustered at the same number of clusters, as `clusters` would. The result (figures, tables, pictures,
-and the space that `embedding.kind = "auto"` takes) is a pinned fit, kept while the vectors have the same keys and no
-more than a fifth of the documents have changed: an append does not change the space.
+Both spaces are clustered into the same number of clusters, as `clusters` would. The result (figures, tables, pictures,
+and the space that `embedding.kind = "auto"` takes) is a pinned fit. It is kept while the vectors have the same keys and
+at most a fifth of the documents have changed, so an append does not change the space.
 
-The rule is that of Diversity-Ordered Training: an adjusted Rand index (ARI) over SAME means that both show the same
-structure, one under DIFFERENT that the second holds other structure. Noise, or the lengths of texts, would do so too.
-Vectors of the second space are therefore worth using only if their clusters also tell at least MIN_SHARE_OF_BITS as
-much of the documents' words (`core.topics.word_bits`) as those of the first. For spaces of the same dims the figures
-include the cosines of each document's two stored vectors, which say something only where the dims mean the same.
+The rule comes from Diversity-Ordered Training: an adjusted Rand index (ARI) over SAME means that both spaces show the
+same structure; an ARI under DIFFERENT means that the second shows other structure. Noise, or the lengths of texts,
+would be other structure too. So the second space is worth using only if its clusters tell at least MIN_SHARE_OF_BITS as
+much about the documents' words (`core.topics.word_bits`) as the clusters of the first. For spaces with equal dims the
+figures include the cosines of each document's two stored vectors, which are meaningful only if the dims mean the same.
 Measured: docs/decisions/ari-comparison.md.
 """
 
@@ -49,10 +49,10 @@ from dagster_divorder.store.view import View
 DIFFERENT, SAME = 0.3, 0.7
 MIN_SHARE_OF_BITS = 0.8
 MIN_BITS = 0.01
-"""Bits a word; clusters below it tell nothing of the words."""
+"""Bits a word; clusters with less tell nothing about the words."""
 
 MATCHED = 1_000
-"""Clusters of either space that are matched: the first ones, the largest of the fit."""
+"""Clusters of each space that are matched: the first, which are the largest of the fit."""
 DISAGREEMENTS = 20
 EXAMPLES = 2
 MAPPED = 2_500
@@ -65,14 +65,14 @@ MAPS = "maps.png"
 
 
 def load_pairs(store: Store, fit: str) -> list[dict[str, Any]]:
-    """The matched clusters, a row a pair, the pair with most common documents first. fit: the fit's folder, from the
-    receipt. Empty once `divorder prune` has removed the table, for words of deleted documents."""
+    """The matched clusters, a row a pair, pairs with most common documents first. fit: folder of the fit, from the
+    receipt. Empty if `divorder prune` has removed the table because it quoted deleted documents."""
     return _rows(store, f"{fit}/{PAIRS}")
 
 
 def load_disagreements(store: Store, fit: str) -> list[dict[str, Any]]:
-    """The pairs of clusters that are not matched and share most documents, a row a pair, with examples that are near
-    the centroids of both clusters. Empty as above."""
+    """The unmatched pairs of clusters that share most documents, a row a pair, with examples near both centroids. Empty
+    as in `load_pairs`."""
     return _rows(store, f"{fit}/{DISAGREE}")
 
 
@@ -81,17 +81,17 @@ def _rows(store: Store, file: str) -> list[dict[str, Any]]:
 
 
 def load_picture(store: Store, fit: str, name: str) -> bytes | None:
-    """A picture, HEATMAP or MAPS, as the bytes of a PNG file; None where it could not be drawn (`note` says why)."""
+    """A picture, HEATMAP or MAPS, as the bytes of a PNG file; None if it could not be drawn (`note` says why)."""
     return store.read(f"{fit}/{name}") if store.exists(f"{fit}/{name}") else None
 
 
 def overlap(ari: float) -> str:
-    """The overlap of two spaces' structure in the words of Diversity-Ordered Training: "high", "moderate" or "low"."""
+    """The overlap of two spaces' structure, as Diversity-Ordered Training calls it: "high", "moderate" or "low"."""
     return "high" if ari > SAME else "low" if ari < DIFFERENT else "moderate"
 
 
 def conclude(ari: float, bits: Mapping[Any, float]) -> tuple[str, str]:
-    """The space to take and why, in a sentence. bits: `core.topics.word_bits` of the first and the second space."""
+    """(the space to take, why, in a sentence). bits: `core.topics.word_bits` of the first and the second space."""
     (first, theirs), (second, ours) = bits.items()
     if ari > SAME:
         return first, (
@@ -115,7 +115,7 @@ def conclude(ari: float, bits: Mapping[Any, float]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Clustered:
-    """One space, clustered: labels int32 and distances float32 of the used documents by rising id."""
+    """A clustered space: labels int32 and distances float32 of the used documents by rising id."""
 
     space: Space
     fit: ClusterFit
@@ -174,7 +174,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
 
 
 def _document_cosine(view: View, first: Space, second: Space) -> dict[str, float] | None:
-    """Cosines of the two stored vectors of each document; None where their dims differ."""
+    """Cosines of the two stored vectors of each document; None if their dims differ."""
     used, by_fragment = view.used_documents(), []
     stored = (space.files.each(view.documents) for space in (first, second))
     for (rows, one), (_, other) in zip(*stored, strict=True):
@@ -213,7 +213,7 @@ Pairs = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """Two clustered spaces, what kinds of vectors they are, and the names of their clusters."""
+    """Two clustered spaces, their kinds of vectors, and the names of their clusters."""
 
     kinds: tuple[str, str]
     spaces: tuple[_Clustered, _Clustered]
@@ -241,8 +241,8 @@ def _pairs(table: np.ndarray, pairs: Pairs, both: _Both) -> list[dict[str, Any]]
 def _disagreements(
     run: Run, view: View, rows: np.ndarray, table: np.ndarray, pairs: Pairs, both: _Both
 ) -> list[dict[str, Any]]:
-    """The largest cells of the table that are not matched. Their examples are the documents nearest to both centroids,
-    about which neither space is in doubt."""
+    """The largest unmatched cells of the table. The examples are the documents nearest to both centroids, so neither
+    space is in doubt about them."""
     (first, second), kinds = both.spaces, both.kinds
     unmatched = table.copy()
     unmatched[pairs] = 0
@@ -286,7 +286,7 @@ def _heatmap(table: np.ndarray, pairs: Pairs, both: _Both, why: str) -> bytes:
 def _maps(
     run: Run, view: View, rows: np.ndarray, both: _Both, pairs: Pairs
 ) -> tuple[bytes | None, str | None]:
-    """Maps of the same documents in both spaces, matched clusters in the same colour; or why there are none."""
+    """(maps of the same documents in both spaces, with matched clusters in the same colour; why there are none)."""
     from dagster_divorder.core.topics import cluster_map
 
     if missing := cluster_map.why_no_map():
@@ -296,7 +296,7 @@ def _maps(
 
     mapped = rows[:MAPPED]
     first, second = both.spaces
-    # Clusters of the second space take the places, and so the colours, of their partners.
+    # Clusters of the second space take the places, and with them the colours, of their partners.
     place = np.full(second.clusters, -1)
     place[pairs[1]] = pairs[0]
     free = np.setdiff1d(np.arange(first.clusters + second.clusters), pairs[0])
@@ -314,7 +314,7 @@ def _maps(
 
 
 def _count(settings: Settings) -> int:
-    """Clusters of either space; "auto" asks for the space first."""
+    """Number of clusters of each space; `clusters.k = "auto"` is not known yet, since it depends on the space."""
     return settings.clusters.number or USUAL
 
 

@@ -1,9 +1,8 @@
-"""centroids: the clusters that documents are assigned to, fitted to a sample of their vectors.
+"""centroids: the centroids of the clusters, fitted to a sample of the vectors.
 
-Under `refit.clusters = "auto"` they are fitted again when the corpus has doubled since, when hardly any of its
-documents are left, or when the documents that came since lie too far from them, by more than chance. These documents
-are the ids in the corpus's sketch that the fit's sketch lacks: a random sample, whatever the number of runs they came
-in."""
+With `refit.clusters = "auto"` they are fitted again if the corpus has doubled, if hardly any of its documents are left,
+or if new documents lie too far from them, by more than chance. New documents are the ids in the corpus's sketch that
+the fit's sketch lacks: a random sample, whatever the number of runs that added them."""
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ from dagster_divorder.store.sample import document_ids
 
 SAMPLE_BYTES = 1 << 30
 MIN_NEW = 32
-"""Fewer new documents in the sketch tell too little."""
+"""With fewer new documents in the sketch there is no test."""
 
 ARRAYS = "centroids.safetensors"
 INFO = "clusters.json"
 
 
 def fit_settings(settings: Settings) -> dict[str, Any]:
-    """How vectors are clustered: the arguments of `core.topics.cluster.fit` that settings decide, but for k."""
+    """How vectors are clustered: all arguments of `core.topics.cluster.fit` that settings decide, except k."""
     return {
         "algorithm": settings.clusters.algorithm,
         "metric": settings.clusters.metric,
@@ -49,12 +48,12 @@ def fit_settings(settings: Settings) -> dict[str, Any]:
 
 
 def library(settings: Settings) -> str:
-    """The library that fits the clusters, as Dagster names it."""
+    """The library that fits the clusters, by its name in Dagster."""
     return "faiss" if settings.clusters.algorithm == "faiss" else "scikitlearn"
 
 
 def _count(run: Run) -> int:
-    """The number of clusters: `clusters.k`, or what k_calibration makes of "auto"."""
+    """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration takes."""
     return run.settings.clusters.number or int(run.receipt("k_calibration").facts["k"])
 
 
@@ -105,11 +104,11 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)
     mean = float(distances.mean(dtype=np.float64))
-    # A few documents may lie far out by chance, and another fit makes all results after it anew.
+    # A few documents may lie far out by chance, and a new fit makes all later results again.
     chance = 2 * float(distances.std(dtype=np.float64, ddof=1)) / len(distances) ** 0.5
     if mean - chance <= DRIFT * clusters.mean_distance:
         return None
-    return f"new documents lie {mean:.3f} from their centroids, those of the fit {clusters.mean_distance:.3f}"
+    return f"new documents lie {mean:.3f} from their centroids, documents of the fit {clusters.mean_distance:.3f}"
 
 
 def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
@@ -123,20 +122,20 @@ def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
 
 
 def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
-    """What the fit lacked documents for, or ""."""
+    """For what the fit has too few documents; "" if it has enough."""
     asked, notes = info["asked"], [info["note"]]
     if asked > documents:
-        notes.append(f"{asked:,} clusters are asked for, and there were {documents:,} documents")
+        notes.append(f"{asked:,} clusters are asked for, but there were only {documents:,} documents")
     elif points < POINTS_PER_CENTROID * asked:
         notes.append(
-            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; below {POINTS_PER_CENTROID} another "
-            "sample gives other centroids, the more so the fewer they are"
+            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; the further below {POINTS_PER_CENTROID}, "
+            "the more the centroids depend on the sample"
         )
     return "; ".join(filter(None, notes))
 
 
 def points_fitted(settings: Settings, size: Size) -> float:
-    """Documents that clusters are fitted to."""
+    """Number of documents that clusters are fitted to."""
     return min(size.documents, POINTS_PER_CENTROID * (settings.clusters.number or 30))
 
 

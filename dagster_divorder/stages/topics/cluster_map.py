@@ -1,11 +1,11 @@
 """cluster_map: a sample of the documents as a map, coloured by cluster, and the sizes of all clusters.
 
 The map is a pinned fit (`map_fit`), so that documents stay in their places as the corpus grows. Later documents are
-placed on it once, each on its own, so that the number of runs in which they come does not matter; deleted ones leave
-it. Without a map the picture shows the sizes alone, and says what to do.
+placed on it once, each by itself, so their places do not depend on the run that adds them. Deleted documents leave it.
+Without a map the picture shows only the sizes, and says what to do.
 
-With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`, from the run that draws the map if the
-output exists, else from the run that writes the output. Nothing else in the output changes, nor does its key.
+With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`: from the run that draws the map if the
+output exists, else from the run that writes the output. Nothing else in the output changes, not even its key.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ClusterMap:
 
 
 def load_map(run: Run) -> ClusterMap | None:
-    """The documents on the map; None where there is no map."""
+    """The documents on the map; None if there is no map."""
     drawn = "places" in run.receipt("cluster_map").files
     return ClusterMap(**run.arrays("cluster_map", "places")) if drawn else None
 
@@ -67,8 +67,8 @@ def _map_clusters(run: Run) -> Made:
     note = missing
     if shown and (share_left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
         note = (
-            f"{share_left:.0%} of the documents that the map was fitted to are left; "
-            "divorder run --refit cluster_map fits it to the present ones"
+            f"{share_left:.0%} of the map's documents are left; divorder run --refit cluster_map fits a new map to the "
+            "present documents"
         )
         run.progress.note(note)
     figures = {
@@ -83,7 +83,7 @@ def _map_clusters(run: Run) -> Made:
 
 
 def _places(run: Run) -> tuple[ClusterMap, int] | None:
-    """The documents on the map, and how many of them are new on it; None where there is no map."""
+    """(the documents on the map, the number of new ones); None if there is no map."""
     map_fit = load_map_fit(run)
     if map_fit is None:
         return None
@@ -101,7 +101,7 @@ def _places(run: Run) -> tuple[ClusterMap, int] | None:
 
 
 def _placed_before(run: Run) -> ClusterMap | None:
-    """The documents that the last run placed on this map after its fit; None where it drew none, or another one."""
+    """The documents that the last run placed on this map after its fit; None if it drew no map, or another one."""
     last = load_receipt(run.store, "cluster_map")
     if last is None or last.upstream["map_fit"] != run.receipt("map_fit").version:
         return None
@@ -130,7 +130,8 @@ def _picture(
 
 
 def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
-    """A row a document on the map: doc_id (hex), x, y, cluster, name, and whether it was placed after the fit."""
+    """Parquet with a row for each document on the map: doc_id (hex), x, y, cluster, name, and whether it was placed
+    after the fit."""
     clusters = plain_array(shown.labels)
     columns = {
         "doc_id": text_array(hex_ids(shown.ids)),
@@ -156,8 +157,8 @@ def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
 
 
 def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
-    """Write SIDECAR into an output, if the settings ask for it, the output is in its place, and there is a map: float32
-    (N, 2), of the accepted records in input order, NaN where a record's document is not on the map."""
+    """Write SIDECAR into an output if the settings ask for it and output and map exist: float32 (N, 2), for the
+    accepted records in input order, NaN if a record's document is not on the map."""
     folder = run.settings.output.path
     if "arrays" not in run.settings.output.sidecars or "places" not in receipt.files:
         return
@@ -181,8 +182,8 @@ CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=3,
     kinds={"umap", "matplotlib"},
-    description="A map of the documents: similar ones lie close together, and colours are topics. It stays put as the "
-    "corpus grows: new documents are placed on it. `note` says what to do where umap-learn is missing.",
+    description="A map of the documents: similar documents lie close together, and colours are topics. Places stay as "
+    "the corpus grows; new documents are added. `note` says what to do if umap-learn is missing.",
     evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),

@@ -1,8 +1,7 @@
-"""cluster_names: what clusters are called, pinned under their centroids: a name changes only when the clusters do.
+"""cluster_names: the names of clusters, pinned with their centroids: a name changes only if the clusters do.
 
-They are made when the clusters first have their documents, and again once `divorder prune` has removed documents whose
-words may be in them. The sample has the documents with the smallest ids, as many of each cluster as of the others while
-it has so many.
+Names are made when the clusters first have documents, and again once `divorder prune` has removed documents whose words
+may be in them. The sample has the documents with the smallest ids, equally many of each cluster as far as possible.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ FILE = "names.json"
 
 DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 6_000, 4, 1 << 16
 CHARACTERS = 2_048
-"""The sample: DOCUMENTS, or PER_CLUSTER documents a cluster where that is more, MAX_DOCUMENTS at most, each with its
-first CHARACTERS. More of them cost time and change few names."""
+"""The sample: DOCUMENTS, or PER_CLUSTER documents a cluster if that is more, at most MAX_DOCUMENTS, each with its first
+CHARACTERS. A larger sample costs time and changes few names."""
 
 
 def sample_size(clusters: int) -> int:
-    """Documents from which so many clusters are named."""
+    """Number of documents from which `clusters` clusters are named."""
     return min(MAX_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
 def load_names(run: Reader) -> list[str]:
-    """Names of the clusters, by label; no two are the same."""
+    """Names of the clusters, by label; all differ."""
     names: list[str] = orjson.loads(run.fit("cluster_names")[FILE])["names"]
     return names
 
@@ -64,6 +63,7 @@ CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
     version=2,
     asset=False,
+    beside=True,
     description="Names of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
     inputs=lambda run: {

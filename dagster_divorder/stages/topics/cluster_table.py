@@ -1,7 +1,7 @@
-"""cluster_table: the clusters as people see them, a row each, with the documents nearest to the centroid as examples.
+"""cluster_table: a row for each cluster, with the documents nearest to its centroid as examples.
 
 The nearest documents may change with every run. A text is read once and stays in the table while its document is among
-the nearest, so an append reads little more than new texts.
+the nearest, so after an append little more than new texts is read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dagster_divorder.store.sample import document_ids, first_lines
 from dagster_divorder.store.state import load_receipt
 
 SHOWN = 1_000
-"""Clusters that have a row: the first ones, the largest of the fit."""
+"""Clusters that have a row: the first, which are the largest of the fit."""
 EXAMPLES = 3
 NEAREST = 6
-"""Documents kept of a cluster, so that EXAMPLES of different texts are among them."""
+"""Documents kept for each cluster, enough to find EXAMPLES that begin differently."""
 
 
 def load_cluster_table(run: Run) -> list[dict[str, Any]]:
-    """A row each for the first SHOWN clusters: `cluster`, `name`, `documents`, `share` of all documents,
-    `mean_distance` (cosine) to the centroid, `nearest` (ids of its nearest documents, hex), `texts` (how these begin),
-    `examples` (EXAMPLES of these that differ, at most)."""
+    """A row for each of the first SHOWN clusters: `cluster`, `name`, `documents`, `share` of all documents,
+    `mean_distance` (cosine) to the centroid, `nearest` (ids of the nearest documents, hex), `texts` (their beginnings),
+    `examples` (at most EXAMPLES different ones of these)."""
     rows = orjson.loads(run.read("cluster_table", "table"))
     return [{**row, "examples": list(dict.fromkeys(row["texts"]))[:EXAMPLES]} for row in rows]
 
@@ -65,7 +65,7 @@ def _tabulate_clusters(run: Run) -> Made:
 
 
 def _texts(run: Run, ids: np.ndarray, rows: np.ndarray) -> dict[int, str]:
-    """How the documents of some rows begin, by row."""
+    """Row -> beginning of the document's text."""
     before = load_receipt(run.store, "cluster_table")
     known: dict[str, str] = {}
     if before and run.store.exists(before.files["table"]):
@@ -81,6 +81,7 @@ CLUSTER_TABLE = WholeCorpus(
     name="cluster_table",
     version=1,
     asset=False,
+    beside=True,
     description="The clusters with their sizes and examples.",
     reads=lambda settings: (
         "raw_docs",

@@ -1,6 +1,6 @@
-"""clusters: a topic for every document, by the nearest of the pinned centroids.
+"""clusters: assigns every document to the nearest of the pinned centroids, its topic.
 
-Per document fragment: `labels` int32 (rows,), `distances` float32 (rows,), the distance to the centroid.
+Per document fragment: `labels` int32 (rows,), and `distances` float32 (rows,) to the centroid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dagster_divorder.store.view import Fragment
 
 MAX_SHARE_WITHOUT_VECTOR = 0.01
 MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
-"""The largest cluster holds at most MAX_SHARE of the documents; of few clusters EVEN_TIMES an even share, but never
+"""Most documents of the largest cluster: the share MAX_SHARE; with few clusters EVEN_TIMES an even share, up to
 NEARLY_ALL."""
 
 
@@ -55,7 +55,7 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
     centroids, documents = run.receipt("centroids"), run.corpus.documents
     fit, hint = centroids.facts, None
     if fit["dims"] > documents and not run.settings.components[chosen_kind(run)]:
-        # Vectors of more dims than there are documents all lie at much the same distance.
+        # With more dims than documents, all vectors are about equally far from each other.
         few = max(1, min(50, documents // 2))
         hint = f"{fit['dims']:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
     return {
@@ -85,7 +85,7 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 
 def _documents_have_vectors(run: Run) -> Finding:
-    """The clustered vectors say something of the documents: few are zero, or stand in for one that is not finite."""
+    """Few of the clustered vectors are zero, or replace a vector that is not finite."""
     view, stage = run.view, chosen_vectors(run).stage
     used = view.used_documents()
     zero = not_finite = 0
@@ -111,7 +111,7 @@ def _clusters_not_degenerate(run: Run) -> Finding:
     largest = max(range(k), key=sizes.__getitem__)
     share = sizes[largest] / documents
     empty = [label for label, size in enumerate(sizes) if not size]
-    # One cluster was asked for, or there is one document.
+    # The settings ask for one cluster, or there is one document.
     alone = run.settings.clusters.k == 1 or documents == 1
     limit = 1.0 if alone else min(NEARLY_ALL, max(MAX_SHARE, EVEN_TIMES / k))
     faults = []
@@ -119,7 +119,7 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         faults.append(f"{len(empty)} of {k} clusters are empty (the first: {empty[0]})")
     if share > limit:
         faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
-        # Perhaps why there are fewer clusters than asked for.
+        # The note may say why there are fewer clusters than asked for.
         faults += filter(None, [run.receipt("centroids").facts["note"]])
     return Finding(
         passed=not faults,
@@ -127,9 +127,9 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         if faults
         else f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}.",
         remedy="fit them again (divorder run --refit clusters), with more clusters if one holds most documents "
-        '(clusters.k, or "auto") and fewer if some are empty; a boilerplate text in most documents also makes one '
+        '(clusters.k, or "auto"), with fewer if some are empty; boilerplate text in most documents also makes one '
         "large cluster: look at its documents in the cluster map, and remove such text from the input; if all vectors "
-        "are alike, the model has damaged weights, or the tokenizer knows none of the texts' words",
+        "are alike, the model's weights are damaged, or the tokenizer does not know the words of the texts",
         figures={"k": k, "empty": len(empty), "largest": sizes[largest], "largest_share": share},
     )
 
@@ -147,7 +147,7 @@ def _number_is_clear(run: Run) -> Finding:
         passed=clear,
         text=f"{outcome[0].upper()}{outcome[1:]}.",
         remedy="choose clusters.k by the gain of the order (the table of k_calibration), or set it to a "
-        "list of fewer numbers that are farther apart",
+        "list of fewer numbers, farther apart",
         figures={"k": facts["k"]},
     )
 
@@ -182,7 +182,7 @@ CLUSTERS = PerDocument(
         Check(
             name="clusters_not_degenerate",
             description="Clusters tell documents apart: none is empty, and none holds most of the corpus. Otherwise "
-            "the order spreads topics that mean little.",
+            "the order balances topics that mean little.",
             check=_clusters_not_degenerate,
         ),
         Check(

@@ -1,8 +1,8 @@
 """shallow_components, deep_components, external_components: principal components of a kind of vectors.
 
-With `embedding.pca` vectors are clustered along their principal components, a pinned fit that is made again by the rule
-of the clusters (`refit.clusters`). This module also says which vectors are clustered (`embedding.kind`), and loads
-their space."""
+With `embedding.pca`, vectors are clustered along their principal components. The components are a pinned fit, made
+again by the rule of the clusters (`refit.clusters`). This module also decides which vectors are clustered
+(`embedding.kind`), and loads their space."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ COMPONENTS_OF = {kind: f"{kind}_components" for kind in STAGE_OF}
 
 ROWS = 1 << 16
 BYTES = 1 << 28
-"""Components are fitted to at most ROWS documents and BYTES of float32 vectors; the fit takes three times that."""
+"""Most documents and bytes of float32 vectors that components are fitted to; the fit takes three times these bytes."""
 
 ARRAYS = "components.safetensors"
 INFO = "pca.json"
 
 
 def kinds_of(settings: Settings) -> tuple[str, ...]:
-    """The kind of vectors that is clustered, or the kinds from which ari_comparison chooses."""
+    """The kind of vectors that is clustered, or the kinds that ari_comparison compares."""
     return settings.embedding.compared if settings.embedding.kind == "auto" else (settings.embedding.kind,)
 
 
@@ -64,12 +64,12 @@ def chosen_vectors(run: Run) -> Receipt:
 
 
 def is_centred(settings: Settings, kind: str) -> bool:
-    """Whether the mean is taken off vectors of a kind before they are clustered."""
+    """Whether the mean is subtracted from vectors of a kind before they are clustered."""
     return kind != "shallow" or settings.embedding.pooling != "mean"
 
 
 def space_key(run: Run, kind: str) -> str:
-    """A key of all that the vectors of a space depend on beside the corpus."""
+    """A key of everything but the corpus that decides the vectors of a space."""
     receipt = run.receipt(STAGE_OF[kind])
     if not run.settings.components[kind]:
         return receipt.key
@@ -77,17 +77,17 @@ def space_key(run: Run, kind: str) -> str:
 
 
 def chosen_space_key(run: Run) -> str:
-    """`space_key` of the vectors that are clustered."""
+    """`space_key` of the clustered vectors."""
     return space_key(run, chosen_kind(run))
 
 
 def chosen_space_version(run: Run) -> str:
-    """A key of the vectors that are clustered, for this corpus."""
+    """A key of the clustered vectors of this corpus."""
     return content_hash(chosen_space_key(run), run.receipt("raw_docs").version)
 
 
 def load_space(run: Run, kind: str | None = None) -> Space:
-    """The space of a kind of vectors, by default of those that are clustered.
+    """The space of a kind of vectors, by default of the clustered kind.
 
     Raises:
         MissingStageError: its stage has not run with these settings.
@@ -106,7 +106,7 @@ def load_space(run: Run, kind: str | None = None) -> Space:
 
 
 def space_figures(run: Run) -> dict[str, Any]:
-    """Figures of the space that is clustered."""
+    """Figures of the clustered space."""
     kind = chosen_kind(run)
     if not run.settings.components[kind]:
         return {"vectors": STAGE_OF[kind]}
@@ -132,12 +132,12 @@ def _fit_components(run: Run, kind: str) -> Mapping[str, bytes]:
 
 
 def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
-    """Why there are fewer components than asked for; None where there are as many."""
+    """Why there are fewer components than asked for; None if there are not fewer."""
     if info["found"] == asked:
         return None
     return (
-        f"{asked:,} principal components are asked for; {info['found']:,} are all that {documents:,} documents of "
-        f"{info['dims']:,} dims have"
+        f"{asked:,} principal components are asked for, but {documents:,} documents of {info['dims']:,} dims have only "
+        f"{info['found']:,}"
     )
 
 

@@ -1,11 +1,11 @@
-"""deep_embeddings: per document the pooled last hidden states of a causal or encoder model, L2-normalised.
+"""deep_embeddings: the pooled last hidden states of a causal or encoder model for each document, L2-normalised.
 
-Per document fragment: `vectors` float32 or float16 (rows, D), zero where a document has no tokens; `tokens` int64
-(rows,), its length in the model's own tokens, seen or not; `flagged` uint8 (rows,), see `models.embed`.
+Per document fragment: `vectors` float32 or float16 (rows, D), zero for a document without tokens; `tokens` int64
+(rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
 
-The stage key holds the device and the dtype that settings come to on this machine, so that vectors of a CPU and of a
-GPU never mix, but not the number of GPUs or how many of them share a model. Where nothing is new no model is loaded,
-and stored vectors stay, whatever machine computed them.
+The stage key holds the device and the dtype that the settings resolve to on this machine, so that vectors of a CPU and
+of a GPU never mix. It does not hold the number of GPUs, or how many share a model. If nothing is new, no model is
+loaded, and stored vectors stay, whichever machine computed them.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ Result = TypeVar("Result")
 
 STAGE = "deep_embeddings"
 IDS_SHOWN = 20
-"""Ids of flagged documents that figures list."""
+"""Most ids of flagged documents in the figures."""
 
 
 def vector_facts(
     run: Run, stage: str, model: DeepModel, settings: Mapping[str, Any], embed_of: Callable[[Run], Embed]
 ) -> dict[str, Any]:
-    """The facts that name the vectors of a stage. Those of the last run stay, and no model is read, while its inputs
-    are the same and no vectors are missing."""
+    """The facts that name the vectors of a stage: the last run's, without reading a model, if the inputs are the same
+    and no vectors are missing."""
     if "made" not in run.memo:
         tokens = run.receipt("token_counts").key
         source = content_hash(model.fingerprint, declared_lengths(model.directory), tokens, settings)
@@ -78,7 +78,7 @@ def _deep_embeddings_facts(run: Run) -> dict[str, Any]:
 
 
 def _embed_of(run: Run) -> Embed:
-    """What the engine's machines compute vectors with under these settings."""
+    """The function that the engine's machines run under these settings."""
     if "embed" not in run.memo:
         deep, model = run.settings.deep, load_deep_model(run)
         read = functools.partial(_read_spec, run.store, model.place, deep)
@@ -93,7 +93,7 @@ def _embed_of(run: Run) -> Embed:
 
 
 def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
-    """The fields of an `Embed` that are the same for vectors and gradients."""
+    """The fields of an `Embed` that vectors and gradients share."""
     local = run.settings.engine.address == "local"
     return {
         "store": run.store,
@@ -107,7 +107,7 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
 
 
 def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
-    """The result of a function of `engine.device` on a machine that will compute."""
+    """The result of `read`, a function of `engine.device`, on a machine that computes."""
     local, device = run.settings.engine.address == "local", run.settings.engine.device
     gpus = int(not local and device in ("auto", "cuda") and run.engine.gpus > 0)
     (result,) = run.engine.each(read, [device], workers=1, gpus=gpus)
@@ -115,14 +115,14 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
 
 
 def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
-    """What settings come to on a machine that computes, for an `engine.device`."""
+    """What the settings resolve to on a machine that computes, for an `engine.device`."""
     directory, tokens = model_path(store, model), deep.max_tokens
     return read_spec(directory, pooling=deep.pooling, max_tokens=tokens, device=device, dtype=deep.dtype)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VectorsOfAModel(PerDocument):
-    """Vectors that a model computes: progress also counts tokens, and figures tell their rate. `compute` gives an
+    """Vectors that a model computes. Progress counts tokens, and figures include their rate. `compute` returns an
     `Embed`."""
 
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
@@ -160,8 +160,8 @@ class _DeepEmbeddings(VectorsOfAModel):
 
 
 def embed_needs(run: Run, embed: Embed) -> Needs:
-    """One process for each GPU, or for each group of GPUs that share a model; on a CPU one for each machine, with all
-    its cores."""
+    """One process for each GPU, or for each group of GPUs that share a model. On CPUs, one process for each machine,
+    with all its cores."""
     if embed.spec.device != "cuda":
         most = run.engine.workers // embed.threads
         return {"workers": max(1, most), "threads": embed.threads}
@@ -178,8 +178,8 @@ def embed_needs(run: Run, embed: Embed) -> Needs:
 class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
-    `engine`: that of the model's tokenizer; None where the stored `tokens` of token_counts are the model's own. `limit`
-    as in `make_embedder`.
+    engine: runs the model's tokenizer; None if the stored `tokens` of token_counts are the model's own. limit: as in
+    `make_embedder`.
     """
 
     store: Store = field(compare=False)
@@ -196,7 +196,7 @@ class Embed:
     limit: int | None = None
 
     def recipe(self) -> dict[str, Any]:
-        """All that decides the vectors beside the model and its input."""
+        """Everything but the model and its input that decides the vectors."""
         tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
         return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
 
@@ -225,7 +225,7 @@ class Embed:
     def compute(
         self, fragment: Fragment, advance: Advance = lambda tokens: None
     ) -> tuple[dict[str, np.ndarray], Work]:
-        """Arrays and the work that they took, in this process; `advance` counts tokens."""
+        """(arrays, the work they took), computed in this process. advance: counts tokens."""
         embedder = _embedder(self)
         start = time.perf_counter_ns()
         tokens = self.read_tokens(fragment)
@@ -243,11 +243,11 @@ class Embed:
         return tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
 
     def counted(self, fragment: Fragment, ids: np.ndarray) -> np.ndarray | None:
-        """The tokens of a fragment that count, bool (T,), for models that count some; None for all."""
+        """Which tokens of a fragment count, bool (T,); None for all."""
         return None
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
-        """Tokens of the documents of some fragments; None where they are not counted yet."""
+        """Number of tokens in some fragments; None if they are not counted yet."""
         if self.engine is not None:
             return None
         lengths = self.tokens.column(fragments, "lengths")
@@ -256,7 +256,7 @@ class Embed:
 
 @functools.lru_cache(maxsize=1)
 def _embedder(embed: Embed) -> Embedder:
-    """The model, loaded once a process."""
+    """The model; a process loads it once."""
     if embed.spec.device == "cuda" and embed.processes == 1:
         import torch
 
@@ -269,7 +269,7 @@ _groups: dict[tuple[int, str], Group] = {}
 
 
 def _group(processes: int, device: str) -> Group:
-    """The processes that share a model: each worker starts them once, on GPUs of its own."""
+    """The processes that share a model. Each worker starts them once, on its own GPUs."""
     if (processes, device) not in _groups:
         gpus: list[str] = []
         if device == "cuda":
@@ -284,7 +284,7 @@ def _group(processes: int, device: str) -> Group:
 
 
 def _free(device: str) -> None:
-    """End the processes that share a model, forget the model, and give its memory back."""
+    """End the processes that share a model, and free the model's memory."""
     while _groups:
         _groups.popitem()[1].close()
     _embedder.cache_clear()
@@ -305,8 +305,8 @@ def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 def vector_figures(
     run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, noun: str = "vector"
 ) -> dict[str, Any]:
-    """Figures of all documents' vectors (`noun` names them): how they are computed, tokens, tokens that were not seen,
-    and flags. instead: what becomes of documents without a finite one, in words."""
+    """Figures of all documents' vectors: how they were computed, tokens, tokens not read, and flags. instead: what
+    happens to documents without a finite vector, in words. noun: the word for a vector."""
     view = run.view
     lengths, flagged = files.columns(view.documents, "tokens", "flagged")
     used = view.used_documents()
@@ -331,8 +331,8 @@ def vector_figures(
         setting = "gradients.model" if of_gradients else "deep.model"
         raise InputError(
             f"the model of {files.stage} ({model}) gives no finite {noun} for any of {len(flags):,} "
-            f"documents; expected finite numbers: its weights are damaged, so fetch or save it again, or set {setting} "
-            "to another one"
+            "documents; expected finite numbers: its weights are damaged, so download or save it again, or set "
+            f"{setting} to another model"
         )
     if len(flags):
         ids = document_ids(run.store, view)

@@ -1,9 +1,9 @@
-"""deep_model: the model of deep_embeddings, a checkpoint, or the decoder of the bootstrap base model. gradient_model:
-the model of gradient_embeddings, where `gradients.model` names another one.
+"""deep_model: the model of deep_embeddings: a checkpoint, or the decoder of the bootstrap base model. gradient_model:
+the model of gradient_embeddings, if `gradients.model` names another one.
 
-The decoder is trained when a stage first needs it. Appended documents use it as it is; it is made again only with its
-base model, for another `advanced.decoder_tokens` or seed, or as `refit.decoder` says. For a checkpoint the fit holds
-fingerprints of its content, and the engine of its tokenizer.
+The decoder is trained when a stage first needs it, and then pinned. It is made again only if the base model,
+`advanced.decoder_tokens` or the seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds only
+fingerprints of its content and the engine of its tokenizer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 INFO = "deep_model.json"
 
 WHOLE_BYTES = 4 << 30
-"""Weights up to this size are hashed whole (1 to 4 s); larger ones by size, beginning, end and SAMPLES blocks."""
+"""Weights up to this size are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
 SAMPLES = 256
 BLOCK_BYTES = 1 << 20
 START_TOKENS = 80_000
@@ -52,9 +52,10 @@ START_TOKENS = 80_000
 
 @dataclass(frozen=True, slots=True)
 class DeepModel:
-    """`directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `fingerprint` names
-    its content; `engine` runs its tokenizer, None where its tokens are those of token_counts; `vocabulary`: ids of the
-    tokenizer; `trained`: figures of the training, where it was trained here (`models.decoder.train`)."""
+    """A loaded model. directory: an ordinary Hugging Face checkpoint, which other machines find at `place`.
+    fingerprint: of its content. engine: runs its tokenizer; None if its tokens are the same as in token_counts.
+    vocabulary: number of ids of the tokenizer. trained: figures of its training (`models.decoder.train`), empty for a
+    checkpoint."""
 
     place: str | Path
     directory: Path
@@ -66,7 +67,7 @@ class DeepModel:
 
 
 def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
-    """The current model, of deep_model or gradient_model.
+    """The current model of deep_model or gradient_model.
 
     Raises:
         MissingStageError: the stage has no result under these settings.
@@ -97,7 +98,7 @@ def locate_model(settings: Settings, stage: str) -> Path | None:
 
     Raises:
         SettingsError: the model is `bootstrap` and `model.base` is not.
-        InputError: no checkpoint, or not all of it.
+        InputError: there is no checkpoint, or parts of it are missing.
     """
     model, setting = _asked(settings, stage)
     if model is not None and model != BOOTSTRAP:
@@ -145,7 +146,7 @@ def checkpoint_fingerprint(directory: Path) -> str:
 def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
     base, checkpoint = load_base_model(run), _checkpoint(run, stage)
     if not checkpoint:
-        # The token table, beside which the decoder's own weights are small.
+        # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
         with run.store.scratch(size, "the decoder") as folder:
             return _train(run, stage, base, folder)
@@ -192,8 +193,7 @@ def _train(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, byt
 
 
 def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
-    """The pairs to train on, from the first documents of `rows`, and their tokens as `Pairs.span_starts` lays them
-    out."""
+    """The pairs to train on, from the first documents of `rows`, and their tokens, laid out by `Pairs.span_starts`."""
     from dagster_divorder.models.decoder import plan
 
     view, tokens = run.view, run.files("token_counts")
@@ -211,7 +211,7 @@ def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """For each start as many whole numbers from it on as its length says, end to end."""
+    """The concatenated ranges [start, start + length)."""
     before = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
@@ -232,7 +232,7 @@ def _inputs(run: Run, stage: str) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size, stage: str) -> float:
-    """Tokens that a decoder is trained on, and START_TOKENS, which take as long as loading torch."""
+    """Tokens that a decoder is trained on, plus START_TOKENS for the time of loading torch."""
     if _asked(settings, stage)[0] != BOOTSTRAP:
         return 1.0
     return START_TOKENS + min(size.tokens, settings.advanced.decoder_tokens)

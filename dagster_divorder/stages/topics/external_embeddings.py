@@ -1,15 +1,16 @@
 """external_embeddings: the vectors of the user's own file (`embedding.path`), L2-normalised, by document.
 
-Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row, 0 where the
-file had no row since no record of the input held the document then.
+Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row; 0 if no
+record of the input had the document then, so that the file had no row for it.
 
-The key names the vectors that the file held when it was first read, and is found again by the stored hashes: a file
-that has grown, was renamed or moved has the same key, so that only new documents are computed, and nothing is clustered
-again. Every run hashes every row, unless the input and the file (inode, size, times) are the same. A known document
-that has another vector gives a new key. Records of equal text are one document, which takes the vector of the first
-record. A vector of zeros has no direction; with `embedding.nan_as_zero` a vector that holds NaN is read as zeros: some
-embedders write it for texts they leave out. Cost: the file is read once, and rows of new documents again; 70 bytes a
-document. Known weakness: vectors that were embedded anew and differ in their last bits are other vectors."""
+The key names the vectors in the file when it was first read; later runs find it by the stored hashes. A file that has
+grown, was renamed or moved keeps its key, so only new documents are computed, and nothing is clustered again. Every run
+hashes every row, unless the input and the file (inode, size, times) are unchanged. If a known document has another
+vector, the key is new. Records of equal text are one document, which takes the vector of the first record. A vector of
+zeros has no direction. With `embedding.nan_as_zero` a vector with NaN counts as zeros, because some embedders write NaN
+for texts that they leave out.
+Cost: the file is read once, and rows of new documents again; 70 bytes a document.
+Known weakness: after embedding the same texts again, vectors that differ in their last bits count as other vectors."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ TENTATIVE = "a known document has another vector in embedding.path"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ExternalEmbeddings(PerDocument):
-    """The key is found by reading the file: the stored hashes tell which vectors it holds."""
+    """Finds its key by reading the file and comparing it with the stored hashes."""
 
     def key(self, run: Run) -> str:
         if "reading" not in run.memo:
@@ -59,8 +60,8 @@ class _ExternalEmbeddings(PerDocument):
         return str(run.memo["reading"].key)
 
     def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
-        """A Parquet file is read from its beginning to its end, and fragments need rows in any order, so the new rows
-        are copied."""
+        """Copies new rows of a Parquet file first: the file is read from beginning to end, but fragments need rows in
+        any order."""
         reading: _Reading = run.memo["reading"]
         file, matched = reading.file, reading.matched
         if isinstance(file, NpyVectors):
@@ -82,8 +83,8 @@ class _ExternalEmbeddings(PerDocument):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A reading of the user's file: `read_as` names its state and the settings, `facts` tell its content, `key` names
-    its vectors. `file` and `matched` are None unless this run has read it."""
+    """The user's file as read. read_as: hash of the state of file and input, and of the settings. facts: its content.
+    key: names its vectors. file, matched: None unless this run has read the file."""
 
     read_as: str
     facts: Mapping[str, Any]
@@ -93,11 +94,11 @@ class _Reading:
 
 
 def _reading(stage: PerDocument, run: Run) -> _Reading:
-    """The last run's reading, where the file has not changed and all is stored; else the file is read."""
+    """The last run's reading if the file has not changed and all vectors are stored; else a new one."""
     file, last = _open(run), load_receipt(run.store, stage.name)
     ids = [run.settings.input.id_field] if file.keyed_by == "id" else []
     status = file.path.stat()
-    # No program can set the time of change (ctime) back.
+    # The time of change (ctime) cannot be set back by a program.
     state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     read_as = content_hash(state, run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids)
     known = last is not None and last.facts["read_as"] == read_as
@@ -108,7 +109,7 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     ):
         run.observed["read"] = "no: it has not changed"
         return _Reading(read_as, last.facts, last.key)
-    # Before the file is read: while planning there may be no view.
+    # Loaded before the file is read, because a plan may have no view.
     view = run.view
     matched, key = _read(run, view, file, last)
     used = view.used_documents()
@@ -130,7 +131,7 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
 def _open(run: Run) -> VectorFile:
     """
     Raises:
-        InputError: the vectors cannot be read, or there is another number of rows than of records.
+        InputError: the vectors cannot be read, or the numbers of rows and records differ.
     """
     file, raw_docs = _open_file(run.settings), run.receipt("raw_docs")
     records, refused = raw_docs.facts["records"], raw_docs.facts["rejected_records"]
@@ -142,7 +143,7 @@ def _open(run: Run) -> VectorFile:
     elif file.rows > records:
         remedy = "embed the input as it is now, in its order"
     else:
-        remedy = "embed the records that have come, and save all rows in input order"
+        remedy = "embed the new records, and save all rows in input order"
     raise InputError(
         f"{file.path} has {file.rows:,} rows; the input has {records:,} records "
         f"({raw_docs.facts['documents']:,} distinct documents; {refused:,} more records were refused); expected a row "
@@ -162,8 +163,8 @@ def _open_file(settings: Settings) -> VectorFile:
 
 @dataclass(frozen=True, slots=True)
 class _Units:
-    """Takes the vectors of a fragment's documents from the file at `path`, or from a copy of some `rows` of it, int64
-    rising. `inside`: the document rows of each fragment."""
+    """Takes the vectors of a fragment's documents from the file at `path`, or from a copy of some of its `rows`, int64
+    rising. inside: the document rows of each fragment."""
 
     path: Path
     matched: _Matched
@@ -197,9 +198,9 @@ def _rows_of_fragments(view: View) -> dict[str, slice]:
 class _Matched:
     """The rows of a file, matched with the documents of a view.
 
-    By document row: `row` int64, the row of the file, -1 where there is none; `source` uint64, that row's hash, 0 where
-    there is none. `unmatched`: rows of no document; `disagreeing`: records whose vector is not that of the first record
-    of the same text. `reason`: why the file was read under its key.
+    For each document row: `row` int64, the row of the file, -1 if there is none; `source` uint64, its hash, 0 if there
+    is none. unmatched: rows without a document. disagreeing: records whose vector differs from the one of the first
+    record with the same text. reason: why the file has this key.
     """
 
     row: np.ndarray
@@ -210,7 +211,8 @@ class _Matched:
 
 
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """By document row: bool, whether its fragment is stored under a key, and its `source` uint64, 0 where it is not."""
+    """For each document row: bool, whether its fragment is stored under a key; and its `source` uint64, 0 if it is
+    not."""
     stored, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
     files, inside = StageFiles(run.store, STAGE, key).listed(), _rows_of_fragments(view)
     for fragment in view.documents:
@@ -222,8 +224,8 @@ def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Matched, str]:
-    """The rows of the file by document, and its key: a stored one under which no known document has another vector,
-    first the last run's, else a new one."""
+    """The rows of the file by document, and their key: the last run's key, or another stored key, if no known document
+    has another vector under it; else a new key."""
     matched, used = _scan(run, view, file), view.used_documents()
     folders = [folder.rsplit("/", 1)[1] for folder in run.store.folders(f"stages/{STAGE}")]
     why = "first run with these vectors"
@@ -247,7 +249,7 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
     """Read the file once.
 
     Raises:
-        InputError: NaN or infinity, an id that comes again with another vector, documents without one.
+        InputError: a vector holds NaN or infinity, an id occurs with two vectors, or documents have no vector.
     """
     first_record = first_of(view.document_row, view.document_rows)
     records = keyed_records(run, file.keyed_by, file.path)
@@ -265,7 +267,7 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
             leads = (document >= 0) & (first_record[document] == record)
             at = np.flatnonzero(leads)
             led = document[at]
-            # Reversed: of several values for one place numpy keeps the last.
+            # Reversed, because numpy keeps the last of several values for one place, and the first is wanted.
             new = row[led] < 0
             row[led[new][::-1]] = (block.first + at[new])[::-1]
             source[led[new][::-1]] = hashes[at[new]][::-1]
@@ -286,20 +288,24 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
         shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if name is None else f"id {name!r}"
         raise InputError(
             f"{file.path} has no vector for {int(lacking.sum()):,} of {int(view.used_documents().sum()):,} documents, "
-            f"the first of them {shown}; expected one for each: embed them and add their rows"
+            f"the first is {shown}; expected one for each: embed them and add their rows"
         )
     disagreeing = sum(int((source[documents] != hashes).sum()) for documents, hashes in copies)
     return _Matched(row, source, unmatched, disagreeing)
 
 
 def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> None:
-    """Raises InputError for the first row of a document, bool (n,), that holds NaN or infinity."""
+    """Check that no row of a document holds NaN or infinity. of_documents: bool (n,).
+
+    Raises:
+        InputError: the first row that does.
+    """
     for row in np.flatnonzero(of_documents & ~np.isfinite(block.vectors).all(axis=1))[:1]:
         column = int(np.isfinite(block.vectors[row]).argmin())
         raise InputError(
             f"{file.path}: row {block.first + row} (counted from 0) holds {block.vectors[row, column]} in column "
-            f"{column}; expected finite numbers: embed that document again, or set embedding.nan_as_zero = true, under "
-            "which rows with NaN count as zero vectors"
+            f"{column}; expected finite numbers: embed that document again, or set embedding.nan_as_zero = true, so "
+            "that rows with NaN count as zero vectors"
         )
 
 
@@ -316,7 +322,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     },
     when=lambda settings: "external" in (*kinds_of(settings), *settings.embedding.compared),
     doing="storing vectors",
-    # A file that is missing, cut short or of another kind is refused before the corpus is read.
+    # A file that is missing, truncated or of another kind is refused before the corpus is read.
     check_settings=lambda run: _open_file(run.settings),
     compute=lambda run: _units(run, run.memo["reading"].file),
     needs=lambda run, fragments: {"workers": 1},  # which sees the file

@@ -1,11 +1,11 @@
-"""gradient_embeddings: per document the gradient of its mean next-token loss with respect to the parameters of the last
+"""gradient_embeddings: the gradient of each document's mean next-token loss with respect to the parameters of the last
 blocks of a causal language model, projected at random, L2-normalised.
 
-Per document fragment: `vectors` float32 or float16 (rows, K), zero where a document has no gradient: it has no next
-token, or its loss or gradient is not finite; `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
-uint8 (rows,), see `models.embed`: a choice leaves out documents that are NOT_FINITE.
+Per document fragment: `vectors` float32 or float16 (rows, K), zero for a document without a gradient (it has no next
+token, or its loss or gradient is not finite); `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
+uint8 (rows,), see `models.embed`. Choices leave out documents that are NOT_FINITE.
 
-The stage key holds device and dtype, as that of deep_embeddings does, and the names of the parameters.
+The stage key holds device and dtype, as in deep_embeddings, and the names of the parameters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 STAGE = "gradient_embeddings"
 MAX_TOKENS = 768
-"""Tokens of a document that count, from its beginning, so that fewer documents differ by length alone."""
+"""First tokens of a document that count, so that fewer documents differ by length alone."""
 
 
 def model_stage(settings: Settings) -> str:
@@ -60,7 +60,7 @@ def _gradient_embeddings_facts(run: Run) -> dict[str, Any]:
 
 
 def gradients_of(run: Run) -> Gradients:
-    """What the engine's machines compute gradients with under these settings."""
+    """The function that the engine's machines run under these settings."""
     if "embed" not in run.memo:
         asked, model, settings = run.settings.gradients, load_model(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
@@ -83,14 +83,14 @@ def gradients_of(run: Run) -> Gradients:
 def _read(
     store: Store, model: str | Path, settings: Settings, setting: str, device: Device
 ) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
-    """What settings come to on a machine that computes: how the model reads documents, and the sizes of the parameters
-    whose gradients are taken, and of the others, by name."""
+    """What the settings resolve to on a machine that computes: (how the model reads documents, name -> size of
+    parameters whose gradients are taken, the same for the others)."""
     from dagster_divorder.models.gradients import describe
 
     directory, asked = model_path(store, model), settings.gradients
     spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
     proxy = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
-    # No suffix, since a text that is cut does not end there.
+    # No suffix, because a truncated text does not end there.
     window = min(spec.window, len(spec.prefix) + MAX_TOKENS)
     return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
 
@@ -98,7 +98,7 @@ def _read(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients(Embed):
     """Computes the gradients of a fragment's documents with respect to `parameters` (names and sizes) in the last
-    `layers` blocks. `setting`: the one that names the model."""
+    `layers` blocks. setting: the setting that names the model."""
 
     layers: int
     dims: int
@@ -161,14 +161,14 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     version=1,
     group="embedding",
     kinds={"huggingface", "pytorch"},
-    description="One vector a document: what training on it would change in a language model. The gradient of its "
-    "loss in the last blocks, projected at random, L2-normalised.",
+    description="One vector a document: the gradient of its loss in the last blocks of a language model, projected at "
+    "random, L2-normalised. It shows what training on the document would change.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", model_stage(settings)),
         *(["ids"] if settings.input.id_field else []),
     ),
     settings=gradients_settings,
-    # As costly as training on the corpus, so only on request.
+    # Refits cost as much as training on the corpus, so they need a request.
     when=lambda settings: settings.takes_gradients,
     inputs=lambda run: {
         "model": load_model(run).fingerprint,

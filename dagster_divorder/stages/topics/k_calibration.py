@@ -1,16 +1,16 @@
-"""k_calibration: how many clusters, by their silhouettes, with what the order gains beside them.
+"""k_calibration: recommends the number of clusters by silhouettes, and shows what the order gains with each number.
 
-Each number of clusters is fitted FITS times: first with the sample, seed and algorithm of `clusters`, so that it
-is the clustering that `clusters` makes, then from other seeds and, if there are enough, other documents. Every document
-is assigned. By the first fit the records are ordered, packed and ordered again by `balanced` over clusters and lengths,
-beside a shuffle. Silhouettes and sizes count documents, so that copies do not count as likeness; figures of the order
-count records, as the order does.
+Each number of clusters is fitted FITS times. The first fit has the sample, seed and algorithm of `clusters`, so it is
+the clustering that `clusters` makes. The others have other seeds and, if there are enough, other documents. Every
+document is assigned. With the first fit the records are ordered, packed and ordered again by `balanced` over clusters
+and lengths, and compared with a shuffle. Silhouettes and sizes count documents, so that copies do not raise
+silhouettes; figures of the order count records.
 
-`clusters.k = "auto"` takes the recommended number. Where none is clear it takes the number tried that is nearest to
-USUAL: a rule that noise cannot move.
+`clusters.k = "auto"` takes the recommended number. If no number is clearly best, it takes the tried number nearest to
+USUAL, a rule that noise cannot change.
 
 Table, picture and recommendation are a pinned fit. Up to HELD_BYTES of vectors, in the order of their ids, are kept in
-memory; if there are more, they are read twice, fragment by fragment, for all values of k together.
+memory; more vectors are read twice, fragment by fragment, for all values of k together.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 
 FITS = 3
-"""Clusterings of each number, from other seeds and documents: a steadier recommendation at more time as it rises."""
+"""Clusterings of each number, from different seeds and documents: more give a steadier recommendation and take
+longer."""
 HELD_BYTES = SAMPLE_BYTES
 BATCH_ROWS = 1 << 16
 
@@ -65,7 +66,7 @@ PICTURE = "picture.png"
 DISTINCT = "distinct clusters a sequence"
 WORST = "worst share, batch anywhere"
 COMPARED = (DISTINCT, WORST)
-"""Figures of the order that stand beside shuffling's."""
+"""Figures of the order that are compared with shuffling."""
 
 
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
@@ -81,10 +82,10 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """Vectors of the used documents, by place: their number by rising id, which is a random order.
+    """Vectors of the used documents, sorted by id, which is a random order.
 
-    rows: int64 (N,), the document row of each place. kept: float32 (M, D), the first M vectors, all if they fit into
-    HELD_BYTES.
+    rows: int64 (N,), the document row of each place in this order. kept: float32 (M, D), the first M vectors; all N if
+    they fit into HELD_BYTES.
     """
 
     view: View
@@ -93,7 +94,7 @@ class _Vectors:
     kept: np.ndarray
 
     def batches(self) -> Iterator[Batch]:
-        """Places and vectors of all: those kept in memory, or fragment by fragment."""
+        """Places and vectors of all documents, from memory or fragment by fragment."""
         if len(self.kept) == len(self.rows):
             for first in range(0, len(self.rows), BATCH_ROWS):
                 vectors = self.kept[first : first + BATCH_ROWS]
@@ -104,7 +105,7 @@ class _Vectors:
 
 
 def load_vectors(run: Run, space: Space) -> _Vectors:
-    """The vectors of a space that are calibrated on."""
+    """The vectors of a space, for the calibration."""
     rows = rows_by_id(run.store, run.view)
     kept = space.rows(run.view, rows[: space.most_rows(run.view, HELD_BYTES)])
     return _Vectors(run.view, space, rows, kept)
@@ -113,7 +114,7 @@ def load_vectors(run: Run, space: Space) -> _Vectors:
 def _calibrate(
     run: Run, space: Space, seconds: dict[str, float]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Table and facts. Adds the `seconds` of each part."""
+    """(table, facts). Adds the time of each part to `seconds`."""
     tried = run.settings.clusters.tried
     with _timed(seconds, "reading vectors"):
         vectors = load_vectors(run, space)
@@ -123,7 +124,7 @@ def _calibrate(
         fits, notes = _fit_each(run, space, vectors.kept, possible(tried, documents))
     if above := [k for k in tried if k > documents]:
         listed = ", ".join(map(str, above))
-        notes.append(f"{listed} not tried: more than the documents there are ({documents:,})")
+        notes.append(f"{listed} not tried: there are only {documents:,} documents")
     all_fits = [fitted for fits_of_k in fits.values() for fitted in fits_of_k]
     with (
         _timed(seconds, "assigning and silhouettes"),
@@ -171,8 +172,7 @@ def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 def _fit_each(
     run: Run, space: Space, vectors: np.ndarray, values: tuple[int, ...]
 ) -> tuple[dict[int, list[ClusterFit]], list[str]]:
-    """The fits of each value of k, and notes on values that gave no more clusters than a smaller one and are left
-    out."""
+    """The fits of each value of k, and notes. A value that gives no more clusters than a smaller value is left out."""
     from joblib import cpu_count
     from threadpoolctl import threadpool_limits
 
@@ -190,7 +190,7 @@ def _fit_each(
     fits: dict[int, list[ClusterFit]] = {k: [] for k in values}
     with (
         run.progress("fitting clusters", len(jobs), "fits") as advance,
-        threadpool_limits(1),  # a fit has one thread, and there is one for each core
+        threadpool_limits(1),  # each fit has one thread, and fits run on all cores
         ThreadPoolExecutor(cpu_count()) as threads,
     ):
         for (k, _), fitted in zip(jobs, threads.map(fit_once, jobs), strict=True):
@@ -217,7 +217,7 @@ def _figures_of(clustered: Clustered) -> dict[str, Any]:
 
 
 def _orders(run: Run, rows: np.ndarray, clusterings: list[Clustered]) -> list[dict[str, Any]]:
-    """Figures of the order that each clustering gives the records; see `_order_figures`."""
+    """Figures of the records' order under each clustering; see `_order_figures`."""
     view = run.view
     tokens = run.column("token_counts", "lengths")[view.document_row]
     bins = run.settings.order.length_bins
@@ -254,8 +254,8 @@ def _ordered(
 
 
 def _order_figures(ours: ComparedPair, shuffled: ComparedPair, clusters: int) -> dict[str, Any]:
-    """Distinct clusters a sequence, also as a share of all; the worst deviation of a cluster's share in a batch; both
-    beside shuffling's. None where the corpus is smaller than a batch."""
+    """Distinct clusters a sequence, also as a share of all clusters; and the worst deviation of a cluster's share in a
+    batch. Both also for shuffling. None if the corpus is smaller than a batch."""
     our, their = order_row(ours), order_row(shuffled)
     figures: dict[str, Any] = {}
     for name in COMPARED:
@@ -268,7 +268,7 @@ def _order_figures(ours: ComparedPair, shuffled: ComparedPair, clusters: int) ->
 
 
 def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
-    """The table, a row a value of k. folder: the fit's, from the receipt."""
+    """The table, a row a value of k. folder: of the fit, from the receipt."""
     return unpack_rows(store.read(f"{folder}/{TABLE}"))
 
 
@@ -306,9 +306,9 @@ K_CALIBRATION = PinnedFit(
     name="k_calibration",
     version=6,
     kinds=lambda settings: {library(settings)},
-    description="How many clusters to make. Several numbers are tried: silhouettes over several fits, sizes, and what "
-    'the order gains. `clusters.k = "auto"` takes the number that is clearly best, or else 30. Measured again once '
-    "enough documents have changed; `fitted` says why.",
+    description="How many clusters to make. Several numbers are compared by silhouettes over several fits, sizes, and "
+    'what the order gains. `clusters.k = "auto"` takes the clearly best number, or else 30. Measured again once enough '
+    "documents have changed; `fitted` says why.",
     evidence="how many clusters the corpus has",
     reads=lambda settings: ("raw_docs", "token_counts", *space_reads(settings)),
     settings=_k_calibration_settings,

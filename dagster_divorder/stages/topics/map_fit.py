@@ -1,7 +1,7 @@
-"""map_fit: the map on which documents are shown, fitted to a sample of them by UMAP.
+"""map_fit: the map of the documents, fitted to a sample by UMAP.
 
-The sample is the `advanced.map_documents` documents with the smallest ids, a random one. Only the fit needs umap-learn:
-where that cannot be imported there is no map, and the note says what to do.
+The sample has the `advanced.map_documents` documents with the smallest ids, which is random. Only the fit needs
+umap-learn. If it cannot be imported, there is no map, and the note says what to do.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_map_fit(run: Run) -> tuple[MapFit, np.ndarray] | None:
-    """The fitted map and the ids uint64 (n, 2) of its documents; None where there is none."""
+    """The fitted map and the ids uint64 (n, 2) of its documents; None if there is no map."""
     files = run.fit("map_fit")
     if ARRAYS not in files:
         return None
     arrays = unpack(files[ARRAYS])
-    # `explained` is for people; the fit does not keep it.
+    # `explained` is only shown; the fit does not keep it.
     pca = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=0.0)
     return MapFit(pca=pca, points=arrays["points"], xy=arrays["xy"]), arrays["ids"]
 

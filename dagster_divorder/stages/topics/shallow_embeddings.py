@@ -1,4 +1,4 @@
-"""shallow_embeddings: per document the pooled rows of the base model's token table, L2-normalised.
+"""shallow_embeddings: the pooled rows of the base model's token table for each document, L2-normalised.
 
 Per document fragment: `vectors` float32 (rows, D); a document without tokens has a zero vector.
 """
@@ -38,7 +38,8 @@ def _inputs(run: Run) -> dict[str, Any]:
 def pool_tokens(
     files: StageFiles, table: np.ndarray, weights: np.ndarray, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The pooled tokens of a fragment's documents: rows of table, float32 (V, D), by weights, float32 (V or fewer,)."""
+    """The pooled vectors of a fragment's documents: rows of `table`, float32 (V, D), weighted by `weights`, float32 (at
+    most V,)."""
     from dagster_divorder.core.vectors.pool import pool
 
     tokens, threads = files.read(fragment), count_workers(0)
@@ -55,8 +56,8 @@ SHALLOW_EMBEDDINGS = PerDocument(
     version=1,
     group="embedding",
     kinds=lambda settings: {"numpy", settings.embedding.pooling},
-    description="One vector a document: the mean of its tokens' vectors in the base model, weighted as "
-    "`embedding.pooling` says. Texts on similar topics lie close together.",
+    description="One vector a document: the mean of its tokens' vectors in the base model, weighted by "
+    "`embedding.pooling`. Texts on similar topics lie close together.",
     reads=("raw_docs", "token_counts", "base_model"),
     settings=lambda settings: {"pooling": settings.embedding.pooling},
     inputs=_inputs,

@@ -1,4 +1,4 @@
-"""The check whether this order beats shuffling, in two sentences and a few numbers, and window by window."""
+"""Whether this order beats shuffling: two sentences, a few numbers, and tables of windows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _along(measured: Mapping[str, Any]) -> list[Tile]:
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
-    """Tiles of an order that keeps its mix: values in each of the orders SHOWN."""
+    """Tiles of an order that keeps its mix: values in each order of SHOWN."""
 
     def tile(title: str, unit: str, show: Callable[[Any], str], *path: str) -> Tile:
         ours, shuffled, original = (show(reduce(getitem, path, verdict.metrics[name])) for name in SHOWN)
@@ -71,7 +71,7 @@ def _tiles(verdict: Verdict) -> list[Tile]:
 
 
 def windows(verdict: Verdict) -> list[Markup]:
-    """Tables of windows of every size at every position against shuffling, and of both sides of the seam."""
+    """Tables of windows of every size and position against shuffling, and of both sides of the seam."""
     original = verdict.metrics["original"]
     before = {**original["windows"], SEAM: original["seam"]}
     tables = [

@@ -1,8 +1,8 @@
-"""HTML by template. Templates escape every value, so that texts of a corpus never act as markup; only the output of a
-template goes into another one unescaped.
+"""HTML from templates. Templates escape every value, so a corpus's texts never act as markup; only a template's output
+goes into another template unescaped.
 
 The page has no script, and its content security policy forbids any. It loads nothing, follows the reader's light or
-dark, and prints.
+dark mode, and prints.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZES = {1: (500, 280), 2: (420, 250), 3: (300, 220)}
-"""Width and height of a chart's panels in CSS pixels, by the number of panels in a row; a phone stacks them in much the
-same size."""
+"""Width and height of a chart's panels in CSS pixels, by the number of panels in a row; a phone stacks them at nearly
+the same size."""
 LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
 """Margins of a panel, in CSS pixels."""
 
@@ -62,17 +62,17 @@ def part(name: str, *values: Any) -> Markup:
 def table(
     caption: str, rows: Sequence[Mapping[str, Any]], marked: Collection[int] = (), *, strips: bool = False
 ) -> Markup:
-    """A table whose first cells are the heads of their rows, folded below its caption; nothing without rows.
+    """A table, folded below its caption; the first cells are row heads. Empty without rows.
 
     rows: cells, text or markup, by column name. marked: numbers of the rows to mark. strips: a table of pictures, which
-    is open, and whose layout changes on a phone.
+    is unfolded and changes its layout on a phone.
     """
     numbers = [all(NUMERIC.match(row[head]) for row in rows) for head in (rows[0] if rows else ())]
     return part("table", caption, rows, numbers, marked, strips) if rows else Markup("")
 
 
 def chart(name: str, panels: Sequence[Panel], description: str, caption: str, *, across: int = 3) -> Markup:
-    """A figure of panels in rows of at most `across`; nothing without panels. name: unique in the page. description: of
+    """A figure of panels in rows of at most `across`; empty without panels. name: unique in the page. description: of
     the chart and its content, for screen readers."""
     if not panels:
         return Markup("")

@@ -31,10 +31,10 @@ class TraitAlong:
 
 
 Example = str | Sequence[tuple[str, bool]]
-"""A text as in the corpus, of which the page shows the beginning, escaped; or parts of one, each with whether it is
-trained on."""
+"""A text of the corpus, unescaped: the page escapes it and shows its beginning. Or a text's parts, each with whether it
+is trained on."""
 PARTS = 6
-"""Parts of a text that are shown."""
+"""Most parts of a text that are shown."""
 
 
 def marked_parts(text: str, spans: Sequence[tuple[int, int]]) -> Example:
@@ -65,7 +65,7 @@ class MapPoints:
 
 
 class Agreement(NamedTuple):
-    """Results of ari_comparison: facts of its receipt, its tables, and PNG files of the heat map and of the maps."""
+    """Results of ari_comparison: facts of its receipt, tables, and PNG files of the heatmap and the maps."""
 
     report: Mapping[str, Any]
     pairs: Sequence[Mapping[str, Any]]
@@ -74,8 +74,8 @@ class Agreement(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Evidence without a section of its own: its stage, `title` and `description`, what it shows by name: figures and
-    tables, and pictures, PNG, by what they show."""
+    """Evidence without its own section: stage, `title` and `description`; figures and tables by name; pictures, PNG, by
+    content."""
 
     stage: str
     title: str
@@ -86,8 +86,8 @@ class Evidence(NamedTuple):
 
 
 class StageRun(NamedTuple):
-    """A stage in its last run. part: it belongs to the asset before it. documents: all of them, with the number that it
-    computed. date: of its result, in words."""
+    """A stage in its last run. part: it belongs to the previous stage's asset. documents: all documents. computed:
+    documents computed in this run. date: of its result, in words."""
 
     stage: str
     part: bool
@@ -99,18 +99,17 @@ class StageRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Numbers:
-    """All content of the report. Orders have the names of `diversity_metrics`.
+    """The whole content of the report. Orders have the names of `diversity_metrics`.
 
-    manifest: of the output. tokens: of what is trained on, those that shares are of. trained_tokens: of all records,
-    None where no input holds conversations. space: the kind of clustered vectors. warnings: parts of the targets that
-    cannot be had. schedule: figures of the stage `schedule`, if orders follow a score. distinct: of the sequences, by
-    order. lengths: by order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the
-    largest, with their numbers, int (n,), and documents. other_clusters:
-    clusters that share the last value, or 0. worst: batches and sequences. alone: sequences of one document. Evidence,
-    if it was made: strategies; curricula; calibration, its table and notes; agreement; map; trained, the summary of
-    training_evidence; diversity, tables of set_diversity by name; copies, figures and tables of near_duplicates;
-    proxies, figures and table of gradient_proxy; others. chosen: tables of the selection, by name. missing: stage ->
-    (content of its section, why there is none).
+    manifest: of the output. tokens: counted tokens of the trained records. trained_tokens: of all records, None if no
+    input holds conversations. space: the kind of clustered vectors. warnings: targets that cannot be reached. schedule:
+    figures of the stage `schedule`, if orders follow a score. distinct: of the sequences, by order. lengths: by order,
+    the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers,
+    int (n,), and documents. other_clusters: clusters that share the last value, or 0. worst: batches and sequences.
+    alone: sequences of one document. Evidence, if it was made: strategies; curricula; calibration, its table and notes;
+    agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; copies,
+    figures and tables of near_duplicates; proxies, figures and table of gradient_proxy; others. chosen: tables of the
+    selection, by name. missing: stage -> (content of its section, why there is none).
     """
 
     settings: Settings
@@ -147,7 +146,7 @@ class Numbers:
 
     @cached_property
     def stacking(self) -> NDArray[np.int64]:
-        """The values of `clusters` in the order in which bars are stacked, (J,)."""
+        """The values of `clusters` in the stacking order of bars, (J,)."""
         return by_place(self.clusters.mixes["original"])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The sections of the report, in the order in which they are read."""
+"""The sections of the report, in reading order."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, numb
 BAR_ROWS = 96
 """Height of a bar in pixels."""
 NAME, SHORT_NAME = 60, 40
-"""Characters of a value's name, in a table and in a chart."""
+"""Most characters of a value's name, in a table and in a chart."""
 STRIPS = {"original": (201, 92, 20), "sequences_random": (125, 130, 140), "sequences": (43, 125, 191)}
-"""Orders with strips, and their RGB, which suits light and dark."""
+"""Orders with strips, and their RGB, which suits light and dark mode."""
 CHARTS_OF_DRIFT = 3
-"""Features with a chart: their farthest tenths are most above shuffling."""
+"""Number of features with a chart: the ones whose farthest tenths exceed shuffling most."""
 POINTS, MAP = 8_000, (880, 560)
 """Documents on the map, and its size in CSS pixels."""
 PAIRS, DISAGREEMENTS = 15, 8
-"""Pairs of clusters, and disagreements of two spaces, at most."""
+"""Most pairs of clusters, and most disagreements of two spaces."""
 
 ALONG = "Along the position in the dataset, % of tokens"
 
@@ -90,7 +90,7 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         head=check.head(data.check),
         sections=sections,
         footer=[
-            f"Of the output whose curated_meta.json has the key {manifest['key']}, which lists every figure and hash.",
+            f"The output's curated_meta.json has the key {manifest['key']} and lists every figure and hash.",
             f"Made with {versions}.",
         ],
     )
@@ -138,10 +138,10 @@ def bars(data: Numbers) -> Section:
     return Section(
         "before-and-after",
         "Before and after",
-        "The same documents from the first token to the last: where one colour fills a column, training would see one "
-        f"topic for a long while. Below, how many of the {data.manifest['k']:,} clusters a sequence of "
-        f"{data.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit it, whatever the "
-        "order.",
+        "The same documents from the first token to the last. If one colour fills a column, training sees one topic "
+        f"for a long time. Below: how many of the {data.manifest['k']:,} clusters a sequence of "
+        f"{data.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit this number in "
+        f"any order.",
         [
             part("bars", orders, corpus, keeps, data.tokens / len(first), data.other_clusters),
             _distinct(data),
@@ -163,14 +163,14 @@ def _distinct(data: Numbers) -> Markup:
         "distinct",
         panels,
         f"Distinct clusters in each training sequence along the dataset. {'; '.join(descriptions)}.",
-        f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from the fewest to the "
-        "most. The number is the mean over all, shuffled: over three shuffles; one of them is drawn.",
+        f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from the fewest to "
+        f"the most. The number is the mean over all sequences; shuffled: over three shuffles, one of which is drawn.",
         across=2,
     )
 
 
 def windows(data: Numbers) -> Section:
-    """Every window against shuffling: wherever it starts, up to any point, and each trait apart."""
+    """Windows against shuffling: wherever they start, up to any point, and for each trait."""
     metrics, traits = data.check.metrics, list(data.settings.order.traits)
     prefixes = {name: metrics[name]["prefix"] for name in SERIES if any(metrics[name]["prefix"]["l2"])}
     curves = [
@@ -206,11 +206,11 @@ def windows(data: Numbers) -> Section:
     return Section(
         "windows",
         "Every window, wherever it starts",
-        f"How far windows of training stray from the corpus’s mix{but}, against the mean of three shuffles. Any window "
-        "is the difference of what was read up to its end and up to its beginning, so both are drawn below: training "
+        f"How far windows of training stray from the corpus’s mix{but}, against the mean of three shuffles. Any "
+        f"window is the difference of two prefixes, so the charts below show prefixes too. Up to any point, training "
         f"sequences in order stray {number(ours)} tokens on average, {percent(ours / max(1, data.tokens))} of all "
-        f"{data.tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait apart, as "
-        "“Don’t Shuffle, Optimize” reports it.",
+        f"{data.tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait "
+        f"separately, as in “Don’t Shuffle, Optimize”.",
         [
             part("legend", [SERIES[name] for name in prefixes]),
             chart(
@@ -229,13 +229,13 @@ def windows(data: Numbers) -> Section:
                 across=2,
             ),
             table("Errors in tokens: training sequences in order against three shuffles", rows),
-            table("Every measure: training sequences in order beside shuffled ones", measured),
+            table("Every measure: training sequences in order against shuffled ones", measured),
         ],
     )
 
 
 def mix(data: Numbers) -> Section:
-    """How often the records of each value of `mixing.trait` are trained on, planned and realised."""
+    """How often the records of each value of `mixing.trait` are trained on, planned and actual."""
     trait, values = data.manifest["mixing"]["trait"], data.manifest["mixing"]["values"]
     traits = [known for known in (data.clusters, *data.categories) if known.trait == trait]
     slices = dict(zip(traits[0].names, traits[0].mixes["sequences"].T, strict=True)) if traits else {}
@@ -258,14 +258,15 @@ def mix(data: Numbers) -> Section:
     return Section(
         "mix",
         "How often each record is trained on",
-        f"An epoch has {number(tokens)} tokens, made of {number(unique)}. A value of {trait} that has fewer tokens "
-        "than its share is read again, as far apart as possible; of a value that has more, an even part is read.",
-        [table("The mix, planned and realised", rows), *_tiers(data.manifest["mixing"])],
+        f"An epoch has {number(tokens)} tokens, {number(unique)} of them distinct. Values of {trait} with fewer "
+        f"tokens than their share are read again, with repeats as far apart as possible; values with more are read "
+        f"in part, evenly.",
+        [table("The mix, planned and actual", rows), *_tiers(data.manifest["mixing"])],
     )
 
 
 def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
-    """How often the tiers of the second of `mixing.trait` are trained on, over all values of the first."""
+    """How often the tiers of the second trait of `mixing.trait` are trained on, over all values of the first."""
     tiers: dict[str, list[Mapping[str, Any]]] = {}
     for row in mixing.get("tiers", ()):
         tiers.setdefault(row["tier"], []).append(row)
@@ -293,18 +294,18 @@ def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
 
 
 def chosen(data: Numbers) -> Section:
-    """What was chosen, and what would have been otherwise."""
+    """The selection, and what other methods would choose."""
     return Section(
         "chosen",
         "What was chosen",
-        f"The records that are trained on were chosen by {data.settings.selection.method}, beside other "
-        "methods with the same budget. A Vendi score is the number of different things, as far as vectors tell.",
-        [table("Choices; used: the one that is trained on", words.cells(data.chosen["choices"]))],
+        f"{data.settings.selection.method} chose the records to train on; other methods with the same budget are "
+        f"beside it. A Vendi score is the number of different things, as far as vectors tell.",
+        [table("Choices; used: the one to train on", words.cells(data.chosen["choices"]))],
     )
 
 
 def diversity(data: Numbers) -> Section:
-    """How many different things there are, in all, by part and in batches."""
+    """Diversity of the corpus, of its parts and of batches."""
     groups = data.diversity["groups"]
     named = [
         {
@@ -318,11 +319,10 @@ def diversity(data: Numbers) -> Section:
     batches = data.diversity.get("batches", ())
     return Section(
         "diversity",
-        "How many different things are there?",
-        f"{count(groups[0]['documents'], 'document')} of the corpus are as diverse as "
-        f"{fixed(groups[0]['vendi'], 1)} that have nothing in common, as far as vectors tell (the Vendi score). A "
-        "smaller set holds less, so compare sets of about as many documents. All without it: the corpus without a "
-        "source.",
+        "How diverse is the corpus?",
+        f"{count(groups[0]['documents'], 'document')} of the corpus are as diverse as {fixed(groups[0]['vendi'], 1)} "
+        f"unrelated ones, as far as vectors tell (the Vendi score). Smaller sets score lower, so compare sets of "
+        f"similar size. All without it: the corpus without this source.",
         [
             table("Diversity (Vendi score) of the corpus, its sources and its clusters", words.cells(named)),
             table("Diversity (Vendi score) of batches, by order", words.cells(batches)),
@@ -331,11 +331,11 @@ def diversity(data: Numbers) -> Section:
 
 
 def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
-    """Which texts are near copies of others."""
+    """Texts that are near copies of others."""
     captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
     lead = (
-        f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of one before "
-        f"them, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
+        f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of an earlier "
+        f"text, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
         f"{count(figures['groups'], 'group')} has {number(figures['largest_group'])}."
         if figures["near_copies"]
         else f"None of {count(figures['documents'], 'text')} is a near copy of another."
@@ -349,7 +349,7 @@ def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str
 
 
 def other(evidence: Evidence) -> Section:
-    """The section of a stage without one of its own."""
+    """The section of a stage without its own section."""
     figures = [
         {"figure": name.replace("_", " "), "value": value}
         for name, value in evidence.figures.items()
@@ -371,20 +371,20 @@ def other(evidence: Evidence) -> Section:
 
 
 def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Whether gradients of the last blocks agree with those of all parameters; rows: of
+    """Whether gradients of the last blocks agree with the gradients of all parameters. rows: of
     `stages.evidence.gradient_proxy`."""
     return Section(
         "proxies",
-        "Do the last blocks stand for the whole model?",
-        f"Gradients of the last blocks, whole or projected to so many dims, against those of all "
-        f"{count(figures['parameters'], 'parameter')}, of {count(figures['documents_measured'], 'document')}. "
-        "Spearman: the mean rank correlation of a document’s cosines with the other ones. Chosen alike: the share of "
-        "what whole gradients choose that the proxy chooses too; by chance it would be the share that is chosen."
+        "Do the last blocks represent the whole model?",
+        f"Gradients of the last blocks, whole or projected, against gradients of all "
+        f"{count(figures['parameters'], 'parameter')}, for {count(figures['documents_measured'], 'document')}. "
+        "Spearman: the mean rank correlation of a document’s cosines to the others. Chosen alike: the share of the "
+        "full gradients’ choice that the proxy chooses too; by chance it equals the chosen share."
         if rows
-        else f"It could not be measured: {figures['note']}.",
+        else f"The agreement could not be measured: {figures['note']}.",
         [
             table(
-                "Proxies; the one that the settings name is marked",
+                "Proxies; the settings’ proxy is marked",
                 words.cells([{name: row[name] for name in row if name != "used"} for row in rows]),
                 [at for at, row in enumerate(rows) if row["used"]],
             )
@@ -393,7 +393,7 @@ def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Se
 
 
 def targets(data: Numbers) -> Section:
-    """Shares of each trait that moves along the dataset: asked, possible, and achieved."""
+    """Shares of each trait that moves along the dataset: asked, achievable and achieved."""
     metrics = data.check.metrics
     parts = [part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"], SERIES["curated"]])]
     for at, trait in enumerate(metrics["sequences"]["targets"]):
@@ -401,8 +401,8 @@ def targets(data: Numbers) -> Section:
     return Section(
         "targets",
         "The mix that moves",
-        "The shares that order.targets asked for, the achievable ones, and those of the order. Every token is placed "
-        "once, so the asked shares are scaled at every point and for every value until all of its tokens have a place.",
+        "The shares asked by order.targets, the achievable shares, and the order’s shares. Every token is placed "
+        "once, so the asked shares are scaled at every point and for every value until all tokens have a place.",
         [*parts, part("notes", data.warnings)],
     )
 
@@ -411,7 +411,7 @@ def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
     ours, documents = (metrics[order]["targets"][trait] for order in ("sequences", "curated"))
     curves, of_documents = (metrics[order]["curves"]["targets"][trait] for order in ("sequences", "curated"))
     wanted, possible = np.asarray(curves["asked"]), np.asarray(curves["achievable"])
-    # Each epoch has its own order of the sequences.
+    # Each epoch has its own order of sequences.
     achieved = [np.asarray(epoch) for epoch in curves["achieved"]]
     lines = [
         (wanted, ASKED),
@@ -486,8 +486,8 @@ def schedule(measured: Mapping[str, Any]) -> Section:
             "schedule",
             panels if curves else [],
             f"{followed(measured)}: the asked and the achieved rank, and the median score.",
-            f"{ALONG}. Rank: the share of the tokens with a lower score; the band holds the ranks from the 10th to the "
-            "90th percentile. Achievable: the schedule alone, without windows.",
+            f"{ALONG}. Rank: the share of the tokens with a lower score; the band holds the 10th to the 90th "
+            f"percentile. Achievable: the schedule alone, without windows.",
             across=2,
         ),
         part("legend", [MOVED, WINDOWS, SERIES["sequences"]]),
@@ -495,11 +495,11 @@ def schedule(measured: Mapping[str, Any]) -> Section:
             "at-points",
             of_traits,
             f"Batches against the mix at their point of the schedule: {'; '.join(beside)}.",
-            f"{ALONG}: % of a batch’s tokens that would have to change for the trait’s mix at that point, mean of each "
-            "tenth. Moved: how far the schedule itself takes that mix from the corpus’s.",
+            f"{ALONG}: % of a batch’s tokens that would have to change for the trait’s mix at this point, mean of "
+            f"each tenth. Moved: how far the schedule itself moves this mix from the corpus’s.",
         ),
         *(
-            table(f"{items.capitalize()} in order beside the same shuffled in windows", rows(figures))
+            table(f"{items.capitalize()} in order against the same shuffled in windows", rows(figures))
             for items, figures in measured["scales"].items()
         ),
         part(
@@ -514,8 +514,8 @@ def schedule(measured: Mapping[str, Any]) -> Section:
 
 
 def drift(data: Numbers) -> Section:
-    """Drift along the sequences of features that the order balanced, and of others."""
-    # A field with one value has no tenths that differ.
+    """Drift along the sequences, of balanced features and of others."""
+    # A field with one value has equal tenths.
     with_tenths = [feature for feature in data.drift.features if any(feature.along)]
     farthest = sorted(with_tenths, key=lambda feature: -feature.measures["tenths"].excess)[:CHARTS_OF_DRIFT]
     heads = {
@@ -547,39 +547,39 @@ def drift(data: Numbers) -> Section:
         "drift",
         [Panel(feature.feature, partial(charts.drift, feature=feature), "sequences") for feature in farthest],
         f"Distance of each tenth of training from the whole. Farthest tenth: {listed(descriptions)}.",
-        "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; "
-        "the band holds nine in ten of the shuffles’ tenths. Of mixes it is total variation, of vectors the "
-        "Euclidean distance of their means, of numbers it is in standard deviations, of occurrences part of chi².",
+        "Distance of each tenth of the sequences from the whole, for the features whose tenths differ most; the band "
+        "holds 90 % of the shuffles’ tenths. The distance is total variation for mixes, the Euclidean distance of "
+        "means for vectors, standard deviations for numbers, and part of chi² for occurrences.",
     )
     caption = "Every feature, and in brackets the mean of shuffles of the same sequences"
     return Section("drift", "What drifts", data.drift.claim(), [tenths, table(caption, rows)])
 
 
-PIECES = "; packing.piece_tokens cuts long documents into pieces, at the price of long context"
+PIECES = "; packing.piece_tokens cuts long documents into pieces, at the cost of long context"
 
 
 def worst(data: Numbers) -> Section:
     """The worst windows, with their documents."""
     sequences, moving = data.manifest["packing"]["sequences"], list(data.settings.order.targets)
     alone = (
-        f"{number(data.alone)} of {number(sequences)} sequences hold tokens of one document only, which no order of "
+        f"{number(data.alone)} of {number(sequences)} sequences hold tokens of only one document, which no order of "
         f"whole documents can mix{'' if data.settings.packing.method == 'none' else PIECES}"
         if data.alone
         else "Every sequence holds more than one document"
     )
-    marked = ["In bold is what is trained on"] if data.trained_tokens is not None else []
-    but = f"; {listed(moving)}, whose mix is to move, has no worst batch here" if moving else ""
+    marked = ["Bold: trained on"] if data.trained_tokens is not None else []
+    but = f"; {listed(moving)}, whose mix moves, has no worst batch here" if moving else ""
     return Section(
         "worst",
         "The worst windows",
-        f"Where this order strays most from the corpus’s own mix, and the documents that make it so{but}. First "
-        "batches, one for each trait, then the sequences that differ most, each with another document.",
+        f"Where this order strays most from the corpus’s own mix, and the documents that cause it{but}. First "
+        f"batches, one for each trait, then the sequences that differ most, each with a different document.",
         [part("cards", data.worst), part("notes", [alone, *marked])],
     )
 
 
 def along(data: Numbers) -> Section:
-    """Lengths of the documents along the dataset, and the places of each value of a trait: a strip a value."""
+    """Document lengths along the dataset, and the places of each value of a trait, a strip a value."""
     lengths = np.concatenate([quantiles.ravel() for quantiles in data.lengths.values()])
     low, high = (max(1.0, float(limit(lengths))) for limit in (np.nanmin, np.nanmax))
     panels, descriptions = [], []
@@ -600,12 +600,12 @@ def along(data: Numbers) -> Section:
         for trait in data.categories
     ]
     moving = [trait.trait for trait in data.categories if trait.trait in data.settings.order.targets]
-    but = f", but for {listed(moving)}, whose mix is to move" if moving else ""
-    lead = "How long the documents are at each position, counted by their tokens."
+    but = f", except {listed(moving)}, whose mix moves" if moving else ""
+    lead = "Document lengths at each position, weighted by tokens."
     if tables:
         lead += (
-            " Then where every value lies: the darker, the more of the tokens there. Before, a source is often one "
-            f"block; after, one that is balanced is everywhere in the same strength{but}."
+            " Then the places of every value: darker means more of its tokens. Before, a source is often one block; "
+            f"after, a balanced source is equally strong everywhere{but}."
         )
     return Section(
         "along",
@@ -626,7 +626,7 @@ def along(data: Numbers) -> Section:
 
 
 def clusters(data: Numbers) -> Section:
-    """Names, sizes and places of the clusters, and the map of the documents if there is one."""
+    """Names, sizes and places of the clusters, and the map of documents if it exists."""
     rows = [
         {
             "cluster": part(
@@ -642,9 +642,9 @@ def clusters(data: Numbers) -> Section:
     return Section(
         "clusters",
         "The clusters",
-        f"{data.manifest['k']:,} topics, found by k-means on the documents’ vectors, by falling tokens.",
+        f"{data.manifest['k']:,} topics, found by k-means on the documents’ vectors, sorted by tokens.",
         [
-            table("Clusters by their tokens, and where they lie", rows, strips=True),
+            table("Clusters by tokens, and their places", rows, strips=True),
             *([_map(data)] if data.map else []),
         ],
     )
@@ -664,8 +664,8 @@ def _map(data: Numbers) -> Markup:
         svg("map", *MAP, draw),
         f"A map of {number(len(xy))} documents as points in the colours of their clusters; the largest are "
         f"{', '.join(largest)}.",
-        f"UMAP of {number(len(xy))} of {number(data.map.documents)} documents: similar ones are near each other; the "
-        "distances between groups mean little. Colours are those of the table.",
+        f"UMAP of {number(len(xy))} of {number(data.map.documents)} documents: similar documents are near each "
+        f"other; distances between groups mean little. Colours are as in the table.",
     )
 
 
@@ -683,8 +683,8 @@ def _strips(trait: TraitAlong, at: int) -> dict[str, Any]:
 
 
 def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str:
-    """A PNG of one pixel a slice, for shares in [0, 1], (C,): its opacity is the cube root of the share, so that small
-    shares show on light and dark. The style sheet stretches it."""
+    """A PNG of one pixel a slice, for shares in [0, 1], (C,). Opacity is the share's cube root, so that small shares
+    show on light and dark. The style sheet stretches the PNG."""
     import PIL.Image
 
     pixels = np.empty((1, len(shares), 4), np.uint8)
@@ -694,7 +694,7 @@ def strip_uri(shares: NDArray[np.floating], colour: tuple[int, int, int]) -> str
 
 
 def strategies(rows: Sequence[Mapping[str, Any]], data: Numbers) -> Section:
-    """Strategies side by side on this corpus. rows: of `stages.evidence.strategy_comparison.row`."""
+    """Strategies compared on this corpus. rows: of `stages.evidence.strategy_comparison.row`."""
     ours = (data.settings.order.strategy, data.settings.sequence.strategy)
     shown = [
         {
@@ -711,25 +711,25 @@ def strategies(rows: Sequence[Mapping[str, Any]], data: Numbers) -> Section:
         if all(row["batch TV, clusters"] for row in rows)
         else [],
         " ".join(conclusions(rows)),
-        "Each dot is a pair of strategies; up is further from the mix, right is more topics in a sequence",
+        "Each dot is a pair of strategies; up is farther from the mix, right is more topics in a sequence",
     )
     marked = [at for at, row in enumerate(rows) if (row["documents"], row["sequences"]) == ours]
     return Section(
         "strategies",
         "Strategies on this corpus",
         f"{' '.join(conclusions(rows))} "
-        "Every pair of a document and a sequence strategy, compared with the corpus's own mix. More clusters "
-        "in a sequence are better, less of everything else. Flush: where a document that does not fit starts a "
-        "sequence instead of being cut. TV: the share of a batch’s tokens that would have to "
-        "change to match the corpus. Features that drift are farther from the whole along the order than in "
-        "any shuffle; the largest rank correlation of a feature with position, the farthest tenth, and the mean "
-        "batch over all features.",
+        "Every pair of a document and a sequence strategy, compared with the corpus's own mix. More is better for "
+        "clusters in a sequence, less for everything else. Flush: a document that does not fit starts a sequence "
+        "instead of being cut. TV: the share of a batch’s tokens that would have to change to match the corpus. "
+        "Features that drift are farther from the whole along the order than in any shuffle; their columns are the "
+        "largest rank correlation of a feature with position, the farthest tenth, and the mean batch over all "
+        "features.",
         [drawing, table("Strategies compared; this output’s pair is marked", shown, marked)],
     )
 
 
 def curricula(rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Shapes of schedules side by side. rows: of `stages.evidence.curriculum_comparison`."""
+    """Shapes of schedules compared. rows: of `stages.evidence.curriculum_comparison`."""
     beside = shape_pairs(rows)
     shuffled, ours = (f"windows {row['windows']}" for row in beside[0])
     windows = [Series(shuffled, "shuffled"), Series(ours, "sequences")]
@@ -752,7 +752,7 @@ def curricula(rows: Sequence[Mapping[str, Any]]) -> Section:
                     ),
                 ],
                 " ".join(shape_conclusions(rows)),
-                "Each row is a shape, with windows shuffled and with windows ordered as this plan is; less is better.",
+                "Each row is a shape, with windows shuffled and with windows ordered like this plan; less is better.",
                 across=2,
             ),
             table("Shapes of schedules", [as_shown(row) for row in rows]),
@@ -780,19 +780,19 @@ def trained(summary: Mapping[str, Any]) -> Section:
             "trained",
             panels,
             f"Training in several orders. {' '.join(summary['verdict'])}",
-            "Mean over seeds. The stable rank, of the gradient of each weight matrix at the end, says in how many "
-            "directions a batch pulls.",
+            "Mean over seeds. The stable rank of each weight matrix’s gradient at the end is the number of "
+            "directions in which a batch pulls.",
             across=2,
         ),
         chart(
             "heldout",
             [
                 Panel(
-                    "held-out loss less that of shuffled sequences",
+                    "held-out loss less shuffled sequences’ loss",
                     partial(charts.heldout_differences, rows=orders, sources=summary["sources"]),
                 )
             ],
-            f"Held-out loss less that of shuffled sequences: {'; '.join(descriptions)}.",
+            f"Held-out loss less shuffled sequences’ loss: {'; '.join(descriptions)}.",
             "Bars: intervals of 95 % over seeds. “all”: the mean over sources.",
         ),
         table("Orders", rows),
@@ -802,8 +802,8 @@ def trained(summary: Mapping[str, Any]) -> Section:
     ]
     parts.append(
         table(
-            "Held-out loss by schedule of the learning rate: of the last weights, of their average, and of their "
-            "exponential moving average (EMA); each less that of shuffled sequences",
+            "Held-out loss by learning rate schedule: of the last weights, their average, and their exponential "
+            "moving average (EMA); each less shuffled sequences’ loss",
             schedule_rows(summary),
         )
     )
@@ -845,16 +845,15 @@ def calibration(rows: Sequence[Mapping[str, Any]], notes: Sequence[str], data: N
         f"Silhouette and distinct clusters a sequence for {number(rows[0]['k'])} to {number(rows[-1]['k'])} clusters. "
         f"The best silhouette is {fixed(max(row['silhouette'] for row in rows), 3)}; "
         f"{chosen or 'no clear number'} recommended.",
-        "Against the number of clusters. Second chart: in order, and dashed the same after shuffling. Grey: as good as "
-        "the best. Bars: standard deviation over the fits. Upright line, where a number is clear: the highest whose "
-        "silhouette is.",
+        "Against the number of clusters. Second chart: in order; dashed: shuffled. Grey: close to the best. Bars: "
+        "standard deviation over the fits. Upright line, if a number is clear: the highest number in the grey band.",
     )
     return Section(
         "calibration",
         "How many clusters?",
         f"Calibration {f'recommends {chosen}' if chosen else 'finds no clear number of clusters'}; this output has "
-        f"{number(data.manifest['k'])}. Each number was tried with an order by clusters and lengths alone, so what a "
-        "sequence holds there is not what this output’s hold.",
+        f"{number(data.manifest['k'])}. Each number was tried with an order by clusters and lengths alone, so its "
+        f"sequences differ from this output’s.",
         [
             drawing,
             table(
@@ -908,12 +907,12 @@ def agreement(data: Numbers) -> Section:
     pictures = [
         (
             heatmap,
-            f"Matched clusters lie on the diagonal, which holds {matched} of the documents.",
+            f"Matched clusters are on the diagonal, which holds {matched} of the documents.",
             f"Share of each {first} cluster’s documents in each {second} cluster.",
         ),
         (
             maps,
-            "Two clouds of the same documents, beside each other; clusters that are matched have the same colour.",
+            "Two maps of the same documents side by side; matched clusters have the same colour.",
             "Both spaces as maps of the same documents.",
         ),
     ]
@@ -922,7 +921,7 @@ def agreement(data: Numbers) -> Section:
             "Agreement of the two clusterings",
             [{"measure": title, "value": value} for title, value in figures.items()],
         ),
-        table("Clusters that match, those with most common documents first", pairs),
+        table("Matched clusters, most common documents first", pairs),
         *(part("picture", data_uri(file), *sentences) for file, *sentences in pictures if file),
     ]
     if cards:
@@ -963,7 +962,7 @@ def last_run(data: Numbers) -> Section:
     )
     new, kept, gone = (data.manifest["delta"][f"{name}_documents"] for name in ("new", "reused", "dropped"))
     before = (
-        f"Against the output before it, {number(new)} documents are new, {number(kept)} were there, "
+        f"Compared with the previous output, {number(new)} documents are new, {number(kept)} are kept, "
         f"{number(gone)} are gone."
         if kept or gone
         else "It is the first output in its folder."
@@ -971,7 +970,7 @@ def last_run(data: Numbers) -> Section:
     return Section(
         "run",
         "The last run, and what is missing here" if data.missing else "The last run",
-        f"What each stage did and the time that took, up to this page; what it kept was made earlier. {before}",
+        f"What each stage did and how long it took, up to this page; kept results are older. {before}",
         [
             table("Last run", [*rows, total], [len(rows)]),
             *([part("missing", data.missing)] if data.missing else []),

@@ -234,7 +234,7 @@ def test_a_memory_that_is_none_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["grid-shuffle", "export", str(tmp_path / "out"), f"--memory={memory}"])
-    assert f"{memory!r} is no amount of memory; expected gigabytes" in capsys.readouterr().err
+    assert f"{memory!r} is not an amount of memory; expected gigabytes" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -1,0 +1,328 @@
+"""docs/trainers/: each guide's commands and settings on a small corpus, its lines with the trainer's own reader
+if .venv has it, and its figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dagster_divorder.cli import main
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.output_manifests import read_manifest
+from dagster_divorder.trainers import TRAINERS, Reading
+from dagster_divorder.trainers.replay import Shape, replay
+from tests.conftest import topic_records, write_jsonl
+from tests.test_recipes import SMALL, merged, toml
+from tests.test_verify import chats
+from tests.trainers.test_fine_tuning import tiny_model
+from tests.trainers.test_lightning import QUIET as QUIET_LIGHTNING
+from tests.trainers.test_trl import QUIET
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+FOLDER = Path(__file__).parents[2] / "docs/trainers"
+TRAINER_OF_PAGE = {page.stem: page.stem.replace("_", "-") for page in sorted(FOLDER.glob("*.md"))}
+EVERY_PAGE = pytest.mark.parametrize("page", TRAINER_OF_PAGE)
+PLAN = {"rows": 2_560_000, "batch": 256, "world_size": 8, "micro_batch": 4}
+"""Of the lines that the pages show."""
+LENGTH, BATCH = 64, 64
+"""Of the small corpus, on which the commands of a page run."""
+
+
+def sections(page: str) -> dict[str, str]:
+    """Heading -> the text below it."""
+    _, *parts = re.split(r"^## (.+)\n", (FOLDER / f"{page}.md").read_text(), flags=re.M)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def blocks(text: str, language: str = r"\w+") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def settings_of(page: str) -> dict[str, Any]:
+    (block,) = blocks(sections(page)["Settings and commands"], "toml")
+    return tomllib.loads(block)
+
+
+def test_every_trainer_with_a_guide_is_known() -> None:
+    assert len(TRAINER_OF_PAGE) == 10
+    assert set(TRAINER_OF_PAGE.values()) < TRAINERS.keys()
+    for page in TRAINER_OF_PAGE:
+        assert set(re.findall(r"--trainer ([\w-]+)", (FOLDER / f"{page}.md").read_text())) < TRAINERS.keys()
+
+
+@EVERY_PAGE
+def test_the_lines_are_those_that_verify_prints(page: str) -> None:
+    trainer, settings = TRAINERS[TRAINER_OF_PAGE[page]], settings_of(page)
+    folder = f"divorder/exports/{trainer.formats[0]}" if trainer.formats else "divorder/curated/curated.jsonl"
+    reading = Reading(**PLAN, workers=settings["exports"].get("workers", 0))
+    length = settings["sequence"]["length"]
+    expected = trainer.configuration(reading, path=folder, prefix="train-1f3a9c20", sequence_length=length)
+    assert blocks(sections(page)["Lines of its configuration"])[0] == expected
+    assert settings["sequence"]["batch"] == reading.batch
+    assert settings["exports"]["formats"] == list(trainer.formats)
+
+
+@EVERY_PAGE
+def test_the_figures_are_those_of_the_models(page: str) -> None:
+    text, trainer = sections(page)["Without them"], TRAINERS[TRAINER_OF_PAGE[page]]
+    (described,) = re.findall(r"of 125 \((.*)\):\n", text)
+    assert re.findall(r"\d+(?:,\d{3})*", described) == ["2,000", "16", "4"]
+    cells = [re.findall(r"\d+", line.split("|", 2)[2]) for line in text.splitlines() if line.startswith("| ")]
+    (ranks, default, best) = [[int(cell) for cell in row] for row in cells]
+    shape = Shape(
+        path="", prefix="", sequences=2000, epochs=1, sequence_length=64, batch=16, files=(), layout={}
+    )
+    for at, world_size in enumerate(ranks):
+        kept = replay(shape, trainer, world_size=world_size, micro_batch=4)
+        assert (kept.default.kept.kept, kept.best.kept.kept) == (default[at], best[at])
+
+
+@EVERY_PAGE
+def test_a_resume_is_described_in_the_words_of_verify(page: str) -> None:
+    said = " ".join(sections(page)["Resume on other ranks"].split())
+    for part in TRAINERS[TRAINER_OF_PAGE[page]].resumes.split("; "):
+        assert part in said
+
+
+class Case:
+    """A small corpus after the commands of a page, which ran in `folder`, the current one."""
+
+    def __init__(self, page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.page, self.trainer = page, TRAINERS[TRAINER_OF_PAGE[page]]
+        chatting = not self.trainer.formats
+        write_jsonl(folder / "corpus/docs.jsonl", chats(200) if chatting else topic_records(60))
+        commands = re.findall(
+            r"^\$ divorder (.*)$", "".join(blocks(sections(page)["Settings and commands"], "console")), re.M
+        )
+        for command in commands:
+            words = [
+                str(folder / "corpus") if word.startswith("/data/") else word for word in shlex.split(command)
+            ]
+            capsys.readouterr()
+            assert main(words) == 0, capsys.readouterr().err
+            if words[0] == "init":
+                self._shrink(folder / "divorder.toml")
+        self.verified = capsys.readouterr().out
+        (batches,) = re.findall(
+            r"reads (?:\d+ of \d+ batches as planned, and )?(\d+ of \d+) batches", self.verified
+        )[-1:]
+        kept, whole = batches.split(" of ")
+        assert kept == whole and int(whole) > 2
+        *_, printed = re.split(r"^its configuration:\n\n", self.verified, flags=re.M)
+        self.lines = "".join(f"{line[2:]}\n" for line in printed.splitlines())
+
+    def _shrink(self, config: Path) -> None:
+        proposed, shown = tomllib.loads(config.read_text()), settings_of(self.page)
+        for section in ("sequence", "exports"):
+            assert shown[section].items() <= proposed[section].items()
+        small: dict[str, Any] = {"sequence": {"length": LENGTH, "batch": BATCH}, "exports": {}}
+        if self.trainer.formats:
+            # Rows of Parquet are what the others are compared with.
+            small["exports"]["formats"] = [*dict.fromkeys((*self.trainer.formats, "parquet"))]
+        config.write_text(toml(merged(proposed, shown, SMALL, small)))
+
+    def script(self, heading: str, **names: Any) -> dict[str, Any]:
+        """The names after the Python of a section."""
+        for block in blocks(sections(self.page)[heading], "python"):
+            exec(block, names)
+        return names
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """Ids of the sequences in the order of the plan."""
+        files = sorted(Path("divorder/exports/parquet").glob("*.parquet"))
+        return [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
+
+    @property
+    def read(self) -> list[list[int]]:
+        """Those of whole batches."""
+        return self.rows[: len(self.rows) // BATCH * BATCH]
+
+
+CHECKS: dict[str, Callable[[Case], None]] = {}
+
+
+def check(page: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    def register(function: Callable[[Case], None]) -> Callable[[Case], None]:
+        CHECKS[page] = function
+        return function
+
+    return register
+
+
+@check("megatron")
+def megatron(case: Case) -> None:
+    pytest.importorskip("megatron.core")
+    from types import SimpleNamespace
+
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+    options = dict(re.findall(r"^--([\w-]+) (.+)$", case.lines, re.M))
+    config = GPTDatasetConfig(
+        random_seed=int(options["seed"]),
+        sequence_length=int(options["seq-length"]),
+        blend_per_split=[([options["train-data-path"]], None), None, None],
+        path_to_cache=options["data-cache-path"],
+        tokenizer=SimpleNamespace(vocab_size=600, eod=0, pad=599, unique_identifiers=OrderedDict()),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+    )
+    samples = [int(options["train-samples"]), 0, 0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        case.script("Lines of its configuration", config=config, train_val_test_num_samples=samples)
+    data = BlendedMegatronDatasetBuilder(GPTDataset, samples, lambda: True, config).build()[0]
+    assert [data[row]["tokens"].tolist() for row in range(samples[0])] == case.read
+
+
+def trained(case: Case, kind: type, config: type) -> list[dict[str, Any]]:
+    """What the model of a script is given at each micro-batch. kind, config: the trainer's class, and that of its
+    arguments."""
+    from transformers import AutoTokenizer
+
+    batches: list[dict[str, Any]] = []
+    compute_loss = kind.compute_loss  # type: ignore[attr-defined]
+
+    def recorded(trainer: Any, model: Any, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        batches.append({name: value.tolist() for name, value in inputs.items() if hasattr(value, "tolist")})
+        return compute_loss(trainer, model, inputs, *arguments, **options)
+
+    # One process trains here, and accumulates what the other ranks read.
+    alone = re.sub(r"(accumulation_steps)=\d+", rf"\1={BATCH // 4}", case.lines)
+    arguments = eval(alone, {config.__name__: partial(config, output_dir="model", **QUIET)})
+    tokenizer = AutoTokenizer.from_pretrained("divorder/exports/_parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "compute_loss", recorded)
+        case.script("In the script", model=tiny_model(tokenizer), arguments=arguments)
+    return batches
+
+
+def check_flattened(case: Case, batches: list[dict[str, Any]]) -> None:
+    """Rows follow one another, and positions begin again in each of their documents."""
+    assert [token for batch in batches for token in batch["input_ids"][0]] == [*chain(*case.read)]
+    assert all(batch["position_ids"][0].count(0) > 4 for batch in batches)
+
+
+@check("trl")
+def trl(case: Case) -> None:
+    package = pytest.importorskip("trl")
+    check_flattened(case, trained(case, package.SFTTrainer, package.SFTConfig))
+
+
+@check("hf_trainer")
+def hf_trainer(case: Case) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    check_flattened(case, trained(case, Trainer, TrainingArguments))
+
+
+@check("lightning")
+def lightning(case: Case) -> None:
+    package = pytest.importorskip("lightning.pytorch")
+    import torch
+    from torch.utils.data import DistributedSampler
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    class Recorder(package.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.ids: list[list[int]] = []
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            self.ids += batch["input_ids"].tolist()
+            return self.weight * batch["labels"].float().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Recorder()
+    once = partial(package.Trainer, accelerator="cpu", max_epochs=1, **QUIET_LIGHTNING)
+    case.script("In the script", Trainer=once, module=module)
+    assert module.ids == case.read
+
+    ranks = []
+    for rank in range(8):
+        names = {"DistributedSampler": DistributedSampler, "StatefulDataLoader": StatefulDataLoader}
+        names |= {"dataset": range(len(case.rows)), "rank": rank, "Trainer": lambda **_: None}
+        exec(case.lines, names)
+        ranks.append(np.concatenate(list(names["loader"])).reshape(-1, 4))
+    read = np.stack(ranks, axis=1).ravel()[: len(case.read)].reshape(-1, BATCH)
+    # The order inside a batch has no meaning.
+    assert np.sort(read, axis=1).ravel().tolist() == list(range(len(case.read)))
+
+
+@check("nanotron")
+def nanotron(case: Case) -> None:
+    pytest.importorskip("datatrove.utils.dataset")
+    configured = yaml.safe_load(case.lines)
+    window = configured["tokens"]["sequence_length"]
+    assert configured["data_stages"][0]["data"]["dataset"]["dataset_folder"] == ["divorder/exports/ds"]
+    (block,) = blocks(sections("nanotron")["In the script"], "python")
+    names: dict[str, Any] = {}
+    exec(block.replace("seq_len=4095", f"seq_len={window}"), names)
+    data = names["dataset"]
+    assert [data[row]["input_ids"].tolist() for row in range(len(case.read))] == case.read
+    assert any(data[row]["positions"].tolist().count(0) > 1 for row in range(len(data)))
+
+
+@check("axolotl")
+def axolotl(case: Case) -> None:
+    from datasets import load_dataset
+
+    configured = yaml.safe_load(case.lines)
+    (source,) = configured["datasets"]
+    data = load_dataset(source["ds_type"], data_files=source["data_files"], split=source["split"])
+    curated = Path("divorder/curated/curated.jsonl").read_text().splitlines()
+    assert data["messages"][:] == [json.loads(line)["messages"] for line in curated]
+    assert configured["max_steps"] == 200 // BATCH
+
+
+@check("mds")
+@check("litdata")
+def labels(case: Case) -> None:
+    manifest = read_manifest(Path(f"divorder/exports/{case.trainer.formats[0]}"), EXPORT_MANIFEST) or {}
+    assert manifest["layout"] == {"litdata": {"world_size": 8, "micro_batch": 4, "workers": 2}}.get(
+        case.page, {}
+    )
+    column = "tokens" if case.page == "mds" else "input_ids"
+    row = {column: np.array([5, 6, 7]), "loss_mask": np.array([0, 1, 1], np.uint8)}
+    assert case.script("Chats and loss masks", row=row)["labels"] == [-100, 6, 7]
+
+
+@check("torchtitan")
+@check("olmo_core")
+def of_other_environments(case: Case) -> None:
+    """`make test-trainers` runs the lines, and torchtitan's tokenizer."""
+    compile(case.lines, case.page, "exec")
+
+
+def test_every_guide_is_run() -> None:
+    assert CHECKS.keys() == TRAINER_OF_PAGE.keys()
+
+
+@EVERY_PAGE
+def test_a_guide_does_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    CHECKS[page](Case(page, tmp_path, capsys))
