@@ -7,7 +7,8 @@ its traits are taken for all sizes of the corpus. Orders: `whole`, all documents
 behind the output before, by the same objective; `shuffled behind`, each part shuffled behind the output before, which
 begins with the same order of the first nine tenths; `shuffle`, of all. Total variation of batches from the mix of all,
 of features that the orders balance (clusters, lengths) and of others: clusters of another seed and number, sources,
-hashed words. --shuffled: the documents come at random, so that every part is like the whole. --csv: prefix deviation of clusters, as a share of all tokens, along the sequences.
+hashed words. --shuffled: the documents come at random, so that every part is like the whole. --csv: prefix deviation of
+clusters, as a share of all tokens, along the sequences.
 """
 
 import argparse
