@@ -92,10 +92,11 @@ $(TRAINERS)/%/.installed: tests/trainers/requirements-%.txt .venv/.trainers
 test-trainers: trainers ## test exports with these trainers' own samplers and writers: a minute or two on two cores
 	@TRAINERS=$(TRAINERS) $(BIN)/python -m pytest tests/trainers/test_isolated.py
 
-lint: .venv/.dev ## check style, formatting and spelling
+lint: .venv/.dev ## check style, formatting, spelling and wording
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/codespell $$(git ls-files)
+	@$(BIN)/python .ci/style
 
 types: .venv/.dev ## check the types
 	@$(BIN)/mypy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from dagster_divorder.settings.sections import Exports
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.verify import load_export, verify
-from tests.conftest import write_jsonl
+from tests.conftest import topic_records, write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -188,3 +189,21 @@ def test_the_answer_of_a_run_proposes_trl_first(settings: Settings) -> None:
         "    SFTConfig("
     )
     assert f"torchtune): divorder verify {settings.output.path} --trainer NAME" in lines
+
+
+@pytest.mark.parametrize(
+    ("layout", "named"),
+    [({}, "hf-trainer"), ({"world_size": 4}, "torchtitan"), ({"world_size": 4, "workers": 2}, None)],
+    ids=["in order", "ranks", "ranks and workers"],
+)
+def test_the_answer_of_a_run_has_the_lines_of_a_trainer_that_keeps_its_rows_in_order(
+    layout: dict[str, int], named: str | None, tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(40))
+    exports = {"formats": ("parquet",), "path": tmp_path / "exports", **layout}
+    settings = make_settings(exports=exports, sequence={"length": 32, "batch": 4})
+    run_all(settings, Silent())
+    ranks = layout.get("world_size", 2)
+    assert re.findall(r"^  (\S+), (\d+) ranks:$", str(summary(settings)), re.M) == (
+        [(named, str(ranks))] if named else []
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -108,12 +108,8 @@ def read_datatrove(out: Path) -> Iterator[np.ndarray]:
         yield np.fromfile(path, np.uint16)
 
 
-def _ids_of_line(line: str) -> list[int]:
-    return with_end([json.loads(line)["text"]], _ids_of_line.model)[0]  # type: ignore[attr-defined]
-
-
-def _keep(model: str) -> None:
-    _ids_of_line.model = model  # type: ignore[attr-defined]
+def _ids_of_line(line: str, model: str) -> list[int]:
+    return with_end([json.loads(line)["text"]], model)[0]
 
 
 def write_megatron(folder: Path, out: Path) -> None:
@@ -124,8 +120,8 @@ def write_megatron(folder: Path, out: Path) -> None:
 
     model = str(folder / "model")
     builder = IndexedDatasetBuilder(str(out / "train.bin"), DType.optimal_dtype(len(tokenizer(model))))
-    with (folder / "corpus.jsonl").open() as lines, multiprocessing.Pool(PROCESSES, _keep, [model]) as pool:
-        for ids in pool.imap(_ids_of_line, lines, 32):
+    with (folder / "corpus.jsonl").open() as lines, multiprocessing.Pool(PROCESSES) as pool:
+        for ids in pool.imap(partial(_ids_of_line, model=model), lines, 32):
             builder.add_document(ids, [len(ids)])
         pool.close()
         pool.join()
@@ -147,8 +143,6 @@ def _documents(part: str, model: str) -> Iterator[Any]:
 
 
 def write_litdata(folder: Path, out: Path) -> None:
-    from functools import partial
-
     from litdata import TokensLoader, optimize
 
     optimize(

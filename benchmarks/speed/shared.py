@@ -17,7 +17,7 @@ from pathlib import Path
 TEXT = b'"text": "'
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux's prctl."""
-SAMPLE_SECONDS = 0.2
+SAMPLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ tokens that close it.
 
 Guarantee: the text is the same as from `apply_chat_template(tokenize=False)`. A turn that cannot be located is an
 error, never a mask of zeros. A conversation gives the same text on every day: templates that print today's date print
-DATE. Cost: two renderings a conversation (one if the template has marks); some 50 us a turn.
+DATE.
+Cost: two renderings a conversation (one if the template has marks); some 50 us a turn.
 Sources: transformers' `apply_chat_template`; TRL's training templates, which add marks to templates of some thirty
-models. Known weakness: a control token that closes only turns of users is taken for one that closes all turns.
+models.
+Known weakness: a control token that closes only turns of users is taken for one that closes all turns.
 """
 
 from __future__ import annotations

@@ -414,17 +414,18 @@ def _to_train_on(place: str, size: int) -> Line:
 
 
 def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
-    """The configuration of the first trainer that reads rows in the order of training."""
+    """The configuration of the first trainer that keeps the order of the rows as they lie."""
+    from dagster_divorder.trainers.replay import keeps_order
     from dagster_divorder.view.words import count
 
-    simple = next((trainer for trainer in readers if not trainer.contiguous_ranks), None)
-    if simple is None:
+    trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
+    if trainer is None:
         return []
-    lines = simple.configuration(
+    lines = trainer.configuration(
         shape.reading(), path=shape.path, prefix=shape.prefix, sequence_length=shape.sequence_length
     )
     ranks = count(shape.reading().world_size, "rank")
-    return [f"  {simple.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
+    return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
 
 
 def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:

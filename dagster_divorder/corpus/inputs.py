@@ -121,16 +121,17 @@ def read_lines(
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
     until: tuple[int, int] | None = None,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of about `block_bytes` and at most `BLOCK_LINES`; a line of more than `limit`
-    bytes is a block of its own.
+    """Lines of a JSONL file in blocks of at most `BLOCK_LINES`; a line of more than `limit` bytes is a block of its
+    own.
 
     Args:
         file: the open plain file; by default it is opened.
-        prefix: the known part of the file; reading starts after it, and it grows by each whole line. until: (first,
-        last): yields only lines whose newline falls in [first, last). The first line begins at the end of `prefix`.
-        Bytes after the last newline come as an unterminated line.
+        prefix: the known part of the file; reading starts after it, and it grows by each whole line.
+        until: (first, last): yields only lines whose newline falls in [first, last). The first line begins at the end
+            of `prefix`. Bytes after the last newline come as an unterminated line.
+        block_bytes: about the size of a block; by default `BLOCK_BYTES`.
 
     Raises:
         InputError: the file cannot be read, its compression differs from its name's, or its compressed data is damaged
@@ -151,7 +152,7 @@ def read_lines(
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
         at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
-        while chunk := source.read(min(block_bytes, (first if at < first else last) - at)):
+        while chunk := source.read(min(block_bytes or BLOCK_BYTES, (first if at < first else last) - at)):
             at += len(chunk)
             if long:
                 end, newline, chunk = chunk.partition(b"\n")

@@ -212,7 +212,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
                 same = "" if other._prefix == self._prefix else "the names of "
                 prefix = f"{same}the key_prefix {self.key_prefix!r}" if self._prefix else "no key_prefix"
                 raise SettingsError(
-                    f"it has {prefix}, and so has {_file(loc)}{document}; give each corpus a prefix of its own"
+                    f"it has {prefix}, as does {_file(loc)}{document}; give each corpus a prefix of its own"
                 )
 
 

@@ -1,1 +1,1 @@
-"""Tokenizers, checkpoints, forward passes and training: everything that knows about models."""
+"""Tokenizers, checkpoints, forward passes and training of models."""

@@ -1,4 +1,4 @@
-"""Windows of documents, batches of windows of like length under a budget, and the budget that memory allows.
+"""Cuts documents into windows, batches windows of similar length under a budget, and finds the budget for the memory.
 
 Letters: n documents, W windows.
 Guarantee: with `chunk` every token is in exactly one window; without it the first tokens of each document are. A batch
@@ -43,10 +43,10 @@ SHORTEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Stretches of documents that a model sees at once: `document` row, first token `start`, `length`, and `context`,
-    the first of its tokens that the window before holds too; int64 (W,).
+    """Stretches of documents that a model sees at once, int64 (W,): `document` row, first token `start`, `length`, and
+    `context`, the number of first tokens that the window before also holds.
 
-    The windows of a document stand together, in its own order.
+    The windows of a document stand together, in order.
     """
 
     document: NDArray[np.int64]
@@ -59,8 +59,9 @@ class Windows:
 
 
 def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool, overlap: float = 0.0) -> Windows:
-    """Windows of at most `room` tokens of documents of `lengths` tokens, (n,): with `chunk` all of a document, else its
-    first. A document without tokens has none. overlap: the share of `room` that a window has from the one before."""
+    """Windows of at most `room` tokens of documents with `lengths` tokens, (n,): with `chunk` all windows of a
+    document, else the first. A document without tokens has none. overlap: share of `room` that a window repeats of the
+    one before."""
     lengths = np.asarray(lengths, dtype=np.int64)
     shared = min(room - 1, int(overlap * room))
     step = room - shared
@@ -103,8 +104,8 @@ class Budget:
 
 
 def position_bytes(config: Any, itemsize: int) -> int:
-    """Roughly the bytes that a forward pass keeps of a position at its peak: residual, normalised input, queries, keys,
-    values and output (8 widths), and the three matrices of a gated MLP."""
+    """Approximate bytes of a position at the peak of a forward pass: residual, normalised input, queries, keys, values
+    and output (8 widths), and the three matrices of a gated MLP."""
     width = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * width
     return itemsize * (8 * width + 3 * (inner if isinstance(inner, int) else max(inner)))
@@ -132,12 +133,12 @@ def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
 
 
 def power_of_two(most: float, limit: int) -> int:
-    """The largest power of two that is at most `most` and at most `limit`, and 1 at least."""
+    """The largest power of two that is at most `most` and at most `limit`, but at least 1."""
     return 1 << max(0, math.floor(math.log2(max(1.0, min(most, limit)))))
 
 
 def release(device: str) -> None:
-    """Give a GPU's memory back after a forward pass."""
+    """Free a GPU's cached memory after a forward pass."""
     import torch
 
     if device == "cpu":

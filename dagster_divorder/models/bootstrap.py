@@ -6,7 +6,7 @@ without layers. The file holds every weight of its architecture, so transformers
 Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, 3 s of them for
 BPE; see core/vectors/ppmi.py for memory.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
-Known weakness: a language that the sample lacks becomes bytes, whose vectors are of no use. Measured choices:
+Known weakness: a language that the sample lacks becomes bytes, whose vectors are useless. Measured choices:
 docs/decisions/base-model.md.
 """
 
@@ -28,10 +28,11 @@ from dagster_divorder.models.checkpoint import write_checkpoint, write_json
 from dagster_divorder.models.tokenize import capped, load_encoder, special_ids
 
 SAMPLE_BYTES = 16 << 20
-"""Text to train on. On newsgroups half of it loses 0.02 of NMI; twice as much gains 0.02 and takes twice the time."""
+"""Bytes of text to train on. On newsgroups, half of it loses 0.02 of NMI; twice as much gains 0.02 and takes twice as
+long."""
 
 TOKENIZER_BYTES = 8 << 20
-"""Part of the sample for the tokenizer: half as much saves 1 s, makes 1 to 2 % more tokens and leaves NMI as it is."""
+"""Bytes of the sample for the tokenizer: half as much saves 1 s and makes 1 to 2 % more tokens, with the same NMI."""
 
 END = "<|endoftext|>"
 CONTEXT = 8192

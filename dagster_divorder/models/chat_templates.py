@@ -1,6 +1,6 @@
-"""The chat template of a base model: that of the settings, its checkpoint's, or a default; and its control tokens.
+"""The chat template of a base model (from the settings, from its checkpoint, or a default) and its control tokens.
 
-Guarantee: the template, its names and the control tokens are those that transformers' `AutoTokenizer` loads.
+Guarantee: the template, its names and the control tokens are the same as in transformers' `AutoTokenizer`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DEFAULT = (
     "{% else %}<|{{ message['role'] }}|>\n{{ message['content'] + eos_token }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-"""The template of a model without one. Roles are words of the text, tools and their calls are JSON, and an end-of-text
+"""The template for models without one. Roles are words of the text, tools and their calls are JSON, and an end-of-text
 token ends each message."""
 TEMPLATE, MORE = "chat_template.jinja", "additional_chat_templates"
-"""The file of a template, and the folder of those with other names."""
+"""The file of the default template, and the folder of templates with other names."""
 PROCESSOR = "chat_template.json"
 """Older checkpoints of vision models have their template here."""
 WITH_TOOLS = "tool_use"
@@ -35,12 +35,12 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
-    """The chat template for conversations. directory: of the base model; None for the bootstrap model. file: holds the
-    template in place of the model's own.
+    """The chat template for conversations. directory: of the base model; None for the bootstrap model. file: holds a
+    template to use instead of the model's own.
 
     Raises:
-        InputError: the file is not there; the checkpoint has several templates and none of the name "default"; one is
-            no Jinja; a control token is not in tokenizer.json.
+        InputError: the file does not exist; the checkpoint has several templates, but none is named "default"; a
+            template is not valid Jinja; or a control token is not in tokenizer.json.
     """
     given = {} if file is None else {"default": _read(file, "chats.template: ")}
     if directory is None:
@@ -60,8 +60,8 @@ def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
     templates = given or _of_checkpoint(directory) or {"default": DEFAULT}
     if "default" not in templates:
         raise InputError(
-            f"{directory} has the chat templates {', '.join(sorted(templates))}, and none is named default; write one "
-            "into a file and name it in chats.template"
+            f"{directory} has the chat templates {', '.join(sorted(templates))}, but none is named default; write one "
+            "into a file and set chats.template to it"
         )
     if templates["default"] == DEFAULT:
         names = {"eos_token": "", **names}
@@ -71,11 +71,11 @@ def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
 
 
 def control_tokens(directory: Path) -> list[dict[str, Any]]:
-    """The tokens that a checkpoint's tokenizer finds in a text, as `added_tokens` of tokenizer.json: with the flags
-    that tokenizer_config.json gives, and with the special tokens that are ordinary ones in tokenizer.json.
+    """The tokens that a checkpoint's tokenizer finds in a text, in the form of tokenizer.json's `added_tokens`, with
+    the flags from tokenizer_config.json, and including special tokens that are ordinary tokens in tokenizer.json.
 
     Raises:
-        InputError: no usable tokenizer.json, or it does not have one of the tokens.
+        InputError: there is no usable tokenizer.json, or it lacks one of the tokens.
     """
     content = tokenizer_content(directory)
     tokens = {token["content"]: token for token in content.get("added_tokens") or []}
@@ -107,7 +107,7 @@ def control_tokens(directory: Path) -> list[dict[str, Any]]:
 
 
 def _names(value: Any) -> list[str]:
-    """Tokens in the value of a key: a token, or several, in a list or under names."""
+    """The tokens in the value of a key: one token, a list of tokens, or tokens by name."""
     values = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and "content" not in value:
         values = list(value.values())
@@ -116,7 +116,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _other_names(directory: Path) -> dict[str, str]:
-    """Names of tokens beside the usual ones, such as image_token, which templates know too."""
+    """Further names of tokens that templates may use, such as image_token."""
     file = directory / NAMES_IN[0]
     config = read_object(file) if file.is_file() else {}
     more = config.get("extra_special_tokens")
@@ -135,7 +135,7 @@ def _in_vocabulary(content: dict[str, Any], name: str) -> int | None:
 
 
 def _end_ids(directory: Path) -> set[int]:
-    """Ids at which the model's generation ends."""
+    """Ids that end the model's generation."""
     ends: set[int] = set()
     for file in (directory / name for name in IDS_IN):
         value = read_object(file).get("eos_token_id") if file.is_file() else None
@@ -151,8 +151,8 @@ def _read(file: Path, setting: str = "") -> str:
 
 
 def _of_checkpoint(directory: Path) -> dict[str, str]:
-    """The templates of a checkpoint, by name: of its files, else of tokenizer_config.json, as in transformers; else of
-    a processor."""
+    """Name -> template of a checkpoint: from its files, else from tokenizer_config.json, as in transformers; else from
+    a processor's file."""
     files = {"default": directory / TEMPLATE}
     files |= {file.stem: file for file in sorted((directory / MORE).glob("*.jinja"))}
     if templates := {name: _read(file) for name, file in files.items() if file.is_file()}:

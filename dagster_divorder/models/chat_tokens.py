@@ -1,13 +1,13 @@
-"""Conversations as token ids, with the tokens that a model may be trained on.
+"""Turns conversations into token ids, with the spans of tokens that a model may be trained on.
 
 Letters: n documents, P texts (a pair is two), T tokens, K spans, V ids.
-Guarantee: the ids of `apply_chat_template(tokenize=True)`: control tokens in a conversation become control tokens. A
-plain text has the ids that it has in a corpus of texts alone. A token belongs to a span of characters if it holds one
-of them.
-Cost: see benchmarks/chats. gigatoken gives no places of tokens: they follow from the bytes of the tokens before. A text
-whose tokens have other bytes than it has itself is tokenised by `tokenizers`.
-Known weakness: so are all texts of a tokenizer that is neither byte-level nor has byte fallback, and those that hold a
-control token that takes spaces with it.
+Guarantee: the ids are the same as from `apply_chat_template(tokenize=True)`: control tokens in a conversation become
+control tokens. A plain text has the same ids as in a corpus of plain texts. A token belongs to a span of characters if
+it holds one of them.
+Cost: see benchmarks/chats. gigatoken returns no positions of tokens; they follow from the bytes of the tokens before. A
+text whose tokens have other bytes than the text is tokenised by `tokenizers`, which is slower.
+Known weakness: `tokenizers` also takes all texts of a tokenizer that is neither byte-level nor has byte fallback, and
+texts with a control token that strips spaces.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TRAINED, LAST, COMPLETION, END = 1, 2, 4, 8
-"""Of a span of tokens: the record lets it be trained on; it is of the last answer; of the completion; an answer ends
-with it."""
+"""Bits of a span's kind: the record allows training on it; it is in the last answer; in the completion; it ends an
+answer."""
 SELECTED = {"assistant": TRAINED, "last": TRAINED | LAST, "completion": TRAINED | COMPLETION}
-"""What a span must be to be trained on, by `chats.train_on`."""
+"""`chats.train_on` -> the kind that a span must have to be trained."""
 
 Way = Literal["gigatoken", "tokenizers", "template"]
-"""How conversations become tokens, the fastest first. `template`: the template renders each one. The others fill
-contents into what it writes around them (`ChatTemplate.render`). `gigatoken` tokenises by that, the others by
-`tokenizers`."""
+"""How conversations become tokens, the fastest first. `template` renders each conversation with the template; the
+others fill contents into its remembered shape (`ChatTemplate.render`). `gigatoken` tokenises with gigatoken, the others
+with `tokenizers`."""
 
 ARRAYS: dict[str, Any] = {
     "ids": np.uint32,
@@ -76,16 +76,16 @@ ARRAYS: dict[str, Any] = {
     "span_kind": np.uint8,
 }
 UNKNOWN = 1 << 40
-"""Bytes of a token whose text is not known: more than any text has."""
+"""Bytes of a token whose text is unknown: more than any text has."""
 KEEPING = {"NFC", "Replace"}
-"""Normalizers after which the bytes of a text are known: those of a composed one stay, and a space may become SPACE."""
+"""Normalizers after which the bytes of a text are known: a composed text is unchanged, and a space may become SPACE."""
 SPACE, BYTE = "\u2581", re.compile("<0x[0-9A-F]{2}>")
-"""What a space and a byte are in a vocabulary with byte fallback."""
+"""How a vocabulary with byte fallback writes a space and a byte."""
 
 
 class Marked(NamedTuple):
-    """A text as a model reads it, and its spans: characters [first, last) and their kind, rising. plain: control tokens
-    that it spells out are text, as in a corpus of texts alone; it is one span."""
+    """A text as a model reads it, and its spans: characters [first, last) and their kind, rising. plain: a plain text,
+    one span; control tokens spelled out in it are text."""
 
     text: str
     spans: list[tuple[Span, int]]
@@ -93,8 +93,8 @@ class Marked(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Texts as tokens. ids: of all, end to end, uint32 (T,). lengths: of each, int64 (P,). part: the text of each span,
-    rising, int64 (K,). first, last: tokens [first, last) of that text, int64 (K,). kind: uint8 (K,)."""
+    """Texts as tokens. ids: of all texts, end to end, uint32 (T,). lengths: tokens of each, int64 (P,). part: the text
+    of each span, rising, int64 (K,). first, last: tokens [first, last) of that text, int64 (K,). kind: uint8 (K,)."""
 
     ids: NDArray[np.uint32]
     lengths: NDArray[np.int64]
@@ -105,8 +105,8 @@ class Tokens(NamedTuple):
 
 
 class ChatEncoder:
-    """The tokenizer of a checkpoint directory, and a chat template. The tokens are the same by every way that
-    `fastest_way` gives or passes over.
+    """Encodes documents with the tokenizer of a checkpoint directory and a chat template. Every way that `fastest_way`
+    may return gives the same tokens.
 
     Raises:
         InputError: no usable tokenizer.json.
@@ -127,7 +127,7 @@ class ChatEncoder:
     @cached_property
     def _reference(self) -> Tokenizer:
         reference = load_reference(self._directory, control_tokens(self._directory))
-        # Without special tokens it changes the places of tokens at most: byte-level ones lose their spaces.
+        # Without special tokens it changes at most the positions of tokens: byte-level tokens lose their spaces.
         reference.post_processor = None
         return reference
 
@@ -136,8 +136,8 @@ class ChatEncoder:
         messages of each; and `spans` int32 (n,), the number of its spans: `span_first`, `span_last` uint32 (K,),
         tokens [first, last) of the document, rising, and `span_kind` uint8 (K,).
 
-        A plain text is one span without END, and has no turn. Of a pair the prompt with the chosen answer comes first,
-        and the prompt with the rejected one behind it.
+        A plain text is one span without END, and has no turn. A pair is the prompt with the chosen answer, followed by
+        the prompt with the rejected answer.
 
         Raises:
             InputError: the template refuses a conversation, or a text is not valid Unicode.
@@ -156,7 +156,7 @@ class ChatEncoder:
         counts = np.fromiter(map(len, parts), np.int64, len(parts))
         first_part = np.cumsum(counts) - counts
         begins = np.cumsum(tokens.lengths) - tokens.lengths
-        # Tokens of the document before each of its texts.
+        # Number of the document's tokens before each of its texts.
         before = begins - begins[first_part].repeat(counts)
         owner = np.arange(len(parts)).repeat(counts)[tokens.part]
         return {
@@ -265,7 +265,7 @@ def _placed(
 
 
 def _merged(placed: NDArray[np.bool_], fast: Tokens, slow: Tokens) -> Tokens:
-    """All texts: those of `fast`, where `placed`, bool (P,), and those of `slow`."""
+    """All texts, in order: from `fast` if `placed`, bool (P,), else from `slow`."""
     lengths = np.empty(len(placed), np.int64)
     lengths[placed], lengths[~placed] = fast.lengths, slow.lengths
     ids, of_fast = np.empty(lengths.sum(), np.uint32), placed.repeat(lengths)
@@ -280,7 +280,7 @@ def _merged(placed: NDArray[np.bool_], fast: Tokens, slow: Tokens) -> Tokens:
 
 
 def _held(tokens: Tokens) -> Tokens:
-    """Without spans that hold no token."""
+    """The same without empty spans."""
     held = tokens.first < tokens.last
     of_spans = {column: getattr(tokens, column)[held] for column in ("part", "first", "last", "kind")}
     return tokens._replace(**of_spans)
@@ -289,7 +289,7 @@ def _held(tokens: Tokens) -> Tokens:
 def _spans_of(
     parts: Sequence[Marked],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Spans of texts that hold a character: text, first, last, kind, (K,) each."""
+    """The non-empty spans of texts: text, first, last, kind, (K,) each."""
     spans = [
         (number, first, last, kind)
         for number, part in enumerate(parts)
@@ -305,8 +305,8 @@ def _chosen(parts: Sequence[Marked], rows: NDArray[np.int64]) -> list[Marked]:
 
 
 def as_read(document: str, template: ChatTemplate | None, train_on: str) -> MarkedText:
-    """A document as a model reads it, with the characters that are trained on by `chats.train_on`; of a pair the prompt
-    with the chosen answer. template: None where no document holds a conversation.
+    """A document as a model reads it, with its trained characters by `chats.train_on`; of a pair, the prompt with the
+    chosen answer. template: None if no document holds a conversation.
 
     Raises:
         InputError: the template refuses the conversation.
@@ -321,8 +321,8 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
 def encode_trained(
     texts: Sequence[str], spans: Sequence[Sequence[Span]], directory: Path
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
-    """(ids of texts, end to end, uint32 (T,); the number of each text's, int64 (n,); which are trained on, bool (T,)).
-    spans: of each text, characters [first, last) that are trained on, rising. directory: of the tokenizer."""
+    """(ids of texts, end to end, uint32 (T,); number of ids of each text, int64 (n,); which are trained, bool (T,)).
+    spans: trained characters [first, last) of each text, rising. directory: of the tokenizer."""
     parts = [
         Marked(text, [(span, TRAINED) for span in of_text])
         for text, of_text in zip(texts, spans, strict=True)
@@ -344,7 +344,7 @@ def _turns(conversation: Conversation | str) -> int:
 def parts_of(
     conversation: Conversation | str, template: ChatTemplate, *, alone: bool = False
 ) -> list[Marked]:
-    """The texts of a document, which are tokenised apart. alone: see `ChatTemplate.render`.
+    """The texts of a document, which are tokenised separately. alone: see `ChatTemplate.render`.
 
     Raises:
         InputError: the template refuses the conversation.
@@ -375,8 +375,8 @@ def _of_chat(chat: Chat, template: ChatTemplate, *, alone: bool) -> tuple[str, l
 def fastest_way(
     directory: Path, template: ChatTemplate, engine: Engine, sample: Iterable[str] = ()
 ) -> tuple[Way, str]:
-    """The fastest way whose tokens and spans are those of the template and of `tokenizers`, on fixed conversations and
-    on a sample of documents; and why no faster one, or "". engine: the fastest one for plain texts.
+    """(the fastest way that gives the same tokens and spans as the template and `tokenizers`, on fixed conversations
+    and on a sample of documents; why no faster way, or ""). engine: the fastest engine for plain texts.
 
     Raises:
         InputError: no usable tokenizer.json.
@@ -405,8 +405,8 @@ def fastest_way(
 
 
 def conformance_documents(control: Iterable[str]) -> list[str]:
-    """Fixed conversations of one to four turns whose contents are the conformance texts, and the same as marked texts.
-    control: the tokens that they spell out."""
+    """Fixed conversations of one to four turns with the conformance texts as contents, and the same as marked texts.
+    control: tokens that the texts spell out."""
     texts = conformance_texts(control)
     groups = [texts[first:last] for first, last in pairwise([0, *_ends(len(texts))])]
     return [
@@ -446,10 +446,10 @@ def _outcome(encoder: ChatEncoder, document: str) -> Any:
 
 
 def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Bytes of the text of each token, int64 (V,); UNKNOWN where that is not one number.
+    """Bytes of the text of each token, int64 (V,); UNKNOWN if the number is not fixed.
 
     Raises:
-        InputError: the tokenizer writes tokens in a way that is not known here.
+        InputError: the form of the tokenizer's tokens is unknown.
     """
     byte_level = _types(content.get("decoder")) & {"ByteLevel"}
     vocabulary, spelled = content["model"].get("vocab"), byte_level or content["model"].get("byte_fallback")
@@ -472,7 +472,7 @@ def _normalizers(content: Mapping[str, Any]) -> set[str]:
 
 
 def _types(part: Mapping[str, Any] | None) -> set[str]:
-    """Types of a part of tokenizer.json, in it or in a sequence of it."""
+    """The type of a part of tokenizer.json, or the types in it if it is a sequence."""
     if not part:
         return set()
     if part["type"] == "Sequence":

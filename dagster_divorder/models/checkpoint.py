@@ -43,7 +43,7 @@ POOLING = "1_Pooling/config.json"
 SENTENCE = "sentence_bert_config.json"
 SENTENCE_TRANSFORMERS = (MODULES, POOLING, SENTENCE)
 
-# Names of the module that maps token ids to vectors. If several match, the first of them counts.
+# Names of the module that maps token ids to vectors. If several match, the first counts.
 TABLE_NAMES = (
     "shared",  # T5, BART: encoder and decoder tables are copies of it
     "embed_tokens",  # Llama, Mistral, Qwen, Gemma, OPT, Phi
@@ -63,7 +63,7 @@ NOT_GGUF = f"expected the model that it was converted from, with {TOKENIZER} and
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""safetensors' names of the dtypes that an embedding may have, and how NumPy reads them."""
+"""safetensors' name of a dtype that an embedding may have -> how NumPy reads it."""
 SETTLED_NS = 2_000_000_000
 """The coarsest clock of the file systems in use."""
 
@@ -80,20 +80,20 @@ Wanted = Literal["embedding", "all"]
 
 
 def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
-    """The directory of a checkpoint: `base` itself if it is one, else the snapshot of a Hugging Face id, from the cache
-    or downloaded. An id may carry a branch, tag or commit, `org/name@revision`; without one the main branch counts.
+    """The directory of a checkpoint: `base` itself if it is a directory, else the snapshot of a Hugging Face id, cached
+    or downloaded. An id may include a branch, tag or commit, `org/name@revision`; by default the main branch.
 
-    weights: the weight files that must be there, the one with the input embedding or all of them (then with the files
-    of sentence-transformers). setting: the setting that errors name.
+    weights: the weight files that must exist: the one with the input embedding, or all (then also the files of
+    sentence-transformers). setting: the setting that errors name.
 
     Raises:
-        InputError: neither a directory nor an id that can be reached; no tokenizer.json; no safetensors; a shard is
-            missing when all weights are wanted.
+        InputError: `base` is neither a directory nor an id that can be reached; there is no tokenizer.json or no
+            safetensors file; or a shard is missing and all weights are wanted.
     """
     directory = Path(os.path.expanduser(base))  # `Path.expanduser` raises for a user without a home
     if os.path.isfile(directory):
         raise InputError(
-            f"{setting} is {base!r}, which is a file; expected the folder of a checkpoint in Hugging Face's form, with "
+            f"{setting} is {base!r}, which is a file; expected the folder of a Hugging Face checkpoint, with "
             f"{TOKENIZER} and weights as safetensors, or a Hugging Face id"
         )
     if os.path.isdir(directory):
@@ -134,8 +134,8 @@ def weight_files(directory: Path | str) -> list[Path]:
     missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise InputError(
-            f"{index} names {len(files)} weight files and {len(missing)} of them are not there "
-            f"({', '.join(missing[:3])}); fetch or save the model again"
+            f"{index} names {len(files)} weight files, but {len(missing)} of them are missing "
+            f"({', '.join(missing[:3])}); download or save the model again"
         )
     return files
 
@@ -144,14 +144,14 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
     """The input embedding of a checkpoint. vocabulary: the rows that it needs, one more than the largest token id.
 
     Raises:
-        InputError: a damaged file; an embedding that is absent, ambiguous, not finite or not of 16, 32 or 64 bit
-            floats; fewer rows than `vocabulary`.
+        InputError: a file is damaged; the embedding is absent, ambiguous, not finite, or not of 16, 32 or 64 bit
+            floats; or it has fewer rows than `vocabulary`.
     """
     directory = Path(directory)
     if (directory / INDEX).is_file():
         files = _weight_map(directory / INDEX)
     else:
-        # A second copy of the weights may lie beside the standard file under another name.
+        # A second copy of the weights may have another name beside the standard file.
         paths = [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else weight_files(directory)
         stored = {
             (key, path.name): shape for path in paths for key, (_, shape) in stored_tensors(path).items()
@@ -170,8 +170,8 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
 
 
 def check_vocabulary(directory: Path, rows: int, vocabulary: int) -> None:
-    """InputError if `vocabulary`, one more than the largest id of a directory's tokenizer, is above the `rows` of the
-    model's embedding."""
+    """Raises InputError if the model's embedding has fewer `rows` than `vocabulary`, one more than the largest id of
+    the directory's tokenizer."""
     if vocabulary > rows:
         raise InputError(
             f"the tokenizer of {directory} has ids up to {vocabulary - 1:,} and the model's embedding has only "
@@ -196,19 +196,19 @@ def tokenizer_fingerprint(directory: Path | str) -> str:
 
 
 def tokenizer_bytes(directory: Path) -> bytes:
-    """What decides the tokens: the bytes of tokenizer.json, with a mark if it has BPE dropout, which is off here."""
+    """The bytes that decide the tokens: tokenizer.json, with a mark if it has BPE dropout, which is off here."""
     path = directory / TOKENIZER
     if not path.is_file():
         raise _no_tokenizer(directory)
     data = path.read_bytes()
-    # A vocabulary may hold this word too.
+    # A vocabulary may also hold this word.
     model = read_object(path).get("model") if re.search(rb'"dropout":\s*[\d.]', data) else None
     return data + b" without dropout" if isinstance(model, dict) and model.get("dropout") else data
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:
     """Name, size, modification time and status change time (ns) of each file that decides what a checkpoint computes.
-    While these stay the same, the files do. None if a file is so young that a later write may not change its times."""
+    While they are the same, the files are. None if a file is so young that a later write may not change its times."""
     names = {
         "config.json",
         TOKENIZER,
@@ -231,7 +231,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} is not readable JSON ({error}); fetch or save the model again") from error
+        raise InputError(
+            f"{path} is not readable JSON ({error}); download or save the model again"
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -239,13 +241,13 @@ def read_object(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(
-            f"{path} holds a JSON {type(content).__name__}, expected an object; fetch or save the model again"
+            f"{path} holds a JSON {type(content).__name__}, expected an object; download or save the model again"
         )
     return content
 
 
 def _choose(keys: Iterable[str], directory: Path) -> str:
-    """The key of the input embedding among all keys: by its name, then the nearest to the top, then the encoder's."""
+    """The key of the input embedding: chosen by name, then the key nearest to the top, then the encoder's."""
     by_name: dict[str, list[str]] = {}
     for key in keys:
         module, _, parameter = key.rpartition(".")
@@ -278,7 +280,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
         isinstance(name, str) and Path(name).name == name for name in files.values()
     ):
         raise InputError(
-            f"{index} has no usable weight_map (key -> file beside it); fetch or save the model again"
+            f"{index} has no usable weight_map (key -> file beside it); download or save the model again"
         )
     return files
 
@@ -293,7 +295,7 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
             return {key: (tensor.get_dtype(), tensor.get_shape()) for key, tensor in slices.items()}
     except SafetensorError as error:
         raise InputError(
-            f"{path} is not a whole safetensors file: {error}; fetch or save it again"
+            f"{path} is not a whole safetensors file: {error}; download or save it again"
         ) from error
 
 
@@ -301,14 +303,14 @@ def _read_matrix(key: str, path: Path) -> NDArray[np.float32]:
     tensors = stored_tensors(path) if path.is_file() else {}
     if key not in tensors:
         fault = "does not hold it" if tensors else "is not there"
-        raise InputError(f"{key} should be in {path}, which {fault}; fetch or save the model again")
+        raise InputError(f"{key} should be in {path}, which {fault}; download or save the model again")
     dtype, shape = tensors[key]
     if dtype not in TABLE_DTYPES or len(shape) != 2 or not min(shape):
         raise InputError(
             f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
             "each token: save the embedding whole and unquantised"
         )
-    # safetensors gives NumPy no bfloat16, so the numbers are read here. The file begins with the header's length.
+    # safetensors cannot give NumPy bfloat16, so the numbers are read here. The file begins with the header's length.
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         begin, _ = json.loads(file.read(start - 8))[key]["data_offsets"]
@@ -328,7 +330,7 @@ def write_checkpoint(
     from safetensors.numpy import save
 
     write_json(directory / "config.json", config)
-    # The library's own writing raises no OSError on a full disk.
+    # The library's own writer raises no OSError on a full disk.
     (directory / WEIGHTS).write_bytes(save(dict(weights), metadata={"format": "pt"}))
 
 
@@ -337,7 +339,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
-    """Snapshot directory with configuration, tokenizer and the weight files that are needed."""
+    """Snapshot directory with configuration, tokenizer and the needed weight files."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -395,7 +397,7 @@ def _no_tokenizer(directory: Path, base: str = "") -> InputError:
     fault = f"{where} has no {TOKENIZER}"
     if inside := _models_inside(directory):
         return InputError(
-            f"{fault}; expected the folder of a checkpoint, which these folders in it look like: name "
+            f"{fault}; expected the folder of a checkpoint; folders inside it look like one: use "
             f"{' or '.join(map(str, inside[:3]))}"
         )
     if pieces := sorted(path.name for path in directory.glob("*.model")):
@@ -410,8 +412,8 @@ def _no_tokenizer(directory: Path, base: str = "") -> InputError:
 
 
 def _models_inside(directory: Path) -> list[Path]:
-    """Folders of checkpoints in a Hub cache (the current snapshot first), in a training's folder or in a folder of
-    models."""
+    """Folders of checkpoints in a Hub cache (the current snapshot first), in the folder of a training, or in a folder
+    of models."""
     main = directory / "refs" / "main"
     current = main.read_text().strip() if main.is_file() else ""
     folders = sorted(

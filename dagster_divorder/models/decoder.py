@@ -76,9 +76,9 @@ CURVE_POINTS = 50
 class Pairs:
     """Pairs of spans, each of one document, in the order of training.
 
-    document: int64 (P,), its place among the planned documents. begin: int64 (P, 2), where its spans begin in it.
-    length: int64 (P,), tokens of each of the two. batch_starts: int64 (batches + 1,), pairs before each batch. epochs:
-    how often the documents are read.
+    document: int64 (P,), place among the planned documents. begin: int64 (P, 2), first tokens of the two spans. length:
+    int64 (P,), tokens of each span. batch_starts: int64 (batches + 1,), pairs before each batch. epochs: how often the
+    documents are read.
     """
 
     document: NDArray[np.int64]
@@ -112,7 +112,7 @@ def plan(lengths: NDArray[np.int64], tokens: int, *, seed: int = 0) -> Pairs:
     room = np.column_stack([half, lengths[document] - half]) - span[:, None]
     begin = (rng.random(room.shape) * (room + 1)).astype(np.int64)
     begin[:, 1] += half
-    # Batches have equal numbers of pairs, but for one.
+    # The numbers of pairs in batches differ by at most one.
     batches = -(-len(documents) // BATCH)
     ends = np.arange(1, batches + 1) * len(documents) // batches
     starts = np.concatenate([[0], *(ends + epoch * len(documents) for epoch in range(epochs))])
@@ -133,8 +133,8 @@ def train(
     """Trains on pairs and writes a checkpoint into `directory`, which is created if it is missing.
 
     base: directory with the table, float32 (V, D), and its tokenizer. weights: float32, at most V, scale its rows. ids:
-    (T,), the tokens of all pairs, laid out as `pairs.span_starts` says. threads: more than GROUPS are of no use.
-    advance: is called with the tokens of every batch. Without pairs the table is weighted and the layers do nothing.
+    (T,), the tokens of all pairs, laid out by `pairs.span_starts`. threads: at most GROUPS are used. advance: called
+    with the number of tokens of every batch. Without pairs the table is weighted and the layers do nothing.
 
     Returns:
         layers, width, parameters (of the layers), tokens, documents, epochs, batches, and loss: at most CURVE_POINTS
@@ -271,7 +271,7 @@ def _means(
     length, starts = spans[group][:, None], (np.cumsum(spans) - spans)[group][:, None]
     at = np.arange(length.max())
     real = at < length
-    # The tokens of a decoder do not see the padding behind them: any id will do.
+    # Tokens of a decoder do not see the padding after them, so any id will do.
     tokens = ids[np.where(real, starts + at, 0)].astype(np.int64)
     hidden = model(input_ids=torch.from_numpy(tokens)).last_hidden_state
     share = torch.from_numpy((real / length).astype(np.float32))

@@ -36,7 +36,7 @@ class Model:
     padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
     reads no L x L matrix and leaves out half of the products.
     cpu_budget: positions of a batch on a CPU. position_bytes: about what a position takes at the peak of a pass.
-    relief: for errors, what to do when memory is short. counts_tokens: it is called with the tokens of a window that
+    relief: for errors, what to do when memory is short. counts_tokens: the model also takes which tokens of a window
     count. overlap: the share of a window that is context from the one before.
     """
 
@@ -60,7 +60,7 @@ class Model:
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
         """Vectors float32 (B, D), on the model's device. ids: int64 (B, L), padded on the right; lengths: int64 (B,),
-        the ids of each row that are no padding."""
+        number of ids in each row without padding."""
         import torch
 
         with torch.inference_mode():
@@ -72,13 +72,13 @@ class Model:
             padded = bool(lengths.min() < ids.shape[1])
             vectors = _pool(hidden, mask if padded else None, real, self.spec.pooling)
             if self.sharded:
-                # All processes must decide alike what to do with the vectors.
+                # All processes must make the same decision about the vectors.
                 torch.distributed.broadcast(vectors, 0)
             return vectors
 
     @contextmanager
     def in_float32(self) -> Iterator[None]:
-        """Meanwhile the model computes in float32. Its own weights stay in memory and come back untouched."""
+        """In this context the model computes in float32. Its own weights stay in memory and are restored unchanged."""
         import torch
 
         narrow = [
@@ -102,8 +102,8 @@ class Model:
 def _pool(
     hidden: torch.Tensor, mask: torch.Tensor | None, real: torch.Tensor, pooling: Pooling
 ) -> torch.Tensor:
-    """Hidden states (B, L, D) to vectors float32 (B, D): the first of a row's `real` (B,) tokens, the last, or the mean
-    of those in `mask` bool (B, L), None for all."""
+    """Pools hidden states (B, L, D) to vectors float32 (B, D): the first or the last of a row's `real` (B,) tokens, or
+    the mean of the tokens in `mask` bool (B, L), None for all."""
     import torch
 
     if pooling == "cls":
@@ -134,8 +134,8 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
 
 
 def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: int = 1) -> Any:
-    """A checkpoint's module, of a class of transformers (`kind`), on `spec.device`; the encoder alone of a model that
-    has a decoder too. processes: as in `load`.
+    """A checkpoint's module, of a class of transformers (`kind`), on `spec.device`; of an encoder-decoder model only
+    the encoder. processes: as in `load`.
 
     Raises:
         InputError: as `explaining`; weights are missing.
@@ -163,8 +163,8 @@ def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: i
 
 @contextmanager
 def explaining(directory: Path, place: str, relief: str) -> Iterator[None]:
-    """Makes errors of loading a checkpoint readable, and keeps transformers quiet meanwhile. place: the device, for
-    messages. relief: what to do when memory is short.
+    """Makes errors of loading a checkpoint readable, and silences transformers. place: the device, for messages.
+    relief: what to do when memory is short.
 
     Raises:
         InputError: transformers has no such architecture or cannot build it from these weights; it does not fit into
@@ -237,8 +237,8 @@ def sees_ahead(model: Model, module: Any) -> bool:
 
 
 def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, Any]) -> None:
-    """InputError if the checkpoint lacks weights that hidden states depend on: they would be random. used: the part of
-    the module that computes them."""
+    """Raises InputError if the checkpoint lacks weights that hidden states depend on; they would be random. used: the
+    part of the module that computes hidden states."""
     needed = {id(parameter) for parameter in used.parameters()}
     names = {name for name, parameter in module.named_parameters() if id(parameter) in needed}
     lacking = sorted(
@@ -248,7 +248,7 @@ def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, A
     if lacking:
         raise InputError(
             f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
-            f"another shape): {', '.join(lacking[:3])}; fetch or save the model again"
+            f"another shape): {', '.join(lacking[:3])}; download or save the model again"
         )
 
 
@@ -284,7 +284,7 @@ def _use_onednn(module: torch.nn.Module) -> None:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Meanwhile each operation of torch runs on so many threads."""
+    """In this context each operation of torch runs on `threads` threads."""
     import torch
 
     before = torch.get_num_threads()

@@ -51,15 +51,15 @@ CUT = 2
 """Flag of a document that was read in shorter windows because memory ran out."""
 
 PROBES = (256, 2048)
-"""Lengths of the windows of the measured passes on a GPU; of a shorter context, half of it and all of it."""
+"""Window lengths of the measured passes on a GPU; for a shorter context, half of it and all of it."""
 
 GROW_AFTER = 8
 """Batches in a row that must fit before a halved budget doubles again."""
 
 
 Work = Counter[str]
-"""Counts of the work done: `tokens` that went through the model, special ones included, in `positions` of `batches`;
-and `out_of_memory`, how often memory ran out."""
+"""Counts of the work: `tokens` through the model, including special ones, in `positions` of `batches`; and
+`out_of_memory`, how often memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Embedder:
         counted: NDArray[np.bool_] | None = None,
     ) -> Embedded:
         """Vectors of documents: `ids` (T,), end to end, and `lengths` (n,). `advance` is called with the tokens done.
-        counted: bool (T,), the tokens that count for a model of `counts_tokens`; None for all.
+        counted: bool (T,), the tokens that count, for a model with `counts_tokens`; None for all.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.
@@ -131,8 +131,8 @@ class Embedder:
 
 
 def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, on about `threads` threads of a CPU. hard_limit: most positions of a batch
-    and of a window, if more are known not to fit."""
+    """An embedder for the model's device, with about `threads` threads on a CPU. hard_limit: most positions of a batch
+    and of a window, if it is known that more do not fit."""
     import torch
     from joblib import cpu_count
 
@@ -148,7 +148,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | 
     else:
         budget = Budget(model.cpu_budget)
     if spec.device == "cpu" and not model.sharded:
-        # Rotary frequencies that follow the longest window of a batch are kept in the model: one pass at a time.
+        # The model stores rotary frequencies that depend on a batch's longest window, so passes run one at a time.
         rotary = str(getattr(config, "rope_parameters", None))
         cores = cpu_count()
         most = 1 if "dynamic" in rotary or "longrope" in rotary else cpu_lanes(cores, spec.window, each)
@@ -157,7 +157,7 @@ def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | 
 
 
 def _measure_gpu(model: Model) -> Budget:
-    """The budget from two measured passes of two windows each; the least among processes that share the model."""
+    """The budget from two measured passes of two windows each; the smallest of all processes that share the model."""
     import torch
 
     window, probes = model.spec.window, []
@@ -190,7 +190,7 @@ def _measure_gpu(model: Model) -> Budget:
 @dataclass
 class _ForwardPasses:
     """One call of `embed`. begin, length, context: (W,), where the windows begin in `ids`, their tokens, and how many
-    of the first of these the window before holds too."""
+    of their first tokens the window before also holds."""
 
     embedder: Embedder
     ids: NDArray[np.unsignedinteger]
@@ -217,7 +217,7 @@ class _ForwardPasses:
             todo = deque([(0, len(order))] if len(order) else [])
             waiting: deque[tuple[int, int, Future[torch.Tensor | None]]] = deque()
             while todo or waiting:
-                # One batch more than lanes: it is padded while the others are computed.
+                # One batch more than lanes, so that it is padded while the others are computed.
                 while todo and len(waiting) <= lanes:
                     begin, stop = todo.popleft()
                     end = batch_end(sizes[:stop], begin, self.embedder.positions_now, budget.square)
@@ -244,7 +244,7 @@ class _ForwardPasses:
                 self.advance(int((self.length - self.context)[rows].sum()))
         pooled = np.empty((len(order), self.model.dims), dtype=np.float32)
         for rows, vectors in batches:
-            # Only here does anything wait for the GPU, so that it is fed without a pause.
+            # Only this line waits for the GPU, so that the GPU never idles.
             pooled[rows] = vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()
         self._repair(pooled)
         return pooled
@@ -252,7 +252,7 @@ class _ForwardPasses:
     def _forward(
         self, begin: NDArray[np.int64], length: NDArray[np.int64], context: NDArray[np.int64]
     ) -> torch.Tensor | None:
-        """Vectors of a batch, (B, D), None if memory ran out. Runs in a lane."""
+        """Vectors of a batch, (B, D); None if memory ran out. Runs in a lane."""
         lengths = length + self.added
         ids = np.full((len(begin), int(lengths.max())), self.spec.pad, dtype=np.int64)
         first = len(self.spec.prefix)
@@ -292,7 +292,7 @@ class _ForwardPasses:
         return marks
 
     def _shrink(self, failed: int) -> None:
-        """Notes a batch of so many positions that did not fit."""
+        """Notes that a batch of `failed` positions did not fit."""
         self.work["out_of_memory"] += 1
         self.embedder.positions_now = max(1.0, min(self.embedder.positions_now, failed) / 2)
         self.embedder.fits_in_a_row = 0
@@ -312,8 +312,8 @@ class _ForwardPasses:
         )
 
     def _in_parts(self, window: int, begin: int, length: int, context: int) -> NDArray[np.float32]:
-        """The vector (D,) of a window, or of a part of it, `length` ids from `begin` on; the token-weighted mean of its
-        halves if it does not fit at once. context: how many of the first ids do not count."""
+        """The vector (D,) of a window or a part of it, `length` ids from `begin` on; if it does not fit, the
+        token-weighted mean of its halves. context: how many of the first ids do not count."""
         vectors = self._forward(np.array([begin]), np.array([length]), np.array([context]))
         if vectors is not None:
             self._count(np.array([length + self.added]))

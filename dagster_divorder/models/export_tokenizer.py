@@ -5,24 +5,21 @@ texts and of a sample of the corpus, without special tokens, and no other eos, b
 files are the checkpoint's own, without BPE dropout, if these give the ids. Else tokenizer_config.json names the class
 that runs tokenizer.json as it is: without the config.json of a model, transformers chooses another class, and several
 classes replace the splitting of text by their own.
-Cost: a process that imports transformers without torch (1 s; with torch 4), and half a second for 1 MB of text.
+Cost: a process that imports transformers without torch, some 2 s of processor time; 0.3 s of it are the sample's.
 Known weakness: another version of transformers may read the same files in another way.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from dagster_divorder.engine.local import Worker
-from dagster_divorder.engine.memory import is_out_of_memory
-from dagster_divorder.models.checkpoint import TOKENIZER, first_line, read_object
+from dagster_divorder.models.auto_tokenizer import VARIABLES, Compared, difference
+from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
@@ -57,17 +54,15 @@ def tokenizer_files(
     compared = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *texts]
     ids, lengths = encoder.encode(compared)
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
-    with Worker({}) as worker:
-        difference = partial(worker, partial(_difference, texts=compared, expected=expected, special=special))
-        why = difference(own_files)
-        if not why:
-            return own_files, ""
-        files = _of_plain_class(directory, own_files)
-        if difference(files):
-            return (
-                {},
-                f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
-            )
+    why = _difference(own_files, compared, expected, special)
+    if not why:
+        return own_files, ""
+    files = _of_plain_class(directory, own_files)
+    if _difference(files, compared, expected, special):
+        return (
+            {},
+            f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
+        )
     return files, (
         f"{CONFIG} beside the exports names the class {PLAIN_CLASS}: with the checkpoint's own files alone, "
         f"AutoTokenizer does not give the ids of the exports ({why})"
@@ -87,30 +82,8 @@ def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str
     }
 
 
-def _difference(
-    files: Mapping[str, bytes], *, texts: list[str], expected: list[list[int]], special: Mapping[str, int]
-) -> str:
-    """The first difference between AutoTokenizer's ids from these files and the expected ones, in words, or "". Runs in
-    a process of its own, for which torch does not exist: tokenizers need none, and its import takes three seconds."""
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    from transformers import AutoTokenizer
-
-    from dagster_divorder.models.spec import quiet
-
-    with TemporaryDirectory() as folder, quiet():
-        for name, data in files.items():
-            (Path(folder) / name).write_bytes(data)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            return f"{type(error).__name__}: {first_line(error)}"
-    for text, ids, wanted in zip(texts, encoded, expected, strict=True):
-        if ids != wanted:
-            return f"{type(tokenizer).__name__} makes {len(ids)} tokens of {text[:40]!r}, not {len(wanted)}"
-    for name, number in special.items():
-        if (its_id := getattr(tokenizer, f"{name}_token_id")) not in (None, number):
-            return f"{type(tokenizer).__name__} has {its_id} as {name}, not {number}"
-    return ""
+def _difference(*compared: *Compared) -> str:
+    """`difference` in a process of its own, where transformers does without torch."""
+    with Worker(VARIABLES) as worker:
+        found: str = worker(difference, compared)
+    return found

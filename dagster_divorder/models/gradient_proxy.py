@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import torch
 
 COLUMNS = 1 << 20
-"""Parameters whose products are summed at a time."""
+"""Most parameters whose products are summed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProxyCosines:
     """Cosines, float64 (n, n), of the gradients of the n documents whose gradient is finite and not zero.
 
-    whole: of all parameters. blocks: by the number of last blocks. dims: of the model's own last blocks, by the number
-    of dims to which they are projected. parameters: how many there are, by the number of last blocks; 0: of the whole.
+    whole: of all parameters. blocks: by number of last blocks. dims: of the model's own last blocks, by number of dims
+    to which they are projected. parameters: their number, by number of last blocks; 0: in the whole model.
     """
 
     whole: NDArray[np.float64]
@@ -55,7 +55,7 @@ def proxy_cosines(
     dims: Sequence[int],
     advance: Callable[[int], object] = lambda documents: None,
 ) -> ProxyCosines:
-    """Cosines of the gradients of documents' losses. windows: of each document, its tokens int64 (L,), two at least."""
+    """Cosines of the gradients of documents' losses. windows: tokens of each document, int64 (L,), at least two."""
     import torch
 
     names = [name for name, _ in model.module.named_parameters()]

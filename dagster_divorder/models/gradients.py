@@ -73,8 +73,8 @@ ROW_WORDS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Sizes of parameters by name, in the order of the blocks. included: those whose gradients are taken. left_out:
-    those of layers that are no linear maps, scales or shifts of single positions."""
+    """Name -> size of parameters, in the order of the blocks. included: parameters whose gradients are taken. left_out:
+    parameters of layers that are not linear maps, scales or shifts of single positions."""
 
     included: dict[str, int]
     left_out: dict[str, int]
@@ -85,10 +85,11 @@ class Proxy:
 
 
 def describe(directory: Path | str, *, layers: int, dims: int, setting: str) -> Proxy:
-    """The parameters of a checkpoint's last blocks, without reading its weights. setting: the one that names the model.
+    """The parameters of a checkpoint's last blocks, without reading its weights. setting: names the model.
 
     Raises:
-        InputError: no causal language model, fewer blocks than `layers`, or fewer parameters in them than `dims`.
+        InputError: it is not a causal language model, or has fewer blocks than `layers`, or fewer parameters in them
+            than `dims`.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -106,14 +107,14 @@ def describe(directory: Path | str, *, layers: int, dims: int, setting: str) -> 
     if blocks is None or layers > len(blocks):
         have = "no list of" if blocks is None else f"{len(blocks)}"
         raise InputError(
-            f"gradients.layers is {layers} and {directory} ({type(module).__name__}) has {have} blocks; lower it, or "
+            f"gradients.layers is {layers}, but {directory} ({type(module).__name__}) has {have} blocks; lower it, or "
             "set gradients.model to another model"
         )
     proxy = last_blocks(module, layers)
     if proxy.parameters < dims:
         raise InputError(
-            f"gradients.dims is {dims:,} and the last {layers} blocks of {directory} have {proxy.parameters:,} "
-            f"parameters; expected {proxy.parameters:,} at most: lower it, or raise gradients.layers"
+            f"gradients.dims is {dims:,}, but the last {layers} blocks of {directory} have {proxy.parameters:,} "
+            f"parameters; expected at most {proxy.parameters:,}: lower it, or raise gradients.layers"
         )
     return proxy
 
@@ -131,8 +132,8 @@ def load(
     """The model of a checkpoint, ready to compute gradients. vocabulary: one more than the largest token id.
 
     Raises:
-        InputError: as `describe` and `deep.load`; or a token sees later ones, the logits are not those of the output
-            layer alone, or blocks mix documents.
+        InputError: as `describe` and `deep.load`; or a token sees later ones, the logits are not the output layer's, or
+            blocks mix documents.
     """
     directory = Path(directory)
     proxy = describe(directory, layers=layers, dims=dims, setting=setting)
@@ -153,13 +154,13 @@ def load(
 
 def _no_causal(directory: Path, config: Any, setting: str) -> InputError:
     return InputError(
-        f"{setting} is {directory} ({type(config).__name__.removesuffix('Config')}), which is no causal language "
+        f"{setting} is {directory} ({type(config).__name__.removesuffix('Config')}), which is not a causal language "
         "model: it gives no probability of the next token; set gradients.model to a causal language model"
     )
 
 
 def blocks_of(module: Any) -> Any:
-    """The list of a model's blocks, None if it has none."""
+    """The list of a model's blocks; None if it has none."""
     import torch
 
     count = getattr(module.config.get_text_config(), "num_hidden_layers", 0)
@@ -180,7 +181,7 @@ def last_blocks(module: Any, layers: int) -> Proxy:
 
 
 def _last_layers(module: Any, layers: int) -> Iterator[tuple[str, Any]]:
-    """(name, layer) of all layers with parameters of their own in a model's last blocks."""
+    """(name, layer) of all layers with their own parameters in a model's last blocks."""
     blocks = blocks_of(module)
     names = {id(layer): name for name, layer in module.named_modules()}
     for block in blocks[len(blocks) - layers :]:
@@ -197,7 +198,7 @@ def _is_linear(layer: Any) -> bool:
 
 
 class GradientModel(Model):
-    """A loaded model that gives the projected gradients of a batch of windows when it is called."""
+    """A loaded model; a call gives the projected gradients of a batch of windows."""
 
     relief = "lower gradients.layers"
 
@@ -209,12 +210,12 @@ class GradientModel(Model):
         self.masked = False
         self.body, self.head = module.base_model, module.get_output_embeddings()
         self._running = threading.local()
-        """`pass_`, where the hooks put the gradients of this thread's pass; absent while none runs."""
+        """Holds `pass_`, which collects the gradients of this thread's pass; absent while none runs."""
         size = 4 * proxy.parameters
         room = MODEL_BYTES if spec.device == "cpu" else BUFFER_BYTES
         self.rows = max(1, min(ROWS, int(room / size)))
         self.cpu_budget = self.rows * spec.window
-        # What a pass keeps of its last blocks, and the gradients that wait to be projected.
+        # What a pass keeps of the last blocks, and the gradients that wait to be projected.
         self.position_bytes = (layers + 1) * self.position_bytes + self.rows * size // max(
             CPU_BUDGET, spec.window
         )
@@ -222,7 +223,7 @@ class GradientModel(Model):
             self._watch(name, layer)
 
     def _watch(self, name: str, layer: Any) -> None:
-        """Makes later passes collect the gradients of a layer's own parameters, if they are included."""
+        """Make later passes collect the gradients of a layer's own parameters, if they are included."""
         names = {own: f"{name}.{own}" for own, _ in layer.named_parameters(recurse=False)}
         if not set(names.values()) <= set(self.proxy.included):
             return
@@ -242,8 +243,8 @@ class GradientModel(Model):
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
         """Projected gradients float32 (B, K), on the model's device; zero for a window without a next token, NaN for a
-        loss that is not finite. ids: int64 (B, L), padded on the right; lengths: int64 (B,), longest first, the ids of
-        each row that are no padding."""
+        loss that is not finite. ids: int64 (B, L), padded on the right; lengths: int64 (B,), longest first, number of
+        ids in each row without padding."""
         import torch
 
         projected = torch.zeros(len(ids), self.dims, device=self.device)
@@ -380,7 +381,7 @@ def _add_of_scales(layer: Any, names: dict[str, str]) -> Add:
 
 
 def _check(directory: Path, model: GradientModel) -> None:
-    """InputError if the gradients of two short windows are not autograd's for each alone."""
+    """Raises InputError if the gradients of two short windows differ from autograd's for each window alone."""
     import torch
 
     length = min(model.spec.window, 8)
@@ -403,7 +404,7 @@ def _check(directory: Path, model: GradientModel) -> None:
         ) from error
     if off:
         raise InputError(
-            f"the gradients of documents of {directory} ({type(model.module).__name__}) are not those of autograd for "
+            f"the gradients of documents of {directory} ({type(model.module).__name__}) differ from autograd's for "
             f"{len(off)} of {len(names)} parameters ({', '.join(sorted(off)[:3])}): its weights are damaged, its "
             "logits are scaled or its blocks mix documents; set gradients.model to another causal language model"
         )

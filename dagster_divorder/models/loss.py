@@ -4,16 +4,16 @@ Letters: B windows of a batch, L tokens of the longest, V vocabulary.
 
     loss = mean over counted tokens of -log p(x_t | x_1 ... x_t-1)
 
-A token counts if something stands before it in its window: the tokenizer's own first token (BOS) is enough. So without
-one the first token of a document has no loss, and with one it has. Later windows of a long document begin with the end
-of the window before, which is context and does not count again.
+A token counts if a token precedes it in its window; the tokenizer's own first token (BOS) is enough. So the first token
+of a document has a loss only with a BOS token. Later windows of a long document begin with the end of the window
+before, as context that does not count again.
 
-The body of the model runs once a batch. Logits are made by the model's own code for a few positions at a time, so that
-scaled and capped ones are right too, and a large vocabulary takes little memory.
+The body of the model runs once a batch. The model's own code makes logits for a few positions at a time, so that scaled
+and capped logits are right, and a large vocabulary takes little memory.
 
-Guarantee: for each document the loss of transformers for it alone, within rounding; checked on two windows whenever a
-model is loaded. The softmax is computed in float32.
-Cost: a forward pass with all logits, 2 V multiplications a token and width beside those of the body.
+Guarantee: for each document the same loss as transformers' for this document alone, within rounding; checked on two
+windows whenever a model is loaded. The softmax is computed in float32.
+Cost: a forward pass with all logits: 2 V multiplications a token and width besides the body's.
 Source: Shannon 1948 (cross-entropy); Marion et al. 2023 (perplexity of a model as a score of data).
 Known weakness: one device holds the model (`deep.tensor_parallel` is not used).
 """
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     import torch
 
 OVERLAP = 1 / 4
-"""Share of a later window that is context alone."""
+"""Share of a later window that is only context."""
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.02}
-"""Largest distance of a window's loss from transformers' on loading a model, as a share of it."""
+"""Largest relative difference of a window's loss from transformers', checked when a model is loaded."""
 
 
 def check_causal(directory: Path, setting: str) -> None:
     """
     Raises:
-        InputError: by its files a checkpoint is no causal language model. setting: the one that names it.
+        InputError: by its files the checkpoint is not a causal language model. setting: names the checkpoint.
     """
     architectures = read_object(directory / "config.json").get("architectures") or []
     if any((directory / name).is_file() for name in SENTENCE_TRANSFORMERS):
@@ -62,18 +62,18 @@ def check_causal(directory: Path, setting: str) -> None:
 
 def no_causal(directory: Path, setting: str, kind: str) -> InputError:
     return InputError(
-        f"curriculum.score is 'loss', and {setting} is {directory} ({kind}), which is no causal language model: it "
-        "gives no probability of the next token; set deep.model to one that does, or follow another score, such as "
-        "'difficulty', which needs no model"
+        f"curriculum.score is 'loss', but {setting} is {directory} ({kind}), which is not a causal language model: it "
+        "gives no probability of the next token; set deep.model to a causal language model, or follow another score, "
+        "such as 'difficulty', which needs no model"
     )
 
 
 def load(directory: Path | str, spec: EmbeddingSpec, *, setting: str, vocabulary: int = 0) -> LossModel:
-    """The model of a checkpoint, ready to give losses. vocabulary: one more than the largest token id. setting: the one
-    that names the model.
+    """The model of a checkpoint, ready to give losses. vocabulary: one more than the largest token id. setting: names
+    the model.
 
     Raises:
-        InputError: as `deep.load_module`; no causal language model; its losses are not transformers'.
+        InputError: as `deep.load_module`; it is not a causal language model; or its losses differ from transformers'.
     """
     directory = Path(directory)
     check_causal(directory, setting)
@@ -93,7 +93,8 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, setting: str, vocabulary
 
 
 class LossModel(Model):
-    """A loaded model that gives (nats, number) of the counted tokens of a batch of windows, by token of a window."""
+    """A loaded model; a call gives (nats, number) of the counted tokens of each window, both over the window's
+    tokens."""
 
     relief = "lower deep.max_tokens"
     overlap = OVERLAP
@@ -104,7 +105,7 @@ class LossModel(Model):
         self.dims, self.masked = 2, False
         self.body = module.base_model
         self._given = threading.local()
-        """`output`, what the body returns in this thread instead of computing; absent while it computes."""
+        """Holds `output`, which the body returns in this thread instead of computing; absent while it computes."""
         compute = self.body.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -116,9 +117,9 @@ class LossModel(Model):
     def __call__(
         self, ids: NDArray[np.int64], lengths: NDArray[np.int64], counted: NDArray[np.bool_] | None = None
     ) -> torch.Tensor:
-        """float32 (B, 2), on the model's device: nats of the counted tokens of each window, and their number, both over
-        the tokens of the document in it. ids: int64 (B, L), padded on the right; lengths: int64 (B,), the ids of each
-        row that are no padding; counted: bool (B, L), None for all of these. The first id never counts."""
+        """float32 (B, 2), on the model's device: nats of each window's counted tokens, and their number, both divided
+        by the window's tokens of the document. ids: int64 (B, L), padded on the right; lengths: int64 (B,), number of
+        ids in each row without padding; counted: bool (B, L), None for all. The first id never counts."""
         import torch
         from torch.nn.functional import cross_entropy
 
@@ -154,7 +155,7 @@ class LossModel(Model):
 
 
 def _check(directory: Path, model: LossModel) -> None:
-    """InputError if the losses of two short windows are not transformers' for each alone."""
+    """Raises InputError if the losses of two short windows differ from transformers' for each window alone."""
     import torch
 
     length = min(model.spec.window, 8)

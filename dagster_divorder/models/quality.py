@@ -1,7 +1,7 @@
-"""Scores of texts by a Hugging Face text-classification model: how good a text is, from 0 on.
+"""Scores the quality of texts with a Hugging Face text-classification model; scores are 0 or more.
 
 A model with one output gives the score itself, at least 0 (FineWeb-Edu's classifier: 0 to 5). With several classes the
-score is the mean of their numbers 0, 1, 2, ... by their probabilities: with two, the probability of the second.
+score is the mean of their numbers 0, 1, 2, ..., weighted by probability; with two, the probability of the second.
 Guarantee: a score depends on its text alone, within rounding. Cost: a forward pass of the first WINDOW tokens at most.
 Known weakness: later tokens of a long text do not count.
 """
@@ -20,7 +20,7 @@ from dagster_divorder.models.spec import context, load_config, padding_id
 from dagster_divorder.models.tokenize import load_reference
 
 WINDOW = 512
-"""Tokens of a text that count, special tokens included; such classifiers were trained on as many."""
+"""Most tokens of a text that count, including special tokens; such classifiers were trained on as many."""
 BATCH = 1 << 14
 """Positions of a batch, padding included."""
 
@@ -29,7 +29,7 @@ class Classifier:
     """The model of a checkpoint, on a device ("cpu", "cuda" or "mps").
 
     Raises:
-        InputError: it is no text-classification model; or as `models.deep.explaining`.
+        InputError: it is not a text-classification model; or as `models.deep.explaining`.
     """
 
     def __init__(self, directory: Path, device: str) -> None:

@@ -1,7 +1,7 @@
-"""How a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its own files.
+"""Finds how a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its files.
 
-Guarantee: a document is read as by sentence-transformers or transformers, unless a setting says otherwise. Only JSON
-is read, and no code of a model runs (`trust_remote_code` stays off).
+Guarantee: a model reads a document as in sentence-transformers or transformers, unless a setting says otherwise. Only
+JSON is read, and no code of a model runs (`trust_remote_code` stays off).
 Cost: importing torch and transformers takes 5 s and more; the architecture is built once without memory, to see its
 tables of positions.
 Sources: sentence-transformers' files (modules.json, 1_Pooling, sentence_bert_config.json); tokenizer.json's
@@ -37,11 +37,11 @@ from dagster_divorder.models.tokenize import load_reference
 Pooling = Literal["mean", "last", "cls"]
 
 NO_LIMIT = 8192
-"""Tokens of a window of a model without a limit, such as one with relative positions or a state space."""
+"""Tokens in a window of a model without a limit, such as a model with relative positions or a state space."""
 UNLIMITED = 1 << 31
-"""A tokenizer without a limit gives a number above this."""
+"""A tokenizer without a limit reports a larger number."""
 MOST_LAYERS = 4096
-"""Of a configuration: the deepest models have some hundreds of layers, so more are a mistake."""
+"""Most layers of a configuration: the deepest models have some hundreds, so more are a mistake."""
 NUMBERS_A_BYTE, SMALL = 16, 1 << 26
 """Most numbers of weights and tables that a configuration may describe: NUMBERS_A_BYTE for each byte of stored weights
 (quantised weights pack up to 8), and SMALL besides."""
@@ -58,7 +58,7 @@ POOLING_MODES: dict[str, Pooling] = {
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
-    """How a model reads documents: all that decides its vectors beside weights and tokens.
+    """How a model reads documents: everything but weights and tokens that decides its vectors.
 
     window: tokens that it sees at once, including `prefix` and `suffix`, the ids around each window. pad: the id of
     padding. device: cpu, cuda or mps. dtype: of the forward pass.
@@ -90,22 +90,22 @@ def read_spec(
     dtype: auto for the checkpoint's own on a GPU, `cpu_dtype` on a CPU.
 
     Raises:
-        InputError: no usable configuration; an unknown pooling; more tokens than the model has positions, or no more
-            than its tokenizer adds; a device that this machine does not have.
+        InputError: there is no usable configuration; the pooling is unknown; max_tokens is above the model's positions,
+            or not above the tokens that its tokenizer adds; or this machine does not have the device.
     """
     directory = Path(directory)
     config = load_config(directory)
     hard, usual = context(directory, config)
     if hard is not None and max_tokens > hard:
         raise InputError(
-            f"deep.max_tokens is {max_tokens:,} and {directory} has {hard:,} positions; set it to {hard:,} at most "
+            f"deep.max_tokens is {max_tokens:,}, but {directory} has {hard:,} positions; set it to at most {hard:,} "
             '(deep.long_documents = "chunk" reads longer documents in windows)'
         )
     prefix, suffix = special_tokens_around(directory)
     window = max_tokens or usual
     if window <= len(prefix) + len(suffix):
         raise InputError(
-            f"deep.max_tokens is {window} and the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
+            f"deep.max_tokens is {window}, but the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
             "its own to every text; expected more"
         )
     chosen_device, chosen_dtype = find_device(device), str(dtype)
@@ -130,8 +130,8 @@ def padding_id(config: Any) -> int:
 
 
 def find_device(device: str) -> str:
-    """`cuda`, `mps` or `cpu`: `device`, or for "auto" the first of them that torch finds. InputError if torch does not
-    find `device`."""
+    """`device`, or for "auto" the first of `cuda`, `mps` and `cpu` that torch finds. Raises InputError if torch does
+    not find `device`."""
     import torch
 
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -157,10 +157,10 @@ def cpu_dtype(*capabilities: str) -> str:
 
 
 def find_pooling(directory: Path) -> Pooling:
-    """The pooling in a checkpoint's sentence-transformers files, `mean` if there are none.
+    """The pooling in a checkpoint's sentence-transformers files; `mean` if there are none.
 
     Raises:
-        InputError: it is unknown, or there are several.
+        InputError: the pooling is unknown, or there are several.
     """
     path = directory / POOLING
     if not path.is_file():
@@ -180,17 +180,17 @@ def find_pooling(directory: Path) -> Pooling:
 
 
 def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
-    """Kinds of the layers that sentence-transformers applies after pooling; they are not applied here."""
+    """The kinds of layers that sentence-transformers applies after pooling; here they are not applied."""
     path = Path(directory) / MODULES
     modules = read_json(path) if path.is_file() else []
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise InputError(f"{path} is not a list of modules (JSON objects); fetch or save the model again")
+        raise InputError(f"{path} is not a list of modules (JSON objects); download or save the model again")
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     return tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize"))
 
 
 def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids that the checkpoint's own tokenizer puts before and after a text, such as [CLS] and [SEP]."""
+    """Ids that the checkpoint's tokenizer puts before and after a text, such as [CLS] and [SEP]."""
     tokenizer = load_reference(Path(directory))
     for text in ("a", "1", ".", "é", "中"):  # a tokenizer may have no token for a script
         encoding = tokenizer.encode(text)
@@ -201,7 +201,7 @@ def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple
 
 
 def context(directory: Path, config: Any) -> tuple[int | None, int]:
-    """(positions of a model, None without a limit; tokens of its window by default)."""
+    """(positions of a model, None without a limit; default tokens of its window)."""
     limits = [
         getattr(config.get_text_config(), name, None) for name in ("max_position_embeddings", "max_seq_len")
     ]
@@ -211,7 +211,7 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
 
 
 def declared_lengths(directory: Path) -> list[int]:
-    """Limits of a window in the tokenizer's and sentence-transformers' files of a model."""
+    """Limits of a window in a model's files of the tokenizer and of sentence-transformers."""
     limits = [
         read_object(directory / name).get(key)
         for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
@@ -221,7 +221,7 @@ def declared_lengths(directory: Path) -> list[int]:
 
 
 def _position_tables(directory: Path, config: Any) -> list[int]:
-    """Positions that learned tables have for tokens: RoBERTa counts from behind its padding id, OPT from an offset."""
+    """Positions for tokens in learned tables: RoBERTa counts from after its padding id, OPT from an offset."""
     import torch
     from transformers import AutoModel
 
@@ -234,7 +234,7 @@ def _position_tables(directory: Path, config: Any) -> list[int]:
     stored = sum(path.stat().st_size for path in weight_files(directory))
     if numbers > NUMBERS_A_BYTE * stored + SMALL:
         raise InputError(
-            f"{directory / 'config.json'} describes a model of {numbers:,} numbers, and its weights have {stored:,} "
+            f"{directory / 'config.json'} describes a model of {numbers:,} numbers, but its weights have {stored:,} "
             "bytes; expected the configuration and the weights of one model"
         )
     tables = [
@@ -303,7 +303,7 @@ def unusable(directory: Path, error: Exception) -> InputError:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Meanwhile transformers writes no messages and shows no progress bar."""
+    """In this context transformers writes no messages and shows no progress bar."""
     from transformers.utils import logging
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -23,11 +23,11 @@ from dagster_divorder.models.batches import SHORTEST, OutOfMemory
 RANKS = "DAGSTER_DIVORDER_RANKS"
 """Environment variable of a rank: the number of ranks."""
 GRACE_SECONDS = 2.0
-"""Time that the other ranks have to report their errors after one has failed: it may have failed because of them."""
+"""Seconds for other ranks to report errors after one has failed, since it may have failed because of them."""
 
 
 def processes_here() -> int:
-    """How many processes compute together with this one, itself included; 1 if it is no rank."""
+    """Number of processes that compute together, including this one; 1 if it is not a rank."""
     return int(os.environ.get(RANKS, 1))
 
 
@@ -91,7 +91,7 @@ class Group:
                 return answers[0].result()
             done, _ = wait(answers, timeout=GRACE_SECONDS)
             errors = [error for answer in answers if answer in done and (error := answer.exception())]
-            # The end of another rank shows as an error of torch: other errors come first.
+            # The end of another rank appears as an error of torch, so other errors come first.
             raise min(errors, key=lambda error: not isinstance(error, DivOrderError | OutOfMemory))
         except BaseException:
             self.close()

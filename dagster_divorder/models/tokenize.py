@@ -1,4 +1,4 @@
-"""Texts to token ids, with the fastest engine that gives the reference's ids.
+"""Turns texts into token ids with the fastest engine that gives the reference's ids.
 
 Letters: n texts, T tokens.
 Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation, padding or BPE dropout; special
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 Engine = Literal["gigatoken", "tokenizers"]
 Ids = tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]
-"""(ids of all texts end to end, (T,); the number of each text's, int64 (n,))."""
+"""(ids of all texts end to end, (T,); number of ids of each text, int64 (n,))."""
 
 Encode = Callable[["Sequence[bytes] | pa.Array"], Ids]
-"""Ids of texts in UTF-8, one or more."""
+"""A function from one or more texts in UTF-8 to their ids."""
 
 SAMPLE_BYTES = 1 << 20
 """Bytes of the corpus sample that are compared: half a second of the reference."""
 
 SPECIALS = ("eos", "bos", "pad")
-"""The tokens at the end of a text, at its beginning and for padding."""
+"""Special tokens: at the end of a text, at its beginning, and for padding."""
 NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
 """Files that name special tokens (`eos_token`)."""
 IDS_IN = ("generation_config.json", "config.json")
 """Files that give the ids of special tokens (`eos_token_id`)."""
 
 MAX_IDS = 1 << 24
-"""Far above any vocabulary, and both engines still load one of this size in seconds."""
+"""Most ids of a tokenizer: far above any vocabulary, and both engines load one of this size in seconds."""
 
 BATCH_CHARACTERS = 1 << 20
-"""Text of a batch: `tokenizers` keeps some 100 bytes a token until a batch is read out."""
+"""Characters in a batch: `tokenizers` keeps some 100 bytes a token until a batch is read."""
 
 
 class NamedToken(NamedTuple):
@@ -67,8 +67,8 @@ class NamedToken(NamedTuple):
 class Encoder:
     """A tokenizer and the engine that runs it.
 
-    reason: why it is this engine. vocab_size: one more than the largest id. id_dtype: uint16 if every id fits, else
-    uint32. note: for people, the setting of tokenizer.json that is off here, or "".
+    reason: why this engine was chosen. vocab_size: one more than the largest id. id_dtype: uint16 if every id fits,
+    else uint32. note: the setting of tokenizer.json that is off here, in a sentence, or "".
     """
 
     def __init__(
@@ -126,11 +126,12 @@ def load_encoder(
     """The tokenizer of a checkpoint directory.
 
     engine: `auto` is gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and on
-    the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is not compared: workers name the one that
+    the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is not compared; workers name the engine that
     `auto` chose.
 
     Raises:
-        InputError: no usable tokenizer.json; an unknown engine; gigatoken is named and cannot run the tokenizer.
+        InputError: there is no usable tokenizer.json; the engine is unknown; or it is gigatoken, which cannot run the
+            tokenizer.
     """
     if engine not in ("auto", *get_args(Engine)):
         raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
@@ -139,7 +140,7 @@ def load_encoder(
     if engine == "gigatoken":
         try:
             fast = gigatoken_encode(content)
-            # To load the reference for its vocabulary would take as long as tokenising a megabyte.
+            # Loading the reference for its vocabulary would take as long as tokenising a megabyte.
             added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
             tokens = {**added, **content["model"]["vocab"]}
         except Exception as error:
@@ -170,7 +171,7 @@ def load_encoder(
 
 
 def tokenizer_content(directory: Path) -> dict[str, Any]:
-    """tokenizer.json, whose ids are checked: libraries allocate room for the largest id, or abort."""
+    """The content of tokenizer.json, with checked ids: libraries allocate memory for the largest id, or abort."""
     path = directory / TOKENIZER
     content = read_object(path)
     model, added = content.get("model"), content.get("added_tokens") or []
@@ -185,14 +186,14 @@ def tokenizer_content(directory: Path) -> dict[str, Any]:
         if type(number) is not int or not 0 <= number < MAX_IDS:
             raise InputError(
                 f"{path} gives the token {token!r} the id {number!r}; expected a whole number from 0 to "
-                f"{MAX_IDS - 1:,}: fetch or save the model again"
+                f"{MAX_IDS - 1:,}: download or save the model again"
             )
     return content
 
 
 def load_reference(directory: Path, added: Sequence[Mapping[str, Any]] | None = None) -> Tokenizer:
-    """The tokenizer of a checkpoint as `tokenizers` runs it, without truncation, padding and BPE dropout. added: in the
-    place of its `added_tokens`.
+    """The tokenizer of a checkpoint, run by `tokenizers`, without truncation, padding and BPE dropout. added: replaces
+    its `added_tokens`.
 
     Raises:
         InputError: no usable tokenizer.json.
@@ -255,8 +256,8 @@ def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
 
 
 def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encode:
-    """gigatoken for a tokenizer.json. control: special tokens in a text are control tokens; else it has none, so that
-    it cannot find them."""
+    """gigatoken for a tokenizer.json. control: special tokens in a text become control tokens; otherwise they are
+    removed from the tokenizer, so that it cannot find them."""
     import gigatoken
 
     content = {
@@ -293,7 +294,7 @@ def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
 
 
 def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
-    """The first texts, `limit` bytes of them; the last text is cut."""
+    """The first `limit` bytes of texts; the last text is truncated."""
     for text in texts:
         text = text[:limit]
         yield text
@@ -314,7 +315,7 @@ def token_spans(
     directory: Path, texts: Sequence[str]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """(begins, ends) of the tokens of each text, in characters, int64 (tokens,) each. If a byte-level tokenizer makes
-    several tokens of a character, each has the character's place.
+    several tokens from one character, each has the character's position.
 
     Raises:
         InputError: tokenizer.json cannot be read, or cannot encode a text.
@@ -332,11 +333,11 @@ def token_spans(
 def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[str, list[NamedToken]]:
     """Special tokens, such as `eos`, in a checkpoint's files. If several files name one, the first in the list counts.
 
-    A name counts before an id. As in transformers, special_tokens_map.json counts before a tokenizer_config.json
-    without `added_tokens_decoder`, and behind one that has it.
+    A name takes precedence over an id. As in transformers, special_tokens_map.json takes precedence over a
+    tokenizer_config.json without `added_tokens_decoder`, but not over one with it.
 
     Raises:
-        InputError: no such folder, a damaged file, a name that is no token, an id that is no whole number.
+        InputError: the folder is missing, a file is damaged, a name is not a token, or an id is not a whole number.
     """
     if not directory.is_dir():
         raise InputError(
@@ -359,8 +360,8 @@ def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[
 
 
 def _token_of(path: Path, key: str, value: Any) -> str | int | None:
-    """The token, or its id, in a file's value of a key: added tokens are objects, and the first of several ids counts.
-    None if the value names none, which older files write as "" or -1."""
+    """The token or its id in a file's value of a key. Added tokens are objects; of several ids the first counts. None
+    if the value names no token, which older files write as "" or -1."""
     kind: type[int] | type[str] = int if key.endswith("_id") else str
     token = value
     if kind is int and isinstance(token, list):
@@ -376,11 +377,11 @@ def _token_of(path: Path, key: str, value: Any) -> str | int | None:
 
 
 def special_ids(directory: Path) -> dict[str, int | None]:
-    """Ids of the `eos`, `bos` and `pad` tokens in a tokenizer's directory (see `named_specials`), None if no file names
-    one. The id of an ordinary token does not count: it is a default of the model's class.
+    """Ids of the `eos`, `bos` and `pad` tokens in a tokenizer's directory (see `named_specials`); None if no file names
+    one. The id of an ordinary token does not count, because it is a default of the model's class.
 
     Raises:
-        InputError: tokenizer.json cannot be read, or lacks a token that a file names; an id that no token has.
+        InputError: tokenizer.json cannot be read, or lacks a token that a file names; or no token has an id.
     """
     reference = load_reference(directory)
     tokens, added = reference.get_vocab(with_added_tokens=True), reference.get_added_tokens_decoder()

@@ -1,14 +1,14 @@
-"""A plain training loop over packed sequences in a given order, which measures the effects of the order.
+"""Trains a small decoder on packed sequences in a given order, and measures the effects of the order.
 
 Letters: B sequences a batch, L tokens a sequence, T steps of all epochs, E epochs, W weight matrices.
 
-A small decoder predicts the next token. Batches are consecutive in the order, and nothing shuffles them again. The
-gradient is never clipped, since its norm is measured. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning rate
-rises over WARM_UP of the steps and then follows a schedule (`rate`). Averages of the last weights are validated, too:
-the plain one of CHECKPOINTS over the last AVERAGED of the steps, and an exponential one of all steps.
+The decoder predicts the next token. Batches are consecutive in the order and never shuffled again. The gradient is
+never clipped, because its norm is measured. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning rate rises over
+WARM_UP of the steps and then follows a schedule (`rate`). Averages of weights are validated too: the plain average of
+CHECKPOINTS over the last AVERAGED of the steps, and an exponential average of all steps.
 Guarantee: the same sequences, order, seed and settings give the same numbers on one type of machine: one thread on a
 CPU, deterministic kernels on a GPU; weights are drawn on the CPU, so that all devices begin alike.
-Cost: 6 multiplications a token for each weight, and 2 % more for the other measures beside the loss; memory of two
+Cost: 6 multiplications a token for each weight, and 2 % more for the other measures besides the loss; memory of two
 more copies of the weights.
 Sources: the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't Shuffle, Optimize;
 validation loss by source and loss along the data, TokenShard (On Shuffling Tokens); the noise of the gradient,
@@ -49,9 +49,9 @@ WARM_UP, LAST_RATE = 0.05, 0.1
 DECAY = 0.2
 """Last part of the steps in which the rate of `wsd` falls."""
 AVERAGED, CHECKPOINTS = 0.2, 8
-"""The last part of the steps whose weights are averaged, and from how many evenly spaced steps of it."""
+"""The last part of the steps whose weights are averaged, and the number of evenly spaced steps in it."""
 MEAN_AGE = 0.05
-"""Mean age of the weights in the exponential average, as a part of the steps: AVERAGED then has 98 % of it."""
+"""Mean age of the weights in the exponential average, as a share of the steps; AVERAGED then has 98 % of its weight."""
 BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
 LOGITS = 1 << 25
 """Most scores of a micro-batch: 128 MB of float32, kept some three times."""
@@ -92,11 +92,11 @@ PRESETS = {
 class Task:
     """One training.
 
-    model: a preset, or the directory of a config.json. classes: int32 (V,), the class as which each token id is read;
-    class_count: their number. schedule: of the learning rate (`rate`). attend_within_documents: attention stops at the
-    ends of documents; validation then scores each document alone, without its first token. heldout: by source, int32 (2
-    or 3, n, L): classes, -1 for none; places in their documents, 0 at the beginning; and 1 for what counts, 0 for the
-    rest, without which all does.
+    model: a preset, or the directory of a config.json. classes: int32 (V,), the class of each token id. class_count:
+    number of classes. schedule: of the learning rate (`rate`). attend_within_documents: attention stops at the ends of
+    documents; validation then scores each document alone, without its first token. heldout: source -> int32 (2 or 3, n,
+    L): classes, -1 for none; positions in their documents, from 0; and 1 for tokens that count, 0 for others. Without
+    the third row all count.
     """
 
     model: str
@@ -116,7 +116,7 @@ def make_model(model: str, class_count: int, length: int, seed: int) -> torch.nn
     """The model with random weights, on the CPU.
 
     Raises:
-        InputError: as `check_model`; its training would take more than this machine's memory.
+        InputError: as `check_model`; or the training would take more than this machine's memory.
     """
     import torch
 
@@ -198,8 +198,8 @@ def _config(model: str, class_count: int, length: int) -> Any:
 def check_model(model: str, length: int) -> None:
     """
     Raises:
-        InputError: there is no such preset; the config.json cannot be used, has too few positions or is of no causal
-            model.
+        InputError: there is no such preset; or the config.json cannot be used, has too few positions, or does not
+            describe a causal model.
     """
     if model not in PRESETS:
         _outline(model, 1, length)
@@ -220,10 +220,10 @@ class _InMemoryRows:
 
 
 def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
-    """Rows in memory as an export, which trainers' readers read. arrays: `ids` (n, L) in the order of the first epoch;
-    `lengths`, tokens of all documents in them; `counts`, documents of each row; `epochs` int64 (E, n), the rows of
-    each epoch; `padded` bool (1,); where not all is trained on, `trained` int64 (2, K): the places, counted as row x L
-    + place in the row, at which what is trained on begins and ends."""
+    """Rows in memory as an export, for trainers' readers. arrays: `ids` (n, L) in the order of the first epoch;
+    `lengths`, tokens of all documents in them; `counts`, documents of each row; `epochs` int64 (E, n), the rows of each
+    epoch; `padded` bool (1,); with a loss mask, `trained` int64 (2, K): begins and ends of trained spans, counted as
+    row x L + place in the row."""
     from dagster_divorder.readers.export import Export
 
     rows, length = arrays["ids"].shape
@@ -241,10 +241,11 @@ def in_memory_export(arrays: Mapping[str, np.ndarray], batch: int) -> Export:
 
 
 def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """(class of each token id, int32 (V,); number of classes). counts: int64 (V,), of the tokens in training.
+    """(class of each token id, int32 (V,); number of classes). counts: int64 (V,), how often each id occurs in
+    training.
 
-    In a directory's model each id is a class. In a preset each id is a class if its vocabulary has room for all; else
-    the most frequent ids fill three quarters of it, and the others share the last quarter.
+    For a model in a directory, each id is a class. For a preset, each id is a class if its vocabulary has room for all;
+    otherwise the most frequent ids fill three quarters of it, and the others share the last quarter.
     """
     if model not in PRESETS:
         return np.arange(len(counts), dtype=np.int32), len(counts)
@@ -280,8 +281,8 @@ def train(task: Task, data: Export, advance: Callable[[int], object] = lambda to
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Meanwhile kernels of a GPU give the same numbers each time. cuBLAS reads its variable at its first call in a
-    process; a value that is already set stays."""
+    """In this context kernels of a GPU give the same numbers each time. cuBLAS reads its variable at its first call in
+    a process; a value that is already set stays."""
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -426,7 +427,7 @@ class _Loop:
         heldout = heldout[..., : max(2, int((heldout[0] >= 0).sum(axis=1).max()))]
         counts = heldout[0, :, 1:] >= 0 if len(heldout) == 2 else heldout[2, :, 1:] > 0
         if self.task.attend_within_documents:
-            # What stands before the first token of a document is another one.
+            # The first token of a document is preceded by another document.
             counts = counts & (heldout[1, :, 1:] > 0)
         total, counted = 0.0, int(counts.sum())
         with torch.no_grad():
@@ -471,7 +472,7 @@ class _Loop:
 
 
 class _Averages:
-    """Averages of `weights` after each of T = `steps` steps, as AVERAGES names them."""
+    """Averages of `weights` after each of T = `steps` steps; AVERAGES has their names."""
 
     def __init__(self, weights: list[torch.nn.Parameter], steps: int) -> None:
         import torch
@@ -506,7 +507,7 @@ def _evenly(total: int, count: int) -> list[int]:
 
 
 def noisy_batches(epoch: int) -> int:
-    """Of an epoch's batches, the number whose gradients at its end are compared."""
+    """Number of an epoch's batches whose gradients at its end are compared."""
     return min(NOISY_BATCHES, max(4, epoch // 4))
 
 
@@ -523,12 +524,12 @@ def matrix_names(model: str, class_count: int, length: int) -> list[str]:
 
 
 def is_attention(name: str) -> bool:
-    """Whether a matrix belongs to attention, else to a feed-forward layer."""
+    """Whether a matrix belongs to attention, not to a feed-forward layer."""
     return "att" in name.lower()
 
 
 def stable_rank(gradient: torch.Tensor | None) -> float:
-    """||G||_F^2 / ||G||_2^2 of a matrix: 1 if all rows point one way, at most its rank; NaN if it is zero, or None
+    """||G||_F^2 / ||G||_2^2 of a matrix: 1 if all rows have one direction, at most its rank; NaN if it is zero or None
     (the weight has no gradient)."""
     import torch
 
@@ -540,8 +541,8 @@ def stable_rank(gradient: torch.Tensor | None) -> float:
 
 
 def rate(step: int, steps: int, schedule: str) -> float:
-    """The factor of the learning rate at a step, 1 after the warm-up. cosine: falls to LAST_RATE from there on; wsd:
-    over the last DECAY, as 1 less the square root; constant: stays."""
+    """The factor of the learning rate at a step, 1 after the warm-up. cosine: then falls to LAST_RATE. wsd: falls over
+    the last DECAY, as 1 less the square root. constant: stays 1."""
     warm = max(1.0, WARM_UP * steps)
     if step + 1 < warm:
         return (step + 1) / warm

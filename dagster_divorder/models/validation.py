@@ -1,14 +1,14 @@
-"""The loss of a causal model on held-out documents, source by source, beside the aggregate.
+"""The loss of a causal model on held-out documents, for each source and in all.
 
 Letters: n documents, W windows, B windows of a batch, L tokens of the longest.
 Guarantee: every token of a document is predicted once, from the tokens before it in its window. A document begins after
 the special token that the tokenizer puts before a text; if there is none, its first token is not predicted and does not
-count. A window repeats the last token of the previous window. No code of a model runs. Of conversations the tokens that
-are trained on count alone; their text has its special tokens already.
+count. A window repeats the last token of the previous window. No code of a model runs. In conversations only the
+trained tokens count; their text already includes special tokens.
 Cost: the forward pass; memory of the logits, batch_tokens x vocabulary.
 Source: TokenShard (On Shuffling Tokens), which tracks the validation loss of each source.
 Known weakness: the first tokens of a later window see less of their document than a longer context would show.
-Conversations are as the chat template of `model.base` writes them, whatever template the model has.
+Conversations are written with the chat template of `model.base`, not the model's own.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 HELDOUT = "heldout.parquet"
 COLUMNS = ["source", "text"]
 TRAINED = "trained"
-"""The column of what is trained on, in a file of conversations: characters {first, last} of each span."""
+"""The column of trained spans in a file of conversations: characters {first, last} of each span."""
 SPANS = pa.list_(pa.struct({"first": pa.int64(), "last": pa.int64()}))
 Trained = list[list[tuple[int, int]]] | None
-"""Of each text the characters [first, last) that are trained on; None where all are."""
+"""The trained characters [first, last) of each text; None if all are trained."""
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
-"""Documents that are read at a time, and whose windows are sorted by length."""
+"""Documents that are read at a time; their windows are sorted by length together."""
 
 
 def loss_by_source(
@@ -63,22 +63,22 @@ def loss_by_source(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """A row for each source and two rows for all: `source`, `documents`, `tokens` (predicted ones), `bytes` of UTF-8,
-    `loss` in nats a token, `bits_per_byte`. Of conversations, tokens and bytes that are trained on count alone.
+    """A row for each source and two rows for all sources: `source`, `documents`, `tokens` (predicted), `bytes` of
+    UTF-8, `loss` in nats a token, `bits_per_byte`. In conversations only trained tokens and bytes count.
 
     The last row, `all`, weighs sources by their tokens. The row before it is the mean over sources: the loss of the
-    same model with equal shares. `attrs["composition"]` says how far the aggregate moves with the shares alone.
+    same model with equal shares. `attrs["composition"]` says how far the aggregate depends on the shares alone.
 
-    model: a causal model of transformers, or the directory or Hugging Face id of one. heldout: a Parquet file with the
-    columns `source` and `text`, or the folder of an output that has one; of conversations with `trained`, too, the
-    characters {first, last} that are trained on. tokenizer: directory of a tokenizer.json, by
-    default the model's own. context: most tokens of a window, by default the model's context. batch_tokens: most tokens
-    of a batch, padding included, and of a window. device: by default the model's own, or the best that torch finds.
-    progress: counts documents, by default silently.
+    model: a causal model of transformers, or its directory or Hugging Face id. heldout: a Parquet file with the columns
+    `source` and `text`, or the folder of an output that has one; for conversations also `trained`, the trained
+    characters {first, last}. tokenizer: directory of a tokenizer.json, by default the model's own. context: most tokens
+    of a window, by default the model's context. batch_tokens: most tokens of a batch, including padding, and of a
+    window. device: by default the model's own, or the best that torch finds. progress: counts documents, by default
+    silently.
 
     Raises:
-        InputError: there is no such file, or it lacks a column; the model or the tokenizer cannot be used, or do not
-            belong together; a window of fewer than 2 tokens; memory ran out.
+        InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
+            together; a window has fewer than 2 tokens; or memory ran out.
     """
     import torch
 
@@ -119,7 +119,7 @@ def loss_by_source(
 
 
 def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
-    """sums: by source, float64 (4,), of documents, tokens, bytes and nats."""
+    """sums: source -> float64 (4,), sums of documents, tokens, bytes and nats."""
     import pandas as pd
 
     names = sorted(sums)
@@ -163,8 +163,8 @@ def _open(file: Path) -> ParquetFile:
 
 
 def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str], Trained]]:
-    """(sources, texts, what of them is trained on) of DOCUMENTS documents at a time."""
-    # Files of the user's own may have a column of this name.
+    """(sources, texts, their trained spans) of DOCUMENTS documents at a time."""
+    # A user's own file may have an unrelated column of this name.
     masked = TRAINED in (names := parquet.schema_arrow.names) and (
         parquet.schema_arrow.types[names.index(TRAINED)].equals(SPANS)
     )
@@ -178,7 +178,7 @@ def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str], Tra
 
 
 def _sizes(texts: Sequence[str], trained: Trained) -> list[int]:
-    """Bytes of UTF-8 that count, of each text."""
+    """Counted bytes of UTF-8 of each text."""
     if trained is None:
         return [len(text.encode()) for text in texts]
     return [
@@ -233,9 +233,9 @@ class _Reader:
             ids, lengths, counts = encode_trained(texts, trained, self.tokenizer)
         tokens = ids.astype(np.int64)
         begins = np.cumsum(lengths) - lengths
-        # Nothing stands before the first token of a text.
+        # The first token of a text has nothing to be predicted from.
         counts[begins[lengths > 0]] = False
-        # A window has the tokens that it predicts; one more stands before them.
+        # A window holds the tokens that it predicts and one token before them.
         windows = cut_windows(np.maximum(lengths - 1, 0), self.window - 1, chunk=True)
         order = np.argsort(-windows.length, kind="stable")
         sizes, losses = windows.length[order] + 1, np.zeros(len(windows))
@@ -254,11 +254,11 @@ class _Reader:
         return predicted, np.bincount(windows.document, losses, len(texts)).astype(np.float64)
 
     def _losses(self, rows: list[tuple[NDArray[np.int64], NDArray[np.bool_]]]) -> NDArray[np.float64]:
-        """The sum of the losses of each window's tokens but the first, float64 (B,). rows: of each window its tokens,
-        and which of them count."""
+        """The sum of the losses of each window's tokens except the first, float64 (B,). rows: the tokens of each
+        window, and which of them count."""
         import torch
 
-        # No token of a causal model sees the padding behind it.
+        # No token of a causal model sees the padding after it.
         padded = np.zeros((len(rows), len(rows[0][0])), np.int64)
         for row, (ids, _) in zip(padded, rows, strict=True):
             row[: len(ids)] = ids

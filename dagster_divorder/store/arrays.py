@@ -1,7 +1,7 @@
 """Named NumPy arrays, or an Arrow table, as one immutable byte string, and back.
 
 The formats are safetensors (a JSON header and raw little-endian buffers) and Arrow IPC: no pickle, and other tools read
-them. The header of a packed file holds a hash of each array, so that one array can be read and verified alone.
+them. A packed file's header holds a hash of each array, so that single arrays can be read and verified.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MappedFile(io.RawIOBase):
 
 
 def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
-    """The named arrays of an open packed file; reads these and the header alone.
+    """The named arrays of an open packed file; reads only these and the header.
 
     Raises:
         ValueError: the file is damaged, has no such array, or has another owner.
@@ -131,7 +131,7 @@ def unpack_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Tabl
     """A Parquet file as a table. columns: None reads all."""
     import pyarrow.parquet as pq
 
-    # On this thread alone: a process that ends right after the read aborts if Arrow has just begun threads of its own.
+    # Only on this thread: a process that ends right after the read aborts if Arrow has just started its own threads.
     file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
     return file.read(columns=columns, use_threads=False)
 

@@ -1,12 +1,12 @@
-"""What a store is at any place: immutable files by name, one state that is replaced, and a lease.
+"""The interface of stores at any place: immutable files by name, one replaceable state, and a lease.
 
 Guarantee: a name is either absent or complete: neither a killed process nor a full disk leaves a half-written file
 under its name.
 
-A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`: reading
-finds a file that is damaged or lies under another's name, and one listing of a folder tells which results are present.
-A damaged or missing file raises DamagedFileError; `pipeline.repair` makes it again where it can. Any number of
-processes may put such a name: they all put the same bytes.
+A *hashed* name carries the xxh3-128 of its folder, key, extension and bytes, `<key>.<32 hex digits>.<ext>`. So reading
+detects damaged or misplaced files, and one listing of a folder shows the present results. A damaged or missing file
+raises DamagedFileError; `pipeline.repair` makes it again if possible. Any number of processes may put the same name:
+they all put the same bytes.
 
 A store is built on a *folder*: the files at a place. Input is found in folders too, and outputs are written into them.
 """
@@ -76,11 +76,11 @@ def temporary_name() -> str:
 
 
 Guard = Callable[[], object]
-"""Raises where the next step must not be taken."""
+"""Raises if the next step must not be taken."""
 
 
 Entry = RemoteFile | Literal["file", "folder", "neither"]
-"""What is under a name in a folder: "file" on this machine, a RemoteFile at a URL. A broken link, for example, is
+"""The kind of an entry in a folder: "file" on this machine, a RemoteFile at a URL. A broken link, for example, is
 neither file nor folder."""
 
 
@@ -96,7 +96,7 @@ def is_file(entry: Entry) -> bool:
 
 
 def source_of(path: str, entry: Entry) -> Source | None:
-    """The file at a path with this entry; None if the entry is no file."""
+    """The file at a path with this entry; None if the entry is not a file."""
     if entry == "file":
         return Path(path)
     return entry if isinstance(entry, RemoteFile) else None
@@ -104,8 +104,8 @@ def source_of(path: str, entry: Entry) -> Source | None:
 
 class Folder(ABC):
     """A folder at a place. Methods take names of its files, which may lie in its neighbour too; `entry`, `entries` and
-    `stats` take a path or URL in it. A file may be written by another process than the one that publishes it, but not
-    in a dataset of the Hub."""
+    `stats` take a path or URL in it. One process may write a file and another publish it, except in a dataset of the
+    Hub."""
 
     atomic = False
     """Whether `publish` changes all files at once."""
@@ -127,11 +127,11 @@ class Folder(ABC):
 
     @abstractmethod
     def entries(self, path: str) -> dict[str, Entry]:
-        """The entries directly in the folder at a path or URL in this folder, or beside it, by name; empty where there
-        is no such folder.
+        """The entries directly in the folder at a path or URL in or beside this folder, by name; empty if there is no
+        such folder.
 
         Raises:
-            InputError, OSError: as `entry` does.
+            InputError, OSError: see `entry`.
         """
 
     def stats(self, path: str) -> dict[str, Stat]:
@@ -147,7 +147,7 @@ class Folder(ABC):
         return stats
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file directly in the folder or in its neighbour, by name; empty where there is no folder."""
+        """Bytes of each file directly in the folder or its neighbour, by name; empty if there is no folder."""
         return {name: stat.size for name, stat in self._in_both(self.stats).items()}
 
     def names(self) -> Collection[str]:
@@ -230,10 +230,10 @@ class Folder(ABC):
 
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:
-        """Remove files; missing ones are no error. A prepared dataset of the Hub removes them when it publishes."""
+        """Removes files; missing files are ignored. A prepared dataset of the Hub removes them when it publishes."""
 
     def release(self) -> None:  # noqa: B027
-        """Free the resources of this process, once nothing more is written."""
+        """Frees this process's resources after the last write."""
 
     @abstractmethod
     def explaining(
@@ -245,8 +245,8 @@ class Folder(ABC):
 class Store(ABC):
     """A store at a place that is new, empty, or a store already, never one with other files in it.
 
-    place: as it was given, for messages. real_place: the same for every path that leads there. folder: at the place.
-    A backend implements `open`, `put`, `delete`, `files`, `local`, `lease`, `check` and `scratch`.
+    place: as given, for messages. real_place: the same for every path to it. folder: at the place. A backend implements
+    `open`, `put`, `delete`, `files`, `local`, `lease`, `check` and `scratch`.
     """
 
     place: str
@@ -316,7 +316,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, *names: str) -> None:
-        """Remove files; missing ones are no error. The caller holds the lease."""
+        """Removes files; missing files are ignored. The caller holds the lease."""
 
     @abstractmethod
     def files(self) -> dict[str, int]:
@@ -335,15 +335,15 @@ class Store(ABC):
     def lease(
         self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Hold the store alone.
+        """Holds the store exclusively.
 
         Raises:
             StoreBusyError: another run holds it and `wait` is False.
-            StoreError: as `open` does.
+            StoreError: see `open`.
         """
 
     def check(self) -> None:  # noqa: B027
-        """Check that the lease is still held, before a step that cannot be undone. On a folder it always is.
+        """Checks that the lease is still held, before an irreversible step. On a folder it always is.
 
         Raises:
             LeaseLostError: another run has taken it over.
@@ -366,11 +366,11 @@ class Store(ABC):
         """The path or URL of a name.
 
         Raises:
-            StoreError: the name leads out of the store; it may come from a file that was tampered with.
+            StoreError: the name leads out of the store; it may come from a manipulated file.
         """
         return f"{self.place}/{checked(name, self.place)}"
 
-    # What the store is ---------------------------------------------------------------------------------------------
+    # Identity of the store -----------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
@@ -434,7 +434,7 @@ class Store(ABC):
         if actual != expected:
             raise DamagedFileError(
                 f"{self.where(name)} is damaged: its name and content hash to {actual}, expected {expected}; "
-                "delete the file and run again, it is then made anew",
+                "delete the file and run again, which makes it again",
                 name,
             )
         return data
@@ -473,14 +473,14 @@ def checked(name: str, place: str) -> str:
     parts = name.split("/")
     if not all(parts) or not {".", ".."}.isdisjoint(parts) or "\0" in name:
         raise StoreError(
-            f"a file of store {place} names {name!r}, which is no name inside it; restore the store from a "
-            "copy, or delete it: a run then computes everything again"
+            f"a file of store {place} names {name!r}, which is outside the store; restore the store from a copy, or "
+            f"delete it: a run then computes everything again"
         )
     return name
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """Bytes parsed as a JSON object; empty where they are none."""
+    """Bytes parsed as a JSON object; empty if they are not one."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -1,6 +1,6 @@
 """Rewrites fragments: merges small ones, and removes deleted rows.
 
-Rows of every stage's results are copied, never computed again. The order of the steps keeps every state on disk sound:
+Rows of every stage's results are copied, never computed again. The order of the steps keeps every state on disk valid:
 new fragments with their stage results are written first, then the view (by the caller); then the old fragments are
 removed.
 """
@@ -28,7 +28,7 @@ from dagster_divorder.store.stages import put_arrays
 from dagster_divorder.store.view import Fragment, offsets
 
 RAGGED = {"ids": "lengths"} | dict.fromkeys(("span_first", "span_last", "span_kind"), "spans")
-"""Arrays of results with several items a row: the array that holds their number."""
+"""For arrays of results with several items a row: the array with the number of items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def compact(
     *,
     drop_unused: bool,
 ) -> Compacted:
-    """Rewrite the fragments that are less than half full or, with `drop_unused`, have unused rows.
+    """Rewrites fragments that are less than half full or, with `drop_unused`, have unused rows.
 
     Args:
         folder: folder of these fragments.
@@ -102,8 +102,9 @@ def is_small(fragment: Fragment) -> bool:
 def _groups(
     fragments: Sequence[Fragment], live: Sequence[tuple[int, int]], computed: Sequence[frozenset[str]]
 ) -> Iterator[list[int]]:
-    """Numbers of neighbours that become one fragment: of those with rows to drop or less than half full, as many as
-    fill one. A group has results of the same stages, so that no result is lost. live: rows and bytes kept of each."""
+    """Groups of neighbouring fragments that become one: fragments with rows to drop or less than half full, up to a
+    full fragment. A group has results of the same stages, so that no result is lost. live: rows and bytes kept of
+    each."""
     group: list[int] = []
     full = np.array([FRAGMENT_ROWS, FRAGMENT_BYTES])
     size = np.zeros(2, dtype=np.int64)
@@ -172,7 +173,7 @@ def _merge_results(
 
 
 def take_rows(arrays: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The given rows of a stage's result; those of RAGGED as often as another array says."""
+    """The given rows of a stage's result; arrays in RAGGED have several items a row."""
     taken = {}
     for key, array in arrays.items():
         if key in RAGGED:

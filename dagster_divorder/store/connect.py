@@ -14,7 +14,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.local import LocalStore
 
 CACHE_BYTES = 64 << 30
-"""Most that copies of stores on objects take in a folder that nobody named."""
+"""Most bytes of local copies of object stores in the default folder."""
 
 
 def store_at(place: str | os.PathLike[str], cache: Path | None = None) -> Store:

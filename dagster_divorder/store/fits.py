@@ -1,7 +1,7 @@
 """Files of fits, which are learnt from the corpus: each fit has a folder, named by the hash of all its files.
 
-Files keep their own names there, since libraries read a model's folder. Appended data uses the fit as it is. A fit that
-is lost or altered is made again only on request, since a new one would change the results of all data.
+Files keep their own names in it, because libraries read a model's folder. Appended data uses the fit unchanged. A lost
+or altered fit is made again only on request, because a new fit would change the results of all data.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
     folder = f"{FITS}/{stage}/{_hash(files)}"
     store.delete(*(name for name in store.list(folder) if name.rsplit("/", 1)[1] not in files))
     for name, data in files.items():
-        # Replaced even where it exists, so that fitting again mends a damaged fit.
+        # Replaces an existing folder, so that fitting again repairs a damaged fit.
         store.put(f"{folder}/{name}", data, replace=True)
     return folder
 
 
 def read_fit(store: Store, folder: str, name: str | None = None) -> dict[str, bytes]:
-    """The files of a fit. name: the one by which `--refit` requests a new fit, for the message.
+    """The files of a fit. name: the fit's name for `--refit`, for the message.
 
     Raises:
         StoreError: a file is missing or altered.

@@ -11,8 +11,8 @@ files in the folder's neighbour (store/manifests.py), under temporary names too.
 
 Only a dataset of the Hub publishes atomically. Elsewhere `OutputFolder.commit` first withdraws the manifest of files
 that it replaces, so that no manifest ever stands beside files of another output. Amazon copies objects of up to 5 GB;
-larger ones pass through this machine. Uploads of a killed process are no objects; the bucket bills them until its own
-lifecycle rule removes them.
+larger objects pass through this machine. A killed process leaves unfinished uploads, not objects; the bucket bills them
+until its own lifecycle rule removes them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def folder_at(place: Place) -> Folder:
 
 
 class _Copying(io.RawIOBase):
-    """A file to write that copies its data: obstore goes on reading the memory after `write` has returned."""
+    """A file to write that copies its data, because obstore still reads the memory after `write` has returned."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -132,8 +132,8 @@ class ObjectFolder(Folder):
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:
             raise StoreError(
-                f"{self.where(gone[0])} was written, and somebody else has removed it before it had its name; see that "
-                "one run alone writes there, and run again"
+                f"{self.where(gone[0])} was removed by somebody else before it had its final name; make sure that "
+                f"only one run writes there, and run again"
             )
 
         def copy(name: str) -> None:
@@ -177,7 +177,7 @@ class ObjectFolder(Folder):
 
 
 class _HubFolder(Folder):
-    """A folder in a dataset. It is read at the commit of the first look, of `prepare`, or of its own last commit. The
+    """A folder in a dataset. It is read at the commit of the first access, of `prepare`, or of its own last commit. The
     process that prepares it writes and publishes its files."""
 
     place: Url
@@ -269,7 +269,7 @@ class _HubFolder(Folder):
             self._change(names)
 
     def _change(self, deleted: Collection[str], additions: Collection[CommitOperationAdd] = ()) -> None:
-        """Make a commit upon the known one."""
+        """Makes a commit on top of the known one."""
         from huggingface_hub import CommitOperationDelete
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -290,7 +290,7 @@ class _HubFolder(Folder):
                     raise
                 raise StoreError(
                     f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
-                    f"{self._commit}), so nothing was published; run again, which writes upon what is there now"
+                    f"{self._commit}), so nothing was published; run again to write on the present commit"
                 ) from None
         self._known_commit = ""
 

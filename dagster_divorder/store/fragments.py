@@ -128,4 +128,4 @@ def read_content(store: Store, file: str) -> pa.ChunkedArray:
     try:
         return pa.ipc.open_file(data).read_all().column("content")
     except (pa.ArrowInvalid, KeyError) as error:
-        raise StoreError(f"{store.where(file)} is no fragment of this version: {error}") from error
+        raise StoreError(f"{store.where(file)} is not a fragment of this version: {error}") from error

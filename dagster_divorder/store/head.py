@@ -1,16 +1,16 @@
-"""The head of a store on objects: the one object that is replaced. It holds the state and the lease.
+"""The head of an object store: the only object that is replaced. It holds the state and the lease.
 
-`head.json` holds the store's format, version and id, its state (`store.state`), and the lease. It is changed by
-compare-and-swap alone, so a writer with an outdated view changes nothing. Each version carries a random number, `swap`;
-a writer whose answer was lost recognises its own version by it.
+`head.json` holds the store's format, version and id, its state (`store.state`), and the lease. It changes only by
+compare-and-swap, so a writer with an outdated view changes nothing. Each version carries a random number, `swap`, by
+which a writer recognises its own version after a lost answer.
 
-A holder keeps the lease as long as the head changes at least once within TTL seconds by the clock of the process that
-waits; a thread of the holder sees to that. A process that takes the lease over changes the head, so a holder that was
-silent for longer, such as one that was stopped and woken, fails at its next write with LeaseLostError.
+A holder keeps the lease as long as the head changes at least once within TTL seconds, by the waiting process's clock; a
+thread of the holder renews it. A process that takes over the lease changes the head. So a holder that was silent for
+longer, such as a suspended process, fails at its next write with LeaseLostError.
 
-Known weakness: deleting objects is no part of a swap. It is done within TTL / 2 of the last renewal; a process that is
-stopped between that check and the request may, when it wakes, delete an object that another process has made under the
-same name. The next run finds the file missing and makes it again.
+Known weakness: deleting objects is not part of a swap. It happens within TTL / 2 of the last renewal. A process
+suspended between this check and the request may later delete an object that another process has made under the same
+name. The next run finds the file missing and makes it again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TTL = 60.0
 READ_AGAIN = 1.0
 """Seconds after which a process that does not hold the lease reads the head again."""
 LOOK_SECONDS = 10.0
-"""How long the very first request is repeated. If a server does not answer it, its address is most often wrong."""
+"""Seconds of repeating the first request. If a server does not answer it, its address is usually wrong."""
 _TRIES = 6
 
 State = dict[str, Any]
@@ -93,9 +93,9 @@ class Head:
             return self._objects
 
     def state(self, *, fresh: bool = False, patient: bool = True) -> State | None:
-        """The content of the head, None where there is none: as this process wrote it while it holds the lease, else as
-        read less than READ_AGAIN seconds ago. fresh: read it now. patient: repeat requests for as long as `connect`
-        does, not for LOOK_SECONDS."""
+        """The content of the head, None if missing: as this process wrote it while it holds the lease, else as read
+        less than READ_AGAIN seconds ago. fresh: read it now. patient: repeat requests for as long as `connect` does,
+        not for LOOK_SECONDS."""
         with self._lock:
             if fresh or (self._lease is None and time.monotonic() - self._read_at > READ_AGAIN):
                 self._read(patient)
@@ -158,9 +158,9 @@ class Head:
             obstore.delete(self.objects, name)
         if refused < 2:
             raise StoreError(
-                f"{self.place}: the server ignores the conditions of writes (If-None-Match, If-Match), by which two "
-                "runs on one store are kept from overwriting each other's results; expected a server that keeps to "
-                "them, such as Amazon S3 since 2024: set store.path to one, or to a folder"
+                f"{self.place}: the server ignores conditions of writes (If-None-Match, If-Match), which keep two "
+                f"runs on one store from overwriting each other's results; expected a server that supports them, "
+                f"such as Amazon S3 since 2024: set store.path to such a server or to a folder"
             )
 
     # The lease ----------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Head:
             self.update(lease, lambda state: None)
 
     def _put(self, state: State) -> bool:
-        """Replace the head if it is still the one that this process knows; else read the current one and return
+        """Replaces the head if it is the version that this process knows; else reads the current head and returns
         False."""
         obstore = load_extra("obstore")
 
@@ -275,9 +275,7 @@ class Head:
                 ):
                     raise
             time.sleep(0.1 * 2**attempt)
-        raise StoreError(
-            f"{self.place}: the server refuses to replace {HEAD} again and again; see to the server"
-        )
+        raise StoreError(f"{self.place}: the server repeatedly refuses to replace {HEAD}; check the server")
 
     def _beat(self, lease: Lease) -> None:
         while not lease.ended.wait(TTL / 4):

@@ -1,7 +1,7 @@
 """Datasets of the Hugging Face Hub by URL, `hf://datasets/owner/name[@revision][/path]`: commits, and parts of files.
 
-Endpoint and token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, or the token of `hf auth login`. All reads are
-of one commit. A slash in a revision is written %2F.
+Endpoint and token are huggingface_hub's: HF_ENDPOINT, HF_TOKEN, or the token of `hf auth login`. All reads use one
+commit. A slash in a revision is written %2F.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def api() -> HfApi:
 
 @contextlib.contextmanager
 def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterator[None]:
-    """Turns errors of huggingface_hub into those of this package.
+    """Turns errors of huggingface_hub into errors of this package.
 
     Raises:
         EntryNotFoundError: there is no such file or folder, unchanged.
@@ -74,8 +74,8 @@ def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterat
         ) from None
     except RepositoryNotFoundError:
         raise error_class(
-            f"{url}: there is no dataset {dataset(url).name} on the Hub, or it is not open to this token; see to "
-            "the name, to HF_TOKEN (or `hf auth login`), and to the dataset's terms"
+            f"{url}: there is no dataset {dataset(url).name} on the Hub, or this token may not read it; check the "
+            f"name, HF_TOKEN (or `hf auth login`) and the dataset's terms"
         ) from None
     except HfHubHTTPError as error:
         status = error.response.status_code
@@ -85,7 +85,7 @@ def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterat
         raise error_class(f"{url}: no dataset can have this name: {error}") from None
     except (HTTPError, OSError, RuntimeError) as error:
         raise error_class(
-            f"{url}: the Hub cannot be reached: {error}; see to the network, HF_ENDPOINT, HF_HUB_OFFLINE"
+            f"{url}: the Hub cannot be reached: {error}; check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
         ) from None
 
 

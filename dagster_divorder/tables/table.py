@@ -47,6 +47,8 @@ INSTEAD = {
     ("datasets", "IterableDataset"): "it is a stream, which divorder.balance(table, by=...) orders",
     ("pyarrow.dataset", "Dataset"): "table.to_table() reads it",
     ("numpy", "ndarray"): 'name its columns: {"embedding": table}',
+    ("builtins", "str"): "read the file first, such as pandas.read_json(path, lines=True)",
+    ("pathlib", "Path"): "read the file first, such as pandas.read_json(path, lines=True)",
 }
 """Classes that are often taken for tables, and how to make a table of each."""
 

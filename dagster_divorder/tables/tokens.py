@@ -18,6 +18,7 @@ from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of
+from dagster_divorder.view.words import clip
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,8 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
         return _whole(table.column(tokens), tokens)
     if tokens is not None and not callable(tokens):
         raise InputError(
-            f"tokens is {tokens!r}; expected the name of a column of lengths, a function of a row's text, or None"
+            f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
+            "text, or None: add lengths to the table as a column"
         )
     name = _longest_text(table, by)
     if name is None:

@@ -36,6 +36,7 @@ from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.order.traits import Codes, ManyCodes, as_category, category_codes, column_codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of
+from dagster_divorder.view.words import clip
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,11 +67,14 @@ def weights_of(by: By) -> dict[str, float]:
     """
     if isinstance(by, str):
         return {by: 1.0}
-    names = list(by) if isinstance(by, Iterable) and not isinstance(by, bytes) else []
+    # A column itself, such as table["topic"], is an array: it has a dtype.
+    names = (
+        list(by) if isinstance(by, Iterable) and not (isinstance(by, bytes) or hasattr(by, "dtype")) else []
+    )
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(
-            f"by is {by!r}; expected the name of a column, a list of names, or a mapping of names to weights: "
-            '{"topic": 1, "length": 0.5}'
+            f"by is {clip(repr(by), 60)}; expected the name of a column, a list of names, or a mapping of names to "
+            'weights: {"topic": 1, "length": 0.5}'
         )
     if len(set(names)) < len(names):
         raise InputError(f"by names {max(names, key=names.count)!r} twice; expected each column once")

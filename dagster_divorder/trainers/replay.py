@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,16 +144,8 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
         InputError: see `Shape.reading`.
     """
     reading = export.reading(**asked)
-    total = export.sequences * export.epochs
-    plan = np.append(np.arange(total), np.full(-total % export.batch, -1)).reshape(-1, export.batch)
     ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
-
-    def way(lines: bool, layout: Mapping[str, int] | None = None) -> Way:
-        shape = export if layout is None else export.laid(layout)
-        rows = (trainer.best if lines else trainer.default)(shape.reading(**ranks))
-        read = np.where(rows < 0, -1, shape.positions()[rows])
-        return Way(lines=lines, layout=layout, kept=compare(read, plan), read=read)
-
+    way = partial(_way, export, trainer, ranks)
     default, with_lines = way(False), way(True)
     here = best = _better(default, with_lines)
     for layout in _layouts(export, trainer, reading):
@@ -170,6 +163,26 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
         best=best,
         lines=lines if useful else None,
     )
+
+
+def keeps_order(export: Shape, trainer: Trainer) -> bool:
+    """Whether a trainer with its lines reads the batches of the plan from the rows as they lie."""
+    return _way(export, trainer, {}, lines=True).kept.in_order
+
+
+def _way(
+    export: Shape,
+    trainer: Trainer,
+    ranks: Mapping[str, int],
+    lines: bool,
+    layout: Mapping[str, int] | None = None,
+) -> Way:
+    shape = export if layout is None else export.laid(layout)
+    rows = (trainer.best if lines else trainer.default)(shape.reading(**ranks))
+    read = np.where(rows < 0, -1, shape.positions()[rows])
+    total = export.sequences * export.epochs
+    plan = np.append(np.arange(total), np.full(-total % export.batch, -1)).reshape(-1, export.batch)
+    return Way(lines=lines, layout=layout, kept=compare(read, plan), read=read)
 
 
 def _better(one: Way, other: Way) -> Way:

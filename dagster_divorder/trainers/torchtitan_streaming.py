@@ -51,10 +51,8 @@ DATASETS["plan"] = DatasetConfig(
     ),
     sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
 )
-dataloader=HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
-training=TrainingConfig(
-    seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps}
-)
+dataloader = HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
+training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps})
 """,
     reads_labels=False,
     resumes="refuses: it asserts the same data-parallel degree",

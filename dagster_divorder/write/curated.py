@@ -55,7 +55,7 @@ BESIDE = (
     "ordering_animation.mp4",
     "ordering_animation_umap.mp4",
 )
-"""Files that lie next to an output and are no part of it. They show it; those of an earlier output have its date behind
+"""Files beside an output that show it but are not part of it; files of an earlier output have its date after
 their names, such as `ordering_report-2026-11-26T151207.html`."""
 KEPT_BESIDE = 4
 """Earlier outputs whose pages and films are kept."""
@@ -91,7 +91,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     if not manifest:
         return set(noted or ())
     owner = manifest["store"]
-    # A store that was deleted and made anew in its place keeps its output, and so does one that was moved.
+    # A store that was deleted and made again in its place keeps its output, and so does one that was moved.
     if owner["id"] != store.id and owner["path"] != store.real_place:
         raise InputError(
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
@@ -99,7 +99,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
         )
     by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
-        # The store was made anew or the output was moved: the files beside it are this store's too.
+        # The store was made again, or the output was moved: the files beside it are this store's too.
         return by_manifest | set(filter(is_beside, folder_at(place).sizes()))
     return by_manifest | set(noted)
 
@@ -127,8 +127,8 @@ def refuse_strangers(
     if strangers := [name for name in names if wanted(name) and name not in own]:
         setting = _setting(manifest)
         raise InputError(
-            f"{folder.where(strangers[0])} is there and was not written by this store; {setting} has to be a folder in "
-            f"which no such file is overwritten: move it away, or set {setting} to another folder"
+            f"{folder.where(strangers[0])} is there and was not written by this store; {setting} must be a folder "
+            f"without such files: move the file away, or set {setting} to another folder"
         )
     return own
 

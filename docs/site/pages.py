@@ -1,5 +1,5 @@
-"""What the site adds to pages of the repository: its contents, anchors in the glossary and links to these, and notebooks
-as pages."""
+"""What the site adds to pages of the repository: its contents, anchors in the glossary, links to them, and
+notebooks as pages."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def linked_terms(glossary: str) -> dict[str, str]:
 
 
 def with_first_uses(text: str, unseen: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """The parts of a text, each with the anchor of its term, or "". unseen: terms that the page has not used so far; those
-    that the text uses are taken from it."""
+    """The parts of a text, each with the anchor of its term, or "". unseen: terms that the page has not used so far.
+    Terms that the text uses are taken from it."""
     words = "|".join(
         f"[{term[0].upper()}{term[0]}]{re.escape(term[1:])}s?"
         for term in sorted(unseen, key=len, reverse=True)

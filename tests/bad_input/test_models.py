@@ -183,7 +183,7 @@ FAULTS = {
     quantised: "expected a matrix of F32, F16, BF16 or F64",
     pickled_only: "only pytorch_model.bin, which is pickle and could run code",
     no_weights: "expected weights as model.safetensors (or shards with model.safetensors.index.json) and found none",
-    index_of_missing_shards: "which is not there; fetch or save the model again",
+    index_of_missing_shards: "which is not there; download or save the model again",
 }
 
 

@@ -199,10 +199,10 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
 @pytest.mark.parametrize(
     ("first", "second", "sentence"),
     [
-        ("x", "x", "it has the key_prefix 'x', and so has {}"),
-        (None, None, "it has no key_prefix, and so has {}"),
-        ("a/b", ["a", "b"], "it has the key_prefix ['a', 'b'], and so has {}"),
-        (["a", "b"], "a_b", "it has the names of the key_prefix 'a_b', and so has {}"),
+        ("x", "x", "it has the key_prefix 'x', as does {}"),
+        (None, None, "it has no key_prefix, as does {}"),
+        ("a/b", ["a", "b"], "it has the key_prefix ['a', 'b'], as does {}"),
+        (["a", "b"], "a_b", "it has the names of the key_prefix 'a_b', as does {}"),
     ],
 )
 def test_two_components_with_one_prefix_are_refused(

@@ -268,9 +268,9 @@ def test_more_tokens_than_positions_are_refused_and_more_than_usual_are_not(
 ) -> None:
     folder = changed("roberta", {"sentence_bert_config.json": {"max_seq_length": 24}})
     assert read_spec(folder, max_tokens=CONTEXT).window == CONTEXT
-    with pytest.raises(InputError, match=f"deep.max_tokens is 49 and .* has {CONTEXT} positions"):
+    with pytest.raises(InputError, match=f"deep.max_tokens is 49, but .* has {CONTEXT} positions"):
         read_spec(folder, max_tokens=CONTEXT + 1)
-    with pytest.raises(InputError, match=r"deep.max_tokens is 2 and the tokenizer of .* adds 2 tokens"):
+    with pytest.raises(InputError, match=r"deep.max_tokens is 2, but the tokenizer of .* adds 2 tokens"):
         read_spec(folder, max_tokens=2)
 
 

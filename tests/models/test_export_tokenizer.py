@@ -22,7 +22,7 @@ TEMPLATE = "{{ messages[0]['content'] }}"
 
 Make = Callable[[str], Path]
 
-pytestmark = pytest.mark.slow  # a process reads the files
+pytestmark = pytest.mark.slow
 
 
 def files_of(directory: Path) -> tuple[dict[str, bytes], str]:

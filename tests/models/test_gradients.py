@@ -300,13 +300,13 @@ def test_models_that_will_not_do(checkpoints: Folders, tmp_path: Path) -> None:
         BertLMHeadModel.from_pretrained(tmp_path / "bert").save_pretrained(tmp_path / "bert")
     for kind in ("bert", "t5"):
         with pytest.raises(
-            InputError, match=rf"deep.model is .*{kind} \(\w+\), which is no causal language model"
+            InputError, match=rf"deep.model is .*{kind} \(\w+\), which is not a causal language model"
         ):
             opened(tmp_path / kind)
-    with pytest.raises(InputError, match=r"gradients.layers is 3 and .* has 2 blocks"):
+    with pytest.raises(InputError, match=r"gradients.layers is 3, but .* has 2 blocks"):
         describe(checkpoints("llama"), layers=3, dims=64, setting="deep.model")
     with pytest.raises(
-        InputError, match=r"gradients.dims is 10,000 and the last 1 blocks .* have 9,280 parameters"
+        InputError, match=r"gradients.dims is 10,000, but the last 1 blocks .* have 9,280 parameters"
     ):
         describe(checkpoints("llama"), layers=1, dims=10_000, setting="deep.model")
     with pytest.raises(InputError, match=r"ids up to 699 and the model's embedding has only 600 rows"):
@@ -334,6 +334,6 @@ def test_a_model_whose_gradients_would_be_wrong_is_refused(
 
     monkeypatch.setattr(LlamaForCausalLM, "forward", scaled)
     with pytest.raises(
-        InputError, match=r"are not those of autograd for \d+ of 18 parameters .*logits are scaled"
+        InputError, match=r"differ from autograd.s for \d+ of 18 parameters .*logits are scaled"
     ):
         opened(checkpoints("llama"))

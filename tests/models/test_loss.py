@@ -209,7 +209,9 @@ def test_a_model_of_sentence_transformers_is_refused_by_its_files(
     shutil.copytree(checkpoints("qwen3"), folder)
     check_causal(folder, "deep.model")
     write_json(folder / "modules.json", [{"type": "sentence_transformers.models.Transformer"}])
-    with pytest.raises(InputError, match=r"deep\.model is .*sentence-transformers.*no causal language model"):
+    with pytest.raises(
+        InputError, match=r"deep\.model is .*sentence-transformers.*not a causal language model"
+    ):
         check_causal(folder, "deep.model")
 
 

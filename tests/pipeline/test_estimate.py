@@ -132,7 +132,7 @@ def test_what_is_refused_is_said(tmp_path: Path, make_settings: Make) -> None:
         file.write(b'{"text": 5}\n{"broken\n' * 5)
     found = make_estimate(make_settings())
     assert found.documents == 40
-    assert any("20.0% of the records" in note for note in found.notes)
+    assert any("20.0% of the sampled records" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = {
     "gradients": {"dims": 32},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
+    "output": {"sidecars": ()},
 }
 CASES: dict[str, dict[str, Any]] = {
     "all": {
@@ -49,6 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
             "separate_copies": "near",
         },
         "exports": {"formats": ("parquet", "text")},
+        "output": {"sidecars": ("plot",)},
         "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
         "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "epochs": 1, "batch": 4},
     },
@@ -82,7 +84,7 @@ def settings_in(folder: Path, case: str) -> Settings:
     }
     sections["input"]["paths"] = [str(folder / "docs.jsonl")]
     sections["store"] = {"path": folder / "store"}
-    sections["output"] = {"path": folder / "curated"}
+    sections["output"]["path"] = folder / "curated"
     sections["exports"] = {**sections.get("exports", {}), "path": folder / "exports"}
     if "quality" in sections.get("selection", {}):
         sections["selection"]["quality"] = str(folder / "classifier")

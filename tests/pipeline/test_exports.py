@@ -531,7 +531,7 @@ def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
     (checkpoint / "config.json").write_text("{}")
     formats = ["parquet"] if stage == "exports" else []
     asked, not_asked = (make(*formats, **sections, packing={"end_of_text": each}) for each in (True, False))
-    with pytest.raises(InputError, match=r"end_of_text is true, and .* names no end-of-text token"):
+    with pytest.raises(InputError, match=r"end_of_text is true, but .* names no end-of-text token"):
         run_all(asked, Silent(), ["raw_docs", stage])
     (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
     for settings in (asked, not_asked):

@@ -329,7 +329,7 @@ def lines(*records: Any) -> bytes:
         (lines({"text": ""}), "record 1 of .*: empty text"),
         (b'{"text": "cut sho', "record 1 of .*: not valid JSON"),
         (lines({"text": "x" * 2000}), "record 1 of .*: a record of 2,011 bytes or more"),
-        (lines({"text": "y" * 500}, {"text": "z" * 500}), "are 1,0.. bytes; expected 800 at most"),
+        (lines({"text": "y" * 500}, {"text": "z" * 500}), "are 1,0.. bytes; expected at most 800"),
         (None, r"heldout.documents: no file matches '.*valid.jsonl'"),
     ],
     ids=["empty", "no text", "empty text", "cut short", "too long", "too much", "not there"],
@@ -399,7 +399,7 @@ def test_what_would_leave_nothing_of_a_source_or_hold_out_nothing_is_refused(
         ran(make_settings(heldout={"documents": 0.1}, mixing={"trait": "sauce"}))
     monkeypatch.setattr(heldout, "MAX_BYTES", 1000)
     with pytest.raises(
-        InputError, match=r"heldout.documents = 0.5 holds out 6,\d\d\d bytes; expected 1,000 at most"
+        InputError, match=r"heldout.documents = 0.5 holds out 6,\d\d\d bytes; expected at most 1,000"
     ):
         ran(make_settings(heldout={"documents": 0.5}))
 

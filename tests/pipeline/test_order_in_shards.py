@@ -145,7 +145,7 @@ def test_what_is_consumed_stays_in_front_of_the_first_shard(corpus: Path, make_s
         ),
         (
             {"most": 3},
-            "order.shards_of = 100 makes 4 shards of 361 records; expected 3 shards at most.*to 121",
+            "order.shards_of = 100 makes 4 shards of 361 records; expected at most 3 shards.*to 121",
         ),
     ],
     ids=["targets", "too many"],

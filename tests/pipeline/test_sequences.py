@@ -198,7 +198,7 @@ def test_no_more_can_be_frozen_than_there_was(corpus: Path, make_settings: Make)
     run(settings)
     sequences = load_results(settings.store.path).sequences["position"].max() + 1
     tokens = int(sequences) * settings.sequence.length
-    with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has {tokens} tokens"):
+    with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has only {tokens} tokens"):
         run(make_settings(order={"frozen_tokens": tokens + 1}))
 
 

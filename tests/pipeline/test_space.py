@@ -117,7 +117,7 @@ def test_there_are_no_more_components_than_dims_or_documents_and_a_note_says_so(
     write_jsonl(corpus, topic_records(2))
     clipped = cluster(make_settings(embedding={"pca": 9}))
     assert (clipped["pca"], clipped["new_documents"]) == (8, 8)
-    assert "8 are all that 8 documents of 16 dims have" in clipped["pca_note"]
+    assert "but 8 documents of 16 dims have only 8" in clipped["pca_note"]
     report = cluster(make_settings(embedding={"pca": 8}))
     assert report["hint"] is None and report["pca_note"] is None
 

@@ -140,7 +140,7 @@ def test_missing_files_are_named(store: Store) -> None:
         store.read("views/x.bin")
     assert caught.value.name == "views/x.bin"
     for look in (store.read, store.local, store.exists, store.list):
-        with pytest.raises(StoreError, match="no name inside it"):
+        with pytest.raises(StoreError, match="is outside the store"):
             look("../x")
 
 

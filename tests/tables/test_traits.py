@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,8 @@ def test_labels_of_a_dataset_have_their_names() -> None:
         (pd.Series([1]), r"to_frame\(\)"),
         (np.zeros((2, 2)), "name its columns"),
         (3, "table is int; expected a pandas or polars"),
-        ("c", "table is str"),
+        ("c.jsonl", "read the file first, such as pandas.read_json"),
+        (Path("c.jsonl"), "table is a pathlib.Path; expected .*: read the file first"),
         ([1, 2], "row 0 of the table is int"),
         ([{"c": 1}, None], "row 1 of the table is NoneType"),
         ({"c": [1, 2], "d": [1]}, "have {'c': 2, 'd': 1} rows; expected the same number in each"),
@@ -172,6 +174,7 @@ def test_labels_of_a_dataset_have_their_names() -> None:
             "array",
             "number",
             "text",
+            "path",
             "numbers",
             "a row of None",
         ),

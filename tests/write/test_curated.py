@@ -112,7 +112,9 @@ def test_a_file_of_others_is_refused_where_it_would_be_overwritten(
     (folder / name).write_text("mine")
     if name not in ALWAYS:
         refuse_foreign_files(store, Settings(output=Output(path=folder, sidecars=())))
-    with pytest.raises(InputError, match=rf"{name} is there and was not written by this store.*move it away"):
+    with pytest.raises(
+        InputError, match=rf"{name} is there and was not written by this store.*move the file away"
+    ):
         refuse_foreign_files(store, Settings(output=Output(path=folder, **output), **sections))
     with pytest.raises(InputError, match="was not written by this store"):
         publish(store, folder, name)

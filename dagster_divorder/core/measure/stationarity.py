@@ -174,7 +174,7 @@ class Stationarity:
             return f"The order follows {self.follows}; of {looked}, {told}."
         if self.passed:
             return (
-                f"Nothing drifts: of {looked}, {unseen} of which the order never saw, none is clearly worse than "
+                f"Nothing drifts: of {looked}, {unseen} of them unseen by the order, none is clearly worse than "
                 "shuffled."
             )
         names = ", ".join(feature.feature for feature in self.drifting)

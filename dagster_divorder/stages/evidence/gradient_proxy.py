@@ -121,12 +121,12 @@ GRADIENT_PROXY = WholeCorpus(
     kinds={"huggingface", "pytorch"},
     description="Whether gradients of the last blocks tell documents apart as well as gradients of all parameters. "
     "Correlation of cosines (Spearman) and overlap of choices, for several numbers of blocks and dims.",
-    evidence="whether gradients of the last blocks agree with those of all parameters",
+    evidence="whether gradients of the last blocks agree with gradients of all parameters",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model", model_stage(settings)),
     settings=_gradient_proxy_settings,
     inputs=lambda run: {"documents": run.receipt("raw_docs").version, "model": load_model(run).fingerprint},
     when=lambda settings: settings.takes_gradients,
-    doing="comparing gradients of all parameters with those of the last blocks",
+    doing="comparing gradients of all parameters and of the last blocks",
     compute=_compare_gradient_proxies,
     show=lambda run, receipt: {"proxies": Table(load_proxies(run))},
 )

@@ -689,7 +689,7 @@ def _heldout_rows(
     if unread := [source for source, rows in heldout.items() if not rows.shape[1]]:
         notes.append(
             f"of the held-out documents of {trait} {', '.join(unread)} no trained token lies within {length:,} tokens: "
-            "nothing is said of it; raise sequence.length"
+            "its loss is left out; raise sequence.length"
         )
         heldout = {source: rows for source, rows in heldout.items() if rows.shape[1]}
     if not heldout:
@@ -702,7 +702,7 @@ def _heldout_rows(
         if without:
             notes.append(
                 f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
-                "out: nothing is said of it; raise heldout.documents"
+                "out: its loss is missing; raise heldout.documents"
             )
     return heldout
 

@@ -345,7 +345,7 @@ def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
         "disagreements": Table(disagreements),
     }
     for name, shows in (
-        (HEATMAP, "clusters of the one space against those of the other"),
+        (HEATMAP, "clusters of one space against clusters of the other"),
         (MAPS, "the maps of both spaces"),
     ):
         if store.exists(f"{fit}/{name}"):

@@ -167,7 +167,7 @@ def masks_of(rows: Rows) -> list[list[bool]]:
 def blocks_of(rows: Rows) -> list[IdBlock]:
     """All rows, as a format is given them."""
     read: list[IdBlock] = []
-    here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
+    here = SimpleNamespace(by_workers=False, extends=False, stage=lambda name, write: write(None))
     rows.stage(here, {"": ((0, len(rows)), lambda file_rows, blocks, file: read.extend(blocks))})  # type: ignore[arg-type]
     return read
 
