@@ -225,8 +225,9 @@ def _last_run(settings: Settings) -> Run:
     run = open_run(settings)
     output = last_output(run.store)
     then = output[2].settings.get("order", {}) if output else {}
-    frozen = then.get("frozen_tokens", type(settings.order).model_fields["frozen_tokens"].default)
-    order = settings.order.model_copy(update={"frozen_tokens": frozen})
+    fields = type(settings.order).model_fields
+    kept = {name: then.get(name, fields[name].default) for name in ("frozen_tokens", "append")}
+    order = settings.order.model_copy(update=kept)
     return open_run(settings.model_copy(update={"order": order}))
 
 

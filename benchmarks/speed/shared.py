@@ -47,6 +47,7 @@ def environment(corpus: Path, folder: Path | str, model: str) -> dict[str, str]:
         "DIVORDER_INPUT__PATHS": str(corpus),
         "DIVORDER_STORE__PATH": f"{folder}/store",
         "DIVORDER_OUTPUT__PATH": f"{folder}/out",
+        "DIVORDER_EXPORTS__PATH": f"{folder}/exports",
         "DIVORDER_OUTPUT__SIDECARS": "[]",
         "DIVORDER_MODEL__BASE": model,
     }

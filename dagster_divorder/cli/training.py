@@ -61,6 +61,15 @@ def freeze(options: Options) -> Answer:
     asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
     given = {name: number for name, number in asked.items() if number is not None}
     frozen = settings.order.frozen_tokens
+    if not given and not frozen and settings.order.extends:
+        data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
+        return Answer(
+            [
+                'order.append is "extend": every document and every full sequence of the last output stays',
+                "if a trainer has read a last one that is not full: divorder freeze --step N",
+            ],
+            {**data, "reordered": None, "file": None},
+        )
     if not given and not frozen:
         state = "is unset" if frozen is None else "is 0"
         data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
@@ -101,11 +110,13 @@ def _frozen_lines(planned: Freeze) -> list[str]:
         return ["nothing is frozen; the next run reorders everything"]
     sequence = planned.settings.sequence
     steps = "" if planned.step is None else f", {count(planned.step, 'step')} of {sequence.batch:,}"
-    behind = (
-        f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
-        if planned.rest
-        else "nothing comes after them yet; the next run puts new data there"
-    )
+    behind = "nothing comes after them yet; the next run puts new data there"
+    if planned.rest and planned.settings.order.extends:
+        behind = f"full ones of the {count(planned.rest, 'sequence')} after them stay, too (order.append)"
+    elif planned.rest:
+        behind = (
+            f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
+        )
     return [
         f"the first {planned.tokens:,} tokens stay: {count(planned.sequences, 'sequence')} of {sequence.length:,}"
         f"{steps}, with {count(planned.records, 'record')}",

@@ -28,13 +28,13 @@ def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
 
 
 def choice(settings: Settings) -> str:
-    """Which outputs a new order changes, and what to set before the run; "" if `order.frozen_tokens` is set or there is
-    no output.
+    """Which outputs a new order changes, and what to set before the run; "" if the settings say what stays
+    (`order.frozen_tokens`, `order.append`) or there is no output.
 
     Raises:
         StoreError: a manifest cannot be read.
     """
-    if settings.order.frozen_tokens is not None:
+    if settings.order.says_what_stays:
         return ""
     places = [
         str(place)

@@ -139,6 +139,22 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _what_is_extended_has_no_plan_for_the_whole(self) -> Self:
+        if not self.order.extends:
+            return self
+        wrong = {
+            f"curriculum.score is {self.curriculum.score!r}": self.curriculum.on,
+            f"order.targets moves {', '.join(self.order.targets)}": bool(self.order.targets),
+            f"sequence.epochs is {self.sequence.epochs}": self.sequence.epochs > 1,
+        }
+        for fault in (fault for fault, present in wrong.items() if present):
+            raise ValueError(
+                f'{fault}, and order.append is "extend"; expected an order of one epoch without a schedule, since an '
+                'append would change what every later step is to read: remove it, or set order.append = "whole"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _trained_shapes_have_a_score(self) -> Self:
         named = {name: trained_order(name) for name in self.evidence.orders if trained_order(name).inside}
         for name, order in named.items():
@@ -272,6 +288,12 @@ class Settings(BaseModel):
                 f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens consumed under "
                 f"one base model cannot be counted under another; leave 'model' out, or set order.frozen_tokens = 0 "
                 f"to reorder everything"
+            )
+        if "model" in fits and self.order.extends:
+            raise SettingsError(
+                "refit names 'model', and order.append is \"extend\": sequences of the last output cannot go on with "
+                "tokens of another base model; leave 'model' out, or set order.append = \"whole\" to order everything "
+                "anew"
             )
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
 

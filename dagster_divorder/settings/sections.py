@@ -622,6 +622,10 @@ class Order(_Section):
     after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders everything.
     Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one. `divorder
     freeze` sets it from a trainer's step."""
+    append: Literal["whole", "extend"] = "whole"
+    """Where new documents go. whole: every run orders all documents again. extend: behind the last output, so that the
+    whole nears the mix. Documents and full sequences of the last output keep their places, and exports gain files. An
+    append costs less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
     output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
@@ -640,8 +644,25 @@ class Order(_Section):
 
     @property
     def written(self) -> dict[str, Any]:
-        """The section for keys and manifests, which do not distinguish `frozen_tokens` 0 from unset."""
-        return {**self.model_dump(mode="json"), "frozen_tokens": self.frozen_tokens or 0}
+        """The section as manifests hold it: whether `frozen_tokens` is 0 or unset makes no difference, and `append` is
+        named if it is "extend"."""
+        shown = self.model_dump(mode="json", exclude=None if self.extends else {"append"})
+        return {**shown, "frozen_tokens": self.frozen_tokens or 0}
+
+    @property
+    def extends(self) -> bool:
+        """Whether new documents come behind the last output."""
+        return self.append == "extend"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether some of the last output may have to stay as it is."""
+        return bool(self.frozen_tokens) or self.extends
+
+    @property
+    def says_what_stays(self) -> bool:
+        """Whether the settings say what a new order may move of an output that a trainer may have read."""
+        return self.frozen_tokens is not None or self.extends
 
     @model_validator(mode="before")
     @classmethod

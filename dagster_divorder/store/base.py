@@ -193,6 +193,10 @@ class Folder(ABC):
     ) -> contextlib.AbstractContextManager[IO[bytes]]:
         """A file to write from beginning to end, under a temporary name. lasting: it is on disk at the end."""
 
+    def link(self, name: str, temporary: str) -> bool:
+        """Give a published file a temporary name too, without writing it again; False where this is not possible."""
+        return False
+
     @abstractmethod
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         """Give files their names, `last` at the end; then remove the stale files. staged: temporary names, by name.

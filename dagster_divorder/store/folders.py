@@ -121,6 +121,13 @@ class ObjectFolder(Folder):
             # Writers raise OSError, unlike the rest of obstore.
             raise obstore.exceptions.GenericError(str(error)) from None
 
+    def link(self, name: str, temporary: str) -> bool:
+        size = self.sizes()[name]
+        if self.place.scheme == "s3" and size > COPY_BYTES:
+            return False
+        self._copy(name, temporary, size)
+        return True
+
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:

@@ -76,6 +76,13 @@ class LocalFolder(Folder):
             if lasting:
                 os.fsync(file.fileno())
 
+    def link(self, name: str, temporary: str) -> bool:
+        try:
+            os.link(self.source(name), self.source(temporary))
+        except OSError:  # such as a file system without links
+            return False
+        return True
+
     def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
         folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):

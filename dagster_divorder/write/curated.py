@@ -39,6 +39,7 @@ from dagster_divorder.store.folders import Folder, folder_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
+    is_whole,
     manifest_bytes,
     manifest_names,
     read_manifest,
@@ -224,20 +225,26 @@ class OutputFolder:
     """Files of one output, under temporary names until `commit`.
 
     Use as a context manager: its end removes files that were not committed. expected_bytes: about the size of the
-    output, for the message when the disk is full. manifest: the manifest's name. staged: temporary names, by name.
+    output, for the message when the disk is full. manifest: the manifest's name. extends: files of the published output
+    may be taken over; published: their entries, by name. staged: temporary names, by name.
     """
 
     store: Store
     path: Place
     expected_bytes: int = 0
     manifest: str = MANIFEST
+    extends: bool = False
     staged: dict[str, str] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     _temporary: list[str] = field(default_factory=list)
     folder: Folder = field(init=False)
+    published: dict[str, dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder = folder_at(self.path)
+        self.published = (
+            (read_manifest(self.path, self.manifest) or {}).get("files", {}) if self.extends else {}
+        )
 
     def __enter__(self) -> OutputFolder:
         with self.folder.explaining():
@@ -268,6 +275,21 @@ class OutputFolder:
         temporary = self.draw(name)
         with self.explaining(name):
             return write_hashed(self.folder, name, temporary, write)
+
+    def take_over(self, name: str, content: str) -> bool:
+        """Whether the published output has a whole file of this content (`content` of its entry), which is then this
+        file, without being written again."""
+        known = self.published.items()
+        earlier = next((each for each, entry in known if entry.get("content") == content), None)
+        if earlier is None or not is_whole(self.path, {earlier: self.published[earlier]}):
+            return False
+        if earlier != name:
+            with self.folder.explaining(name):
+                if not self.folder.link(earlier, self.draw(name)):
+                    del self.staged[name]
+                    return False
+        self.entries[name] = self.published[earlier]
+        return True
 
     def draw(self, name: str) -> str:
         """A new temporary name for a file, in the same folder; `commit` gives the file its own name."""

@@ -113,10 +113,15 @@ class Permutation:
                 yield _Group(temporary_name(), self.contents[low:high], start, positions, rows)
 
     def in_memory(self) -> _Taken:
-        """Reads every array."""
-        with contextlib.closing(ahead(content() for content in self.contents)) as contents:
+        """Reads every array that holds a row of the output."""
+        sizes, array = np.diff(self.start), np.searchsorted(self.start, self.rows, side="right") - 1
+        used = np.bincount(array, minlength=len(sizes)) > 0
+        skipped = np.cumsum(np.where(used, 0, sizes))
+        rows = self.rows if used.all() else self.rows - skipped[array]
+        wanted = (content for content, each in zip(self.contents, used.tolist(), strict=True) if each)
+        with contextlib.closing(ahead(content() for content in wanted)) as contents:
             values = _values(list(contents), self.terminator)
-        return _Taken(np.array([0, len(self.rows)]), self.breaks, lambda bucket: (values, self.rows))
+        return _Taken(np.array([0, len(rows)]), self.breaks, lambda bucket: (values, rows))
 
 
 def permute(
@@ -318,14 +323,14 @@ def _sort_by_row(rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.nd
 def rows_by_array(
     contents: Sequence[ReadArray], start: np.ndarray, rows: np.ndarray
 ) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
-    """For each array: its output positions, int64 (n,) rising; its row at each of them, int64 (n,); the array. The next
-    array is read meanwhile. contents, start, rows: see `Permutation`."""
+    """For each array with a row: its output positions, int64 (n,) rising; its row at each, int64 (n,); the array. The
+    next array is read meanwhile. contents, start, rows: see `Permutation`."""
     by_row, firsts = _sort_by_row(rows, start)
-    with contextlib.closing(ahead(content() for content in contents)) as arrays:
-        for number, array in enumerate(arrays):
+    used = np.flatnonzero(np.diff(firsts)).tolist()
+    with contextlib.closing(ahead(contents[number]() for number in used)) as arrays:
+        for number, array in zip(used, arrays, strict=True):
             positions = np.sort(by_row[firsts[number] : firsts[number + 1]])
-            if len(positions):
-                yield positions, rows[positions] - start[number], array
+            yield positions, rows[positions] - start[number], array
 
 
 def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,16 @@ import pyarrow as pa
 
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.errors import InputError
+from dagster_divorder.settings.places import Place
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View
-from dagster_divorder.write.permute import ReadArray
+from dagster_divorder.write.permute import ReadArray, WriteArrays
 
 LINE_FEED = b"\n"
+COPIED_BYTES = 4 << 20
+"""Bytes of a published file that are copied at a time."""
 
 
 def stored_records(store: Store, view: View) -> list[ReadArray]:
@@ -51,6 +56,21 @@ class WriteRecords:
                 file.write(b"".join([line + b"\n" for line in json_lines(records)]))
             else:
                 file.write(value_bytes(records))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBehind:
+    """Writes a file of lines that begins with a published one: `name` in an output folder, copied as it is, and behind
+    it the records that `write` writes."""
+
+    place: Place
+    name: str
+    write: WriteArrays
+
+    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+        with folder_at(self.place).open(self.name) as published:
+            shutil.copyfileobj(published, file, COPIED_BYTES)
+        self.write(parts, file)
 
 
 def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:

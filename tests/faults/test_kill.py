@@ -154,6 +154,21 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
     return {"first": first, "append": append}
 
 
+@pytest.fixture(scope="module")
+def extending(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Scenario:
+    """Starts from a whole first run and appends a file behind its output (`order.append = "extend"`)."""
+    folder = tmp_path_factory.mktemp("extend")
+    config = make_corpus(folder / "start")
+    config.write_text(
+        f"{config.read_text()}shard_bytes = 30000\n".replace("[order]", '[order]\nappend = "extend"')
+    )
+    scenario = Scenario(folder / "start", runner)
+    assert scenario.run(config)[0] == 0
+    write_jsonl(folder / "start/in/6.jsonl", topic_records(10, start=60))
+    scenario.observe(folder / "whole")
+    return scenario
+
+
 def mixtures(config: Path) -> list[str]:
     """What is wrong with files that a manifest of the output, or of an export, names."""
     folders = [(config.parent / "curated", MANIFEST)]
@@ -196,6 +211,31 @@ def test_a_kill_in_any_stage_changes_nothing(
         for point in points
     }
     assert {point: what for point, what in wrong.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    "stage", ["greedy_order", "packed_sequences", "sequence_order", "curated_output", "exports"]
+)
+def test_a_kill_while_an_output_is_extended_leaves_the_old_or_the_new_one(
+    stage: str, extending: Scenario, tmp_path: Path
+) -> None:
+    points = [point for (name, _), point in extending.points.items() if name == stage]
+    wrong = {
+        f"{point}": kill_and_resume(
+            extending, tmp_path / str(point.number), {"stop": (point.number, point.when)}
+        )
+        for point in points
+    }
+    assert points
+    assert {point: what for point, what in wrong.items() if what} == {}
+
+
+def test_an_output_is_extended_and_not_written_again(extending: Scenario) -> None:
+    before, after = (extending.start.parent / name for name in ("start", "whole"))
+    for folder, name in (("curated", MANIFEST), ("exports/parquet", EXPORT_MANIFEST)):
+        files = [(read_manifest(place / folder, name) or {})["files"] for place in (before, after)]
+        known, now = ({entry["content"] for entry in each.values() if "content" in entry} for each in files)
+        assert len(now - known) < len(known & now) >= 2, folder
 
 
 @pytest.mark.parametrize("at", range(AT_RANDOM))

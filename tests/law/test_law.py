@@ -165,6 +165,7 @@ NOT_DRAWN = {
     *("curriculum.path", "curriculum.options"),  # a place, and what a shape alone has
     "store.cache",  # of a store on objects
     "order.cut",  # ids of documents
+    "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
     *("mixing.total_tokens", "mixing.max_repeats", "mixing.drop"),  # only with mixing.weights
     "input.source",
     *("model.base", "deep.model"),  # a model of one's own

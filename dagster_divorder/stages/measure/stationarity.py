@@ -4,7 +4,8 @@ a schedule of a score: in its first lap, beyond what the schedule moves.
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
 The sample consists of whole batches, evenly spaced along the order, of at most TOKENS and SEQUENCES, but at least
-twenty batches. It leaves out a partial last sequence and consumed sequences. Mixes and means use the tokens that shares
+twenty batches. It leaves out a partial last sequence, consumed sequences, and sequences of an
+extended output. Mixes and means use the tokens that shares
 are of; words use all tokens. Features come from the plan, the traits, the token ids and the vectors that an output
 needs, so the result does not depend on which evidence exists. Files are read fragment by fragment.
 Cost: bounded, except for one pass over the files with the documents; docs/decisions/stationarity.md has times.
@@ -84,6 +85,8 @@ def _exempt(run: Run) -> str:
     if run.settings.order.targets:
         return "order.targets asks for a moving mix"
     if run.receipt("packed_sequences").facts["frozen_sequences"]:
+        if run.settings.order.extends:
+            return "it comes behind the last output, which stays (order.append)"
         return "the order compensates for what a trainer has consumed (order.frozen_tokens)"
     return ""
 
@@ -257,7 +260,7 @@ def _stationarity_inputs(run: Run) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """Tokens of the sample, plus a twentieth of the other tokens, which are only passed over."""
+    """Tokens of the sample, plus a twentieth of the other tokens, which are only read."""
     sampled = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
     return sampled + 0.05 * (size.tokens - sampled)
 

@@ -1,7 +1,11 @@
-"""Tells what a trainer has consumed of the last output, by `order.frozen_tokens`.
+"""Tells what stays of the last output: what a trainer has consumed of it (`order.frozen_tokens`), or under
+`order.append = "extend"` all of it except a partial last sequence.
 
 The stage `frozen` (stages/order/frozen.py) pins it. Stages that choose what is trained on must keep what is consumed,
 but run before the stream exists: they use this module.
+
+An output is extended if input, settings or a fit have changed since it was made. Otherwise its orders stay as they are,
+behind the beginning that they were made with, so that a run with nothing new computes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import xxhash
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.reordered import Reordered, Unit
@@ -29,16 +34,24 @@ CHANGED = "the last output begins otherwise"
 ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 """The stages that together decide what a trainer reads; each reads the one before."""
 REMEDY = "or set order.frozen_tokens = 0 to order everything again"
+WHOLE = 'or order everything again by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole divorder run)'
+
+Output = tuple[Receipt | Result, Receipt | Result, Receipt | Result]
+"""Results of ORDERS; each was made from the one before."""
+
+
+def remedy(run: Run) -> str:
+    """How to give up what stays of the last output."""
+    return WHOLE if run.settings.order.extends else REMEDY
 
 
 def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """(ids of the records that a trainer has consumed, by `order.frozen_tokens`, uint64 (n, 2); how often each,
-    int64 (n,)). Does not need the stream.
+    """(ids of the records that stay, uint64 (n, 2); how often each, int64 (n,)). Does not need the stream.
 
     Raises:
         InputError: as `freeze_prefix`.
     """
-    if not run.settings.order.frozen_tokens:
+    if not run.settings.order.keeps:
         return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
     fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
     files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
@@ -83,8 +96,10 @@ def consumed_version(run: Run) -> str:
 
 
 def frozen_drift(run: Run, fitted: Fitted) -> str | None:
-    """Drift if the last output does not begin with the pinned rows. If the last run has no sequences yet, only its
-    documents are compared."""
+    """Drift if the last output does not begin with the pinned rows, or is extended and has more. If the last run has no
+    sequences yet, only its documents are compared."""
+    if run.settings.order.extends:
+        return _extension_drift(run, fitted)
     last = load_receipt(run.store, "greedy_order")
     documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
     if last is None:
@@ -104,14 +119,16 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
 
 
 def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
-    """The documents and sequences of the last output's first `wanted` tokens (default: `order.frozen_tokens`).
-    Documents are the ones that begin within as many tokens of the document order; if records are not packed, the ones
-    in the sequences.
+    """The documents and sequences of the last output's first `wanted` tokens. Documents are the ones that begin within
+    as many tokens of the document order; if records are not packed, the ones in the sequences. The default is what the
+    settings ask for: `order.frozen_tokens`, or the output that is extended.
 
     Raises:
         InputError: there is no output, it is shorter, or it was made with another tokenizer, sequence length or end of
             text.
     """
+    if wanted is None and run.settings.order.extends:
+        return _extended_prefix(run)
     wanted = run.settings.order.frozen_tokens or 0 if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
@@ -130,21 +147,12 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
             f"order.frozen_tokens is {wanted}, but the last output has only {tokens} tokens; expected the number of "
             f"consumed tokens: correct it, {REMEDY}"
         )
-    length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
-    now = {"sequence.length": length, "packing.end_of_text": end_of_text}
-    then = {
-        "sequence.length": packed.facts["sequence_length"],
-        "packing.end_of_text": packed.facts.get("end_of_text", end_of_text),
-    }
-    changed = [f"{name} was {then[name]}, is {now[name]}".lower() for name in now if then[name] != now[name]]
-    if packed.facts["tokens_key"] != run.receipt("token_counts").key:
-        changed.append("the base model was another")
-    if changed:
+    if changed := _other_settings(run, packed):
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but the output was made with other settings ({'; '.join(changed)}), "
+            f"order.frozen_tokens is {wanted}, but the output was made with other settings ({changed}), "
             f"under which tokens are counted differently: restore these settings, {REMEDY}"
         )
-    sequences = _sequences(run, output, -(-wanted // length))
+    sequences = _sequences(run, output, -(-wanted // run.settings.sequence.length))
     if not packs:
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
     ids = unpack(run.store.read_verified(last.files["records"]))["id"]
@@ -162,6 +170,130 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     }
 
 
+def _other_settings(run: Run, packed: Receipt | Result) -> str:
+    """What of the settings that decide tokens and sequences was other when the plan was made, in words; "" if
+    nothing."""
+    length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
+    now = {"sequence.length": length, "packing.end_of_text": end_of_text}
+    then = {
+        "sequence.length": packed.facts["sequence_length"],
+        "packing.end_of_text": packed.facts.get("end_of_text", end_of_text),
+    }
+    changed = [f"{name} was {then[name]}, is {now[name]}".lower() for name in now if then[name] != now[name]]
+    if packed.facts["tokens_key"] != run.receipt("token_counts").key:
+        changed.append("the base model was another")
+    return "; ".join(changed)
+
+
+def refuse_to_extend(run: Run) -> None:
+    """
+    Raises:
+        InputError: the last output was made with another tokenizer, sequence length or end of text.
+    """
+    output = _written_output(run)
+    if output and (changed := _other_settings(run, output[1])):
+        raise InputError(
+            f'order.append is "extend", and the last output was made with other settings ({changed}); its sequences '
+            f"cannot go on under these: set them back, {WHOLE}"
+        )
+
+
+def _extension_drift(run: Run, fitted: Fitted) -> str | None:
+    """Says if what is pinned is not what the orders were made with, or something has changed since and the last output
+    has more."""
+    wanted = _extended_prefix(run, fitted)
+    return None if wanted == {name: fitted.files[name] for name in wanted} else "the last output has more"
+
+
+def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, bytes]:
+    """What is to be pinned of the output that is extended. fitted: what is pinned.
+
+    Raises:
+        InputError: as `_written_output`.
+    """
+    output = _written_output(run)
+    last = load_receipt(run.store, ORDERS[0])
+    if output and last and output[0].key == last.key and _is_up_to_date(run):
+        made_with = last.upstream.get("frozen")
+        if fitted and made_with == fitted.result.version:
+            return {name: fitted.files[name] for name in (DOCUMENTS, SEQUENCES)}
+        output = output if made_with else None
+    if output is None:
+        nothing = {"id": np.empty((0, 2), np.uint64), "copy": np.zeros(0, np.int64)}
+        runs = {
+            "start": np.zeros(0, np.int64),
+            "length": np.zeros(0, np.int64),
+            "indptr": np.zeros(1, np.int64),
+        }
+        return {DOCUMENTS: pack(nothing), SEQUENCES: pack(nothing | runs)}
+    count = max(
+        full_sequences(output), -(-(run.settings.order.frozen_tokens or 0) // run.settings.sequence.length)
+    )
+    sequences = _sequences(run, output, count)
+    if output[1].figures.get("method") == "none":
+        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
+    ids = unpack(run.store.read_verified(output[0].files["records"]))["id"]
+    order = unpack(run.store.read_verified(output[0].files["order"]))["order"]
+    copy = copy_number(distinct(ids).inverse)
+    return {DOCUMENTS: pack({"id": ids[order], "copy": copy[order]}), SEQUENCES: pack(sequences)}
+
+
+def full_sequences(output: Output) -> int:
+    """The sequences of an epoch of an output, without a last one that its packing could not fill."""
+    packed = output[1]
+    not_full = packed.figures.get("method") in FILLED and (
+        packed.figures["last_sequence_tokens"] < packed.facts["sequence_length"]
+    )
+    return int(packed.facts["sequences"]) - bool(not_full)
+
+
+def _written_output(run: Run) -> Output | None:
+    """The orders of the last output that was written, None where none was.
+
+    Raises:
+        InputError: the store no longer has them.
+    """
+    stages = [stage for stage in ("exports", OUTPUT) if run.graph[stage].when(run.settings)]
+    receipts = [receipt for stage in stages if (receipt := load_receipt(run.store, stage))]
+    written = [keys for receipt in receipts if (keys := receipt.facts.get("orders"))]
+    current = last_output(run.store)
+    if current and dict(zip(ORDERS, (receipt.key for receipt in current), strict=True)) in written:
+        return current
+    for keys in written:
+        order, packed, sequences = (load_result(run.store, stage, keys[stage]) for stage in ORDERS)
+        if order and packed and sequences:
+            return order, packed, sequences
+    if receipts:
+        raise InputError(
+            f'order.append is "extend", and {run.store.place} no longer has the order of the last output, of which it '
+            f"keeps the last few: put back the settings of that output and run, {WHOLE}"
+        )
+    return None
+
+
+def _is_up_to_date(run: Run) -> bool:
+    """Whether a run would make the orders as they are, behind the same beginning. A run asks this while it makes the
+    stages before the orders; those behind the present one are taken to stay, unless a fit is to be made again."""
+    if "now" in run.settings.refit.values():
+        return False
+    visited, waiting = set[str](), [(stage, "") for stage in ORDERS]
+    while waiting:
+        stage, version = waiting.pop()
+        stored, wanted = load_receipt(run.store, stage), run.graph[stage]
+        foreseen = run.foreseen.get(stage) if run.planning else None
+        if (
+            stored is None
+            or version not in ("", (foreseen or stored).version)
+            or stored.fingerprint != wanted.fingerprint(run.settings)
+            or {*stored.upstream, "frozen"} != {*wanted.reads_under(run.settings), "frozen"}
+        ):
+            return False
+        if stage not in visited:
+            visited.add(stage)
+            waiting += stored.upstream.items()
+    return True
+
+
 def keys_of_the_order(run: Run) -> dict[str, str]:
     """The keys of the current results of ORDERS, for a later `first_change`."""
     return {stage: run.receipt(stage).key for stage in ORDERS}
@@ -170,7 +302,8 @@ def keys_of_the_order(run: Run) -> dict[str, str]:
 def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, int] | None:
     """(the first sequence of an earlier order that is not in the same place now, the number of sequences of that
     order). Both count the first epoch; for unit "record", records as they are first read. None if the store no longer
-    has the earlier order. keys: from `keys_of_the_order`."""
+    has the earlier order. A partial last sequence of an extended output does not count: its tokens are packed again.
+    keys: from `keys_of_the_order`."""
     before = [load_result(run.store, stage, keys[stage]) for stage in ORDERS]
     if any(result is None for result in before):
         return None
@@ -184,6 +317,8 @@ def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, in
             _first_reads(then)["id"]
         )
     count, then_facts, facts = len(then["indptr"]) - 1, orders[1].facts, now[1].facts
+    if run.settings.order.extends:
+        count = full_sequences((orders[0], orders[1], orders[2]))
     names = ("tokens_key", "sequence_length", "end_of_text")
     if any(then_facts.get(name, facts.get(name)) != facts.get(name) for name in names):
         return 0, count
@@ -209,7 +344,8 @@ def reordered(
     run: Run, before: Receipt | None, places: Sequence[str], unit: Unit = "row"
 ) -> Reordered | None:
     """What a stage changes of the order of outputs in some places. before: the stage's receipt before. None if
-    `order.frozen_tokens` is set, or every row (or record) keeps its place."""
+    `order.frozen_tokens` is set, or every row (or record) keeps its place. Under `order.append = "extend"` rows change
+    only if a run that ordered everything again was killed before it wrote all outputs."""
     if run.settings.order.frozen_tokens is not None or not places:
         return None
     keys = before.facts.get("orders") if before else None
@@ -221,8 +357,8 @@ def reordered(
 
 def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
     """What the run that wrote the present exports (or records in training order) changed of the order before. None if
-    `order.frozen_tokens` is set by now. by_the_last_run: only if that was the last run."""
-    if run.settings.order.frozen_tokens is not None:
+    the settings say by now what stays. by_the_last_run: only if that was the last run."""
+    if run.settings.order.says_what_stays:
         return None
     for stage in (OUTPUT, "exports"):
         receipt = load_receipt(run.store, stage) if run.graph[stage].when(run.settings) else None

@@ -1,14 +1,21 @@
-"""frozen: pins the beginning of the last output that a trainer has consumed (`order.frozen_tokens`).
+"""frozen: pins the beginning of the last output that stays: what a trainer has consumed (`order.frozen_tokens`), or
+under `order.append = "extend"` all of it.
 
 It has the documents that begin in the first N tokens of the last document order, and the first ceil(N / L) sequences of
 the last sequence order (of its first epoch). The pin names records by their ids, because appended, moved or deleted
 input changes every position. It depends on N, the tokenizer, the sequence length, the end-of-text token and its output.
 If the last output does not begin with it (after a run with another N, or none), the next run pins the beginning of the
-last output."""
+last output.
+
+Under `extend` it has all documents and sequences of the last output that was written, except a partial last sequence
+(`concat`, `related`): the tokens of this one are packed again with those of new documents, so every full row stays. It
+is pinned again as soon as input, settings or fits differ from those of that output. It is empty until an output was
+written."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +23,8 @@ from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit
+from dagster_divorder.pipeline.stage import PinnedFit, versions
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
@@ -25,6 +33,8 @@ from dagster_divorder.stages.mix.consumed import (
     dense_copies,
     freeze_prefix,
     frozen_drift,
+    refuse_to_extend,
+    remedy,
 )
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import unpack
@@ -48,14 +58,16 @@ def record_ids(run: Run, view: View) -> np.ndarray:
 
 
 def load_frozen(run: Run) -> Frozen | None:
-    """The consumed beginning; None if `order.frozen_tokens` is 0.
+    """The beginning that stays; None if nothing does.
 
     Raises:
-        InputError: records of the beginning are no longer in the input, or it repeats a sequence more often than the
-            schedule of these settings allows.
+        InputError: records of the beginning are no longer in the input, it repeats a sequence more often than the
+            schedule of these settings allows, or the output to extend has another tokenizer or sequence length.
     """
-    if not run.settings.order.frozen_tokens:
+    if not beginning_version(run):
         return None
+    if run.settings.order.extends:
+        refuse_to_extend(run)
     files = run.fit("frozen")
     documents, sequences = unpack(files[DOCUMENTS]), unpack(files[SEQUENCES])
     ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
@@ -64,8 +76,8 @@ def load_frozen(run: Run) -> Frozen | None:
         lost = np.flatnonzero(positions < 0)
         if lost.size:
             raise InputError(
-                f"{lost.size} of the {len(ids)} consumed records are no longer in the input (the first has the id "
-                f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {REMEDY}"
+                f"{lost.size} of the {len(ids)} {_which(run)} are no longer in the input (the first has the id "
+                f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {remedy(run)}"
             )
     runs = PackedSequences(
         document=items[1],
@@ -98,6 +110,20 @@ def load_frozen(run: Run) -> Frozen | None:
     return Frozen(items[0], runs, reads)
 
 
+def beginning_version(run: Run) -> dict[str, str]:
+    """The version of the beginning that stays, by the name of its stage; empty where nothing stays, so that keys are
+    those without the setting."""
+    if not run.settings.order.keeps or not run.receipt("frozen").facts.get("stays", 1):
+        return {}
+    return versions(run, "frozen")
+
+
+def _which(run: Run) -> str:
+    if run.settings.order.extends:
+        return 'records of the last output, which order.append = "extend" keeps,'
+    return "consumed records"
+
+
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. If a record has
     fewer copies than before, the first ones are taken."""
@@ -112,19 +138,27 @@ def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     return np.where(present, by_row[np.where(present, first + copy, 0)], -1)
 
 
+def _settings(settings: Settings) -> dict[str, Any]:
+    if settings.order.extends:
+        return {"append": "extend", "tokens": settings.order.frozen_tokens or 0}
+    return {
+        "tokens": settings.order.frozen_tokens,
+        "length": settings.sequence.length,
+        **({"end_of_text": True} if settings.packing.end_of_text else {}),
+    }
+
+
 FROZEN = PinnedFit(
     name="frozen",
     version=1,
     asset=False,
-    description="What a trainer has consumed of the last output.",
+    description="What stays of the last output: what a trainer has consumed, or all of it.",
     reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
-    settings=lambda settings: {
-        "tokens": settings.order.frozen_tokens,
-        "length": settings.sequence.length,
-        **({"end_of_text": True} if settings.packing.end_of_text else {}),
-    },
-    inputs=lambda run: {"tokens": run.receipt("token_counts").key},
-    doing="keeping the beginning of the last output",
+    settings=_settings,
+    # Stages before the tokens ask what is extended.
+    inputs=lambda run: {} if run.settings.order.extends else {"tokens": run.receipt("token_counts").key},
+    facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
+    doing="keeping the last output",
     compute=freeze_prefix,
     # No `refit` name: it always follows the last output.
     drift=frozen_drift,

@@ -33,7 +33,7 @@ from dagster_divorder.stages.mix.repeats import (
     stream_reads,
     stream_size,
 )
-from dagster_divorder.stages.order.frozen import load_frozen, record_ids
+from dagster_divorder.stages.order.frozen import beginning_version, load_frozen, record_ids
 from dagster_divorder.stages.order.scores import score_reads, stream_scores
 from dagster_divorder.stages.output.shards import Parts, each_shard, shard_number
 
@@ -216,14 +216,17 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
         *stream_reads(settings),
         *near_reads(settings),
         *score_reads(settings),
-        *(["frozen"] if settings.order.frozen_tokens else []),
+        *(["frozen"] if settings.order.keeps else []),
     )
 
 
 def _inputs(run: Run) -> dict[str, Any]:
     # Only the number of shards matters, not `order.shards_of`, and only if there are several.
-    shards = shard_number(run)
-    return {**versions(run, *_greedy_order_reads(run.settings)), **({"shards": shards} if shards > 1 else {})}
+    shards, reads = (
+        shard_number(run),
+        [name for name in _greedy_order_reads(run.settings) if name != "frozen"],
+    )
+    return {**versions(run, *reads), **beginning_version(run), **({"shards": shards} if shards > 1 else {})}
 
 
 GREEDY_ORDER = WholeCorpus(

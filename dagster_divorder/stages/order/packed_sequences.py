@@ -42,7 +42,7 @@ from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.coverage import coverage
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
+from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.corpus.near_duplicates import near_reads
@@ -53,7 +53,7 @@ from dagster_divorder.stages.mix.repeats import (
     stream_copies,
     stream_reads,
 )
-from dagster_divorder.stages.order.frozen import Frozen, load_frozen
+from dagster_divorder.stages.order.frozen import Frozen, beginning_version, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     Documents,
     document_order_settings,
@@ -465,10 +465,15 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
             *(score_reads(settings) if settings.packing.piece_tokens else ()),
             "greedy_order",
         ),
-        *(["frozen"] if settings.order.frozen_tokens else []),
+        *(["frozen"] if settings.order.keeps else []),
         *(["ids"] if settings.order.cut and settings.input.id_field else []),
         *(space_reads(settings) if settings.packing.method == "related" else []),
     )
+
+
+def _packed_sequences_inputs(run: Run) -> dict[str, str]:
+    reads = [name for name in _packed_sequences_reads(run.settings) if name != "frozen"]
+    return {**versions(run, *reads), **beginning_version(run)}
 
 
 def _check_settings(run: Run) -> None:
@@ -495,6 +500,7 @@ PACKED_SEQUENCES = WholeCorpus(
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=_packed_sequences_settings,
+    inputs=_packed_sequences_inputs,
     content=("plan", "rows"),
     doing="packing sequences",
     check_settings=_check_settings,

@@ -12,13 +12,15 @@ import contextlib
 import importlib.metadata
 import platform
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import IO, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import xxhash
 
 from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.multiset import Multiset
@@ -35,6 +37,7 @@ from dagster_divorder.pipeline.stage import (
     Shown,
     Table,
     WholeCorpus,
+    content_hash,
     versions,
 )
 from dagster_divorder.settings import Settings
@@ -59,7 +62,7 @@ from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.ids import places
+from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
@@ -78,7 +81,7 @@ from dagster_divorder.write.curated import (
 )
 from dagster_divorder.write.output_records import stored, written
 from dagster_divorder.write.permute import Permutation, Shard, passes_files, permute, shard_limits
-from dagster_divorder.write.records import LINE_FEED, WriteRecords, stored_records
+from dagster_divorder.write.records import LINE_FEED, WriteBehind, WriteRecords, stored_records
 
 META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
@@ -191,7 +194,9 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
     expected = (1 + twice) * int(item_sizes.sum()) + order.nbytes
     del item_sizes
     with (
-        OutputFolder(run.store, run.settings.output.path, expected) as output,
+        OutputFolder(
+            run.store, run.settings.output.path, expected, extends=run.settings.order.extends
+        ) as output,
         ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as thread,
     ):
         # Runs while the files are written, because it needs none of them.
@@ -256,19 +261,32 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     )
     spans = pairwise([0, *limits])
     shards = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
+    form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
+    contents = _contents(run, shards, rows, form) if output.extends else {}
+    kept = {*takewhile(lambda name: output.take_over(name, contents[name]["content"]), contents)}
+    shards = {name: shard for name, shard in shards.items() if name not in kept}
+    copied = 0
+    if kind == "jsonl":
+        copied, shards = _after_copies(output, shards, record_index(run, "id"), rows, form)
+    # Rows are added at the end, so what is not written again lies before the rest.
+    before = min((shard.first for shard in shards.values()), default=len(rows))
+    rows, row_sizes = rows[before:], row_sizes[before:]
     permutation = Permutation(
         contents=stored_records(run.store, view),
         start=offsets(view.records),
         rows=rows,
         sizes=row_sizes,
-        exact=schema is None,
+        exact=schema is None and not copied,
         terminator=b"" if schema else LINE_FEED,
         through_files=passes_files(row_sizes),
     )
     with scratch_beside(run.store, settings.path, output.expected_bytes) as scratch:
         permute(
             permutation,
-            shards,
+            {
+                name: shard._replace(first=shard.first - before, end=shard.end - before)
+                for name, shard in shards.items()
+            },
             output,
             engine=lambda: run.engine,
             workers_from=WORKERS_FROM_BYTES,
@@ -276,6 +294,42 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
             progress=run.progress,
             unit="records",
         )
+    for name, content in contents.items():
+        output.entries[name] = {**output.entries[name], **content}
+
+
+def _contents(
+    run: Run, shards: Mapping[str, Shard], rows: np.ndarray, form: str
+) -> dict[str, dict[str, Any]]:
+    """What the manifest says of each file of records of an output that is to be extended: `records`, their number, and
+    `content`, a hash of all that decides its bytes. form: a hash of their kind and schema."""
+    ids, contents = record_index(run, "id"), {}
+    for name, shard in shards.items():
+        content = _content(ids[rows[shard.first : shard.end]], form)
+        contents[name] = {"records": shard.end - shard.first, "content": content}
+    return contents
+
+
+def _content(ids: np.ndarray, form: str) -> str:
+    """A hash of a file of records of these ids, uint64 (n, 2), in their order."""
+    return content_hash(CURATED_OUTPUT.version, form, xxhash.xxh3_128_hexdigest(to_bytes(ids)))
+
+
+def _after_copies(
+    output: OutputFolder, shards: Mapping[str, Shard], ids: np.ndarray, rows: np.ndarray, form: str
+) -> tuple[int, dict[str, Shard]]:
+    """(the number of files that begin with a published one, 0 or 1; the files, of which it begins where the published
+    one ends). Lines are copied from there, so that only new ones are gathered. form: of their kind and schema."""
+    name = next(iter(shards), None)
+    known = output.published.get(name or "", {})
+    if name is None or "content" not in known:
+        return 0, dict(shards)
+    first, end, write = shards[name]
+    middle = first + known["records"]
+    same = middle <= end and known["content"] == _content(ids[rows[first:middle]], form)
+    if not same or not is_whole(output.path, {name: known}):
+        return 0, dict(shards)
+    return 1, {**shards, name: Shard(middle, end, WriteBehind(output.path, name, write))}
 
 
 def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
@@ -313,6 +367,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "k": run.receipt("centroids").facts["k"],
         "strategy": settings.order.strategy,
         "frozen_tokens": settings.order.frozen_tokens or 0,
+        **({"append": settings.order.append} if settings.order.extends else {}),
         "traits": settings.order.traits,
         **({"mixing": load_mixing(run)} if settings.repeats else {}),
         "targets": settings.order.targets,

@@ -213,7 +213,13 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
-    with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST) as output:
+    extends = run.settings.order.extends
+    if extends and _layout(run.settings, format):
+        run.progress.note(
+            f"{format.name}: rows are laid out for ranks and workers, so an append moves all of them, and all files "
+            "are written again"
+        )
+    with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import IO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.core.distinct import distinct_values
@@ -29,6 +30,8 @@ from dagster_divorder.engine.memory import MAPPED_BYTES
 from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import compact
+from dagster_divorder.store.manifests import EXPORT_VERSION
+from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.write.curated import OutputFolder
@@ -86,6 +89,11 @@ class Tokens:
         if self.records is None or (np.diff(self.records) > 0).all():
             return None
         return np.arange(len(self.records)) - np.searchsorted(self.records, self.records)
+
+    @cached_property
+    def document_ids(self) -> np.ndarray:
+        """The ids of all document rows of the view, uint64 (document rows, 2)."""
+        return document_ids(self.files.store, self.view)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -231,23 +239,46 @@ class Rows:
     def stage(
         self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File] | None = None
     ) -> None:
-        """Stage consecutive files, and files `beside` them, whose writers read no blocks.
+        """Stage consecutive files, and files `beside` them, whose writers read no blocks. In a folder that is extended,
+        files that it has already are taken over, and only the others written.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
         """
-        stored, all_files = self.stored, {**files, **(beside or {})}
-        if int(stored.begins[-1]) * stored.dtype.itemsize <= MAPPED_BYTES:
+        beside, contents = beside or {}, dict[str, str]()
+        if folder.extends:
+            contents = {name: self._content(*file) for name, file in files.items()}
+            contents |= {name: self._content(*file, by_place=True) for name, file in beside.items()}
+            # Rows are added at the end, so the files before the first new one are the same.
+            kept = {*takewhile(lambda name: folder.take_over(name, contents[name]), files)}
+            kept |= {name for name in beside if folder.take_over(name, contents[name])}
+            files, beside = (
+                {name: file for name, file in each.items() if name not in kept} for each in (files, beside)
+            )
+            if kept:
+                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files stay as they are")
+        self._stage(folder, files, beside)
+        for name, content in contents.items():
+            folder.entries[name] = {**folder.entries[name], "content": content}
+
+    def _stage(self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File]) -> None:
+        stored, all_files = self.stored, {**files, **beside}
+        if not files or int(stored.begins[-1]) * stored.dtype.itemsize <= MAPPED_BYTES:
             rows = sum(end - first for (first, end), _ in files.values())
             with stored.progress("writing sequences", rows, "sequences") as advance:
                 for name, ((first, end), write) in all_files.items():
-                    with closing(ahead(self._mapped_blocks(first, end, advance))) as blocks:
+                    read = end if name in files else first
+                    with closing(ahead(self._mapped_blocks(first, read, advance))) as blocks:
                         folder.stage(name, partial(write, self._of_file(first, end), blocks))
             return
-        permutation, at = self._permutation([span for span, _ in files.values()])
+        before = min(first for (first, _), _ in files.values())
+        rest = replace(self, sequence=self.sequence[before:], epochs=self.epochs[:, before:])
+        permutation, at = rest._permutation(
+            [(first - before, end - before) for (first, end), _ in files.values()]
+        )
         shards = {}
         for name, ((first, end), write) in all_files.items():
-            positions = (0, 0) if name not in files else (int(at[first]), int(at[end]))
+            positions = (0, 0) if name not in files else (int(at[first - before]), int(at[end - before]))
             shards[name] = Shard(*positions, partial(_write, write, self._of_file(first, end)))
         permute(
             permutation,
@@ -259,6 +290,28 @@ class Rows:
             progress=stored.progress,
             unit="runs of tokens",
         )
+
+    def _content(self, span: tuple[int, int], write: WriteRows, *, by_place: bool = False) -> str:
+        """A hash of all that decides the bytes of a file. by_place: it names records by their places in the input."""
+        stored, (first, end) = self.stored, span
+        runs, file_rows = slice(self.indptr[first], self.indptr[end]), self._of_file(first, end)
+        written = write.func if isinstance(write, partial) else write
+        options = sorted((write.keywords if isinstance(write, partial) else {}).items())
+        about = [EXPORT_VERSION, written.__module__, written.__qualname__, options, stored.files.key]
+        about += [file_rows.length, file_rows.dtype, file_rows.padding, stored.end_of_text]
+        hashed = xxhash.xxh3_128(repr(about).encode())
+        spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
+        for array in (
+            file_rows.indptr,
+            stored.document_ids[stored.view.document_row[self.document[runs]]],
+            file_rows.start,
+            file_rows.run_tokens,
+            self.text_tokens[runs],
+            *spans,
+            *([file_rows.record] if by_place else []),
+        ):
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
 
     def gather(self) -> np.ndarray:
         """The ids of all rows, (R, L), in memory; short rows are filled up."""

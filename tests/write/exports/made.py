@@ -61,6 +61,7 @@ class Folder:
     path: Path
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_workers: bool = False
+    extends: bool = False
 
     def stage(self, name: str, write: Callable[[io.BytesIO], object]) -> None:
         assert name not in self.entries, name
@@ -166,7 +167,7 @@ def masks_of(rows: Rows) -> list[list[bool]]:
 def blocks_of(rows: Rows) -> list[IdBlock]:
     """All rows, as a format is given them."""
     read: list[IdBlock] = []
-    here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
+    here = SimpleNamespace(by_workers=False, extends=False, stage=lambda name, write: write(None))
     rows.stage(here, {"": ((0, len(rows)), lambda file_rows, blocks, file: read.extend(blocks))})  # type: ignore[arg-type]
     return read
 

@@ -133,7 +133,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
             assert block.ids[0] == file_rows.record[file_rows.indptr[block.first]] // 16
             count += block.ids.nbytes
 
-    here = SimpleNamespace(by_workers=False, stage=lambda name, write: write(None))
+    here = SimpleNamespace(by_workers=False, extends=False, stage=lambda name, write: write(None))
     with (
         mock.patch.object(rows_module, "MAPPED_BYTES", 0),
         mock.patch.object(permute_module, "BUCKET_BYTES", 1 << 20),

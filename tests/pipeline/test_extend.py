@@ -1,0 +1,360 @@
+"""`order.append = "extend"`: appended documents come behind the last output, and nothing before them moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder import run_all
+from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.watch import Cursor, check_input
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from tests.conftest import examples, topic_records, write_jsonl
+
+Make = Callable[..., Settings]
+LENGTH = 64
+RECORDS = topic_records(40)
+FIRST = 80
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "concat": {},
+    "best_fit": {"packing": {"method": "best_fit"}},
+    "related": {"packing": {"method": "related"}},
+    "none": {"packing": {"method": "none"}},
+    "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
+    "copies": {"order": {"separate_copies": True}},
+    "shards": {"order": {"shards_of": 50}},
+    "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
+    "mixing": {"mixing": {"trait": "source", "weights": "sqrt"}, "input": {"source_field": "source"}},
+    "heldout": {"heldout": {"documents": 0.1}},
+    "selection": {"selection": {"method": "random", "documents": 60}},
+}
+
+
+@pytest.fixture
+def make(tmp_path: Path, make_settings: Make) -> Make:
+    """Settings that extend outputs, with a Parquet export."""
+
+    def extending(**sections: Any) -> Settings:
+        base: dict[str, Any] = {
+            "sequence": {"length": LENGTH, "batch": 4},
+            "order": {"append": "extend"},
+            "exports": {"formats": ("parquet",), "path": tmp_path / "exports"},
+            "engine": {"workers": 1},
+            "output": {"path": tmp_path / "out", "sidecars": ()},
+        }
+        for name, section in sections.items():
+            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
+        return make_settings(**base)
+
+    return extending
+
+
+def write(folder: Path, records: list[dict[str, Any]]) -> None:
+    write_jsonl(folder / "docs.jsonl", records)
+
+
+def rows(chosen: Settings) -> list[list[int]]:
+    files = sorted((Path(chosen.exports.path) / "parquet").glob("*.parquet"))  # type: ignore[arg-type]
+    return [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
+
+
+def lines(chosen: Settings) -> list[bytes]:
+    return [
+        line
+        for file in sorted(Path(chosen.output.path).glob("curated*.jsonl"))  # type: ignore[arg-type]
+        for line in file.read_bytes().splitlines()
+    ]
+
+
+def full(of: list[list[int]]) -> list[list[int]]:
+    """Rows without a last one that is not full."""
+    return of[:-1] if of and len(of[-1]) < LENGTH else of
+
+
+def computed(chosen: Settings) -> dict[str, int]:
+    """Documents that a run computes, by stage."""
+    receipts = run_all(chosen, Silent())
+    return {
+        stage: receipt.facts["computed"] for stage, receipt in receipts.items() if receipt.facts["computed"]
+    }
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_full_row_moves_in_any_number_of_appends(make: Make, tmp_path: Path, variant: str) -> None:
+    chosen, written, before = make(**VARIANTS[variant]), FIRST, (list[list[int]](), list[bytes]())
+    assert chosen.order.extends
+    for size in (0, 1, 17, 50, 0):
+        written += size
+        write(tmp_path, RECORDS[:written])
+        said: list[str] = []
+        run_all(chosen, Log(said.append))
+        now = rows(chosen), lines(chosen)
+        kept = before[0] if variant == "none" else full(before[0])
+        assert now[0][: len(kept)] == kept
+        assert now[1][: len(before[1])] == before[1]
+        assert not [line for line in said if "changed from" in line]
+        assert computed(chosen) == {}
+        before = now
+    checks = run_checks(GRAPH, chosen)
+    failed = {name: finding.text for name, finding in checks.items() if not finding.passed}
+    failed.pop("trainers_keep_the_order", None)
+    failed.pop("curated_beats_shuffling", None)
+    blocking = {check.name for stage in GRAPH.values() for check in stage.checks if check.blocking}
+    assert not blocking & failed.keys(), failed
+
+
+@settings(max_examples=examples(3), deadline=None)
+@given(history=st.lists(st.integers(0, 30), min_size=1, max_size=4), seed=st.integers(0, 3))
+def test_histories(tmp_path_factory: pytest.TempPathFactory, history: list[int], seed: int) -> None:
+    folder = tmp_path_factory.mktemp("history")
+    records = random.Random(seed).sample(RECORDS, len(RECORDS))
+    outputs = []
+    for workers in (1, 2):
+        place = folder / str(workers)
+        place.mkdir()
+        chosen = Settings(
+            input={"paths": (str(folder / "docs.jsonl"),)},
+            store={"path": place / "store"},
+            output={"path": place / "out", "sidecars": (), "shard_bytes": 4000},
+            exports={"path": place / "exports", "formats": ("parquet", "olmo"), "shard_bytes": 4000},
+            order={"append": "extend", "length_bins": 4},
+            sequence={"length": LENGTH, "batch": 4},
+            clusters={"k": 3},
+            advanced={"vocab_size": 512, "token_dims": 8},
+            engine={"workers": workers},
+        )
+        before, written, shown = (list[list[int]](), list[bytes]()), 30, []
+        for size in (0, *history):
+            written += size
+            write(folder, records[:written])
+            run_all(chosen, Silent())
+            now = rows(chosen), lines(chosen)
+            assert now[0][: len(full(before[0]))] == full(before[0])
+            assert now[1][: len(before[1])] == before[1]
+            assert sorted(now[1]) == sorted(orjson.dumps(record) for record in records[:written])
+            order = np.load(place / "out/order.npy")
+            assert np.array_equal(np.sort(order), np.arange(written))
+            before = now
+            shown.append(now)
+        outputs.append(shown)
+    assert outputs[0] == outputs[1]
+
+
+FORMATS = ("parquet", "ds", "mds", "litdata", "olmo", "megatron", "text")
+REWRITTEN = ("megatron", "text")
+
+
+def test_full_files_stay_and_others_are_added(make: Make, tmp_path: Path) -> None:
+    small = {"formats": FORMATS, "shard_bytes": 2000}
+    chosen = make(exports=small, output={"shard_bytes": 4000})
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    folders = {"out": (tmp_path / "out", MANIFEST)}
+    folders |= {name: (tmp_path / "exports" / name, EXPORT_MANIFEST) for name in FORMATS}
+    before = {name: manifest_of(*place) for name, place in folders.items()}
+    nodes = {name: inodes(place) for name, (place, _) in folders.items()}
+    # A file that is written again has another inode.
+    write(tmp_path, RECORDS[: FIRST + 20])
+    run_all(chosen, Silent())
+    for name, place in folders.items():
+        contents = {entry["content"] for entry in before[name].values() if "content" in entry}
+        now = manifest_of(*place)
+        stay = [file for file, entry in now.items() if entry.get("content") in contents]
+        linked = [file for file in stay if inodes(place[0])[file] in nodes[name].values()]
+        assert len(linked) == len(stay)
+        if name not in REWRITTEN:
+            # Not the last files, of tokens, documents and mask in `olmo`.
+            assert len(stay) >= len(contents) - 3 > 0, name
+            assert len(now) > len(before[name])
+    for name, finding in run_checks(GRAPH, chosen).items():
+        assert finding.passed or name not in ("exports_are_whole", "every_record_in_output"), finding.text
+    whole = make(exports={**small, "path": tmp_path / "other"}, output={"path": tmp_path / "other_out"})
+    run_all(whole, Silent())
+    for name in FORMATS:
+        assert files(tmp_path / "exports" / name) == files(tmp_path / "other" / name), name
+
+
+def manifest_of(folder: Path, name: str) -> dict[str, Any]:
+    manifest = read_manifest(folder, name)
+    assert manifest is not None
+    return dict(manifest["files"])
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in folder.iterdir()}
+
+
+def test_a_damaged_file_is_not_taken_over(make: Make, tmp_path: Path) -> None:
+    chosen = make(exports={"formats": ("ds",), "shard_bytes": 2000}, output={"shard_bytes": 4000})
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    kept = {}
+    for file in (
+        next((tmp_path / "exports/ds").glob("*-00000-of-*.ds")),
+        tmp_path / "out/curated-00000.jsonl",
+    ):
+        data = file.read_bytes()
+        kept[file.name.partition("-of-")[0].rpartition("-")[2]] = data
+        file.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
+    write(tmp_path, RECORDS[: FIRST + 20])
+    run_all(chosen, Silent())
+    for file in (
+        next((tmp_path / "exports/ds").glob("*-00000-of-*.ds")),
+        tmp_path / "out/curated-00000.jsonl",
+    ):
+        assert file.read_bytes() == kept[file.name.partition("-of-")[0].rpartition("-")[2]]
+
+
+def test_one_file_of_lines_begins_with_the_published_one(make: Make, tmp_path: Path) -> None:
+    chosen = make()
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    before = (tmp_path / "out/curated.jsonl").read_bytes()
+    write(tmp_path, RECORDS[: FIRST + 20])
+    run_all(chosen, Silent())
+    now = (tmp_path / "out/curated.jsonl").read_bytes()
+    assert now.startswith(before) and len(now) > len(before)
+    assert run_checks(GRAPH, chosen)["every_record_in_output"].passed
+
+
+@pytest.mark.parametrize("change", ["deleted", "edited"])
+def test_what_is_gone_is_refused_and_a_whole_run_goes_on(make: Make, tmp_path: Path, change: str) -> None:
+    chosen = make()
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    before = files(tmp_path / "exports")
+    kept = RECORDS[1:FIRST] if change == "deleted" else [{**RECORDS[0], "text": "another"}, *RECORDS[1:FIRST]]
+    write(tmp_path, kept)
+    with pytest.raises(InputError, match=r'records of the last output, which order.append = "extend" keeps'):
+        run_all(chosen, Silent())
+    assert files(tmp_path / "exports") == before
+    whole = make(order={"append": "whole"})
+    run_all(whole, Silent())
+    after = files(tmp_path / "exports")
+    assert after != before
+    assert computed(chosen).keys() == {"frozen"}, (
+        "an output that was ordered as a whole is extended from then on"
+    )
+    assert files(tmp_path / "exports") == after
+    write(tmp_path, [*kept, *RECORDS[FIRST : FIRST + 5]])
+    last = rows(chosen)
+    run_all(chosen, Silent())
+    assert rows(chosen)[: len(full(last))] == full(last)
+
+
+def test_a_document_that_goes_and_one_that_comes_back(make: Make, tmp_path: Path) -> None:
+    chosen = make()
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    first = rows(chosen)
+    write(tmp_path, RECORDS[: FIRST + 10])
+    run_all(chosen, Silent())
+    extended = rows(chosen)
+    write(tmp_path, RECORDS[:FIRST])
+    with pytest.raises(InputError, match="10 of the 90 records of the last output"):
+        run_all(chosen, Silent())
+    write(tmp_path, [*RECORDS[10 : FIRST + 10], *RECORDS[:10]])
+    run_all(chosen, Silent())
+    assert rows(chosen)[: len(full(extended))] == full(extended), (
+        "records may stand in another order in the input"
+    )
+    assert full(first) == extended[: len(full(first))]
+
+
+def test_no_setting_and_no_refit_moves_what_is_written(make: Make, tmp_path: Path) -> None:
+    chosen = make()
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    write(tmp_path, RECORDS[: FIRST + 20])
+    run_all(chosen, Silent())
+    before = rows(chosen)
+    for other in (
+        make(order={"traits": {"length": 1.0}}),
+        make(clusters={"k": 2}),
+        make().refitting("clusters"),
+        make(packing={"method": "best_fit"}),
+    ):
+        run_all(other, Silent())
+        assert rows(other)[: len(full(before))] == full(before)
+
+
+def test_sequences_of_another_length_are_refused(make: Make, tmp_path: Path) -> None:
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(make(), Silent())
+    with pytest.raises(InputError, match=r"sequence.length was 64, is 32.*order.append = \"whole\""):
+        run_all(make(sequence={"length": 32}), Silent())
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"sequence": {"epochs": 2}}, "sequence.epochs is 2"),
+        ({"curriculum": {"score": "length"}}, "curriculum.score is 'length'"),
+        (
+            {"order": {"targets": {"length": {"progress": (0, 1), "0": (0.1, 0.2)}}}},
+            "order.targets moves length",
+        ),
+    ],
+)
+def test_plans_for_the_whole_are_refused(sections: dict[str, Any], said: str) -> None:
+    order = {"append": "extend", **sections.pop("order", {})}
+    with pytest.raises((SettingsError, ValueError), match=rf'{said}.*order.append = "whole"'):
+        Settings(order=order, **sections)
+
+
+def test_another_base_model_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is \"extend\""):
+        Settings(order={"append": "extend"}).refitting("bins", "model")
+
+
+def test_duplicates_blank_lines_and_little_appends(make: Make, tmp_path: Path) -> None:
+    chosen = make()
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    before = rows(chosen)
+    with (tmp_path / "docs.jsonl").open("ab") as file:
+        file.write(b"\n\n")
+    run_all(chosen, Silent())
+    assert rows(chosen) == before
+    with (tmp_path / "docs.jsonl").open("ab") as file:
+        file.write(orjson.dumps({"text": "tiny"}) + b"\n")
+    run_all(chosen, Silent())
+    assert rows(chosen)[: len(full(before))] == full(before)
+    assert sum(map(len, rows(chosen))) > sum(map(len, before))
+    before = rows(chosen)
+    with (tmp_path / "docs.jsonl").open("ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in RECORDS[:10])
+    run_all(chosen, Silent())
+    assert rows(chosen)[: len(full(before))] == full(before)
+    assert len(lines(chosen)) == FIRST + 11
+
+
+def test_plan_and_sensor_ask_for_no_choice(make: Make, tmp_path: Path) -> None:
+    chosen = make(advanced={"settle_seconds": 0.0, "vocab_size": 512, "token_dims": 16})
+    write(tmp_path, RECORDS[:FIRST])
+    run_all(chosen, Silent())
+    asked = check_input(GRAPH, chosen, Cursor(), 0.0, lambda: None)
+    write(tmp_path, RECORDS[: FIRST + 20])
+    assert make_plan(GRAPH, chosen).choice == ""
+    asked = check_input(GRAPH, chosen, asked.cursor, 1.0, lambda: None)
+    assert asked.start, asked.reason
