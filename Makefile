@@ -23,7 +23,7 @@ INSTALLED := $(patsubst tests/trainers/requirements-%.txt,$(TRAINERS)/%/.install
 DAGSTER := PYTHONWARNINGS=ignore::FutureWarning $(BIN)/dagster
 
 .DEFAULT_GOAL := help
-.PHONY: help install sample demo test test-fast test-long test-cluster trainers test-trainers lint types docs format ui clean
+.PHONY: help install sample demo test test-fast test-long test-cluster trainers test-trainers lint types docs docs-links format ui clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 - /'
@@ -107,6 +107,9 @@ types: .venv/.dev ## check the types
 
 docs: .venv/.docs ## build the site, build/site/index.html; warnings are errors; half a minute
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site -d build/doctrees . build/site
+
+docs-links: .venv/.docs ## ask every link of the site to other sites whether it still answers; needs the network
+	@$(BIN)/python -m sphinx -q -b linkcheck -c docs/site -d build/doctrees . build/links
 
 format: .venv/.dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix

@@ -43,6 +43,7 @@ def test_the_in_memory_example_orders_a_table(
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
 
 
+@pytest.mark.slow
 def test_the_example_for_a_dagster_project_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import dagster as dg
 

@@ -105,7 +105,8 @@ def _around(node: Any) -> Iterator[Any]:
 
 
 def _write_schemas(app: Any, error: Exception | None) -> None:
-    for name, schema in reference.schemas().items() if error is None else ():
+    written = error is None and app.builder.format == "html"
+    for name, schema in reference.schemas().items() if written else ():
         Path(app.outdir, f"docs/reference/{name}.schema.json").write_text(json.dumps(schema, indent=2))
 
 

@@ -90,7 +90,7 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
 def test_what_is_not_there_is_named(settings: Settings) -> None:
     with pytest.raises(InputError, match=r"step is 5,000; over all epochs the plan has steps 0 to \d+"):
         where(settings, steps=[5000])
-    with pytest.raises(InputError, match=r"sequence is -1; the plan has sequences 0 to"):
+    with pytest.raises(InputError, match=r"sequence is -1; over all epochs the plan has sequences 0 to"):
         where(settings, sequences=[-1])
     with pytest.raises(
         InputError, match="no record of the input has the id 'doc-99'; expected one of the field 'id'"
@@ -118,11 +118,11 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
 def test_numbers_beyond_the_plan_are_refused_whatever_their_size_and_none_is_counted(
     settings: Settings, numbers: Sequence[int]
 ) -> None:
-    with pytest.raises(InputError, match=r"step is .*; the plan has steps 0 to"):
+    with pytest.raises(InputError, match=r"step is .*; over all epochs the plan has steps 0 to"):
         where(settings, steps=numbers)
     with pytest.raises(InputError, match=r"sequence is .*; the plan has sequences 0 to"):
         where(settings, sequences=numbers)
-    with pytest.raises(InputError, match=r"step is .*; the plan has steps 0 to"):
+    with pytest.raises(InputError, match=r"step is .*; over all epochs the plan has steps 0 to"):
         cut(settings, steps=numbers)
 
 
@@ -232,7 +232,7 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
             ):
                 plan_freeze(settings, **{given: wrong})
     other_batch = settings.model_copy(update={"sequence": settings.sequence.model_copy(update={"batch": 8})})
-    with pytest.raises(InputError, match=r"sequence.batch is 8, and was 4 when the order was made"):
+    with pytest.raises(InputError, match=r"sequence.batch is 8 but was 4 when the order was made"):
         plan_freeze(other_batch, step=2)
     assert plan_freeze(other_batch, sequences=8).tokens == 8 * LENGTH
     with pytest.raises(InputError, match=r"sequence.batch is 8"):

@@ -121,7 +121,7 @@ def test_several_epochs_are_one_lap_or_one_each(corpus: Path, epochs: str) -> No
 
 def test_documents_and_a_consumed_beginning_keep_their_windows(corpus: Path, tmp_path: Path) -> None:
     """The plain order is that which the orders are made from."""
-    places = {"store": {"path": tmp_path / "store"}, "output": {"path": tmp_path / "curated"}}
+    places = {"store": {"path": tmp_path / "store"}, "output": {"path": tmp_path / "curated", "sidecars": ()}}
     first = along(corpus, {"shape": "rise"}, **places)
     run_all(first, Silent())
     random = {"strategy": "random"}

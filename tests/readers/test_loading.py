@@ -203,7 +203,7 @@ def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list
         for samples in (ROWS + 1, -1):
             with pytest.raises(InputError, match=f"the state counts {samples} samples, and .* has {ROWS}"):
                 take({"samples": samples, "plan": "0123"})
-    with pytest.raises(InputError, match=r"of a worker's share, \{'id': 0\}, and this worker reads None"):
+    with pytest.raises(InputError, match=r"to a worker's share, \{'id': 0\}, and this worker reads None"):
         stream.load_state_dict({"samples": 0, "plan": "0123", "worker": {"id": 0}})
 
 

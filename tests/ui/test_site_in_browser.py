@@ -36,11 +36,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUERIES = {
-    "resume": r"docs/(trainers|trainers/.*|questions|exports)\.html",
+    "resume": r"docs/(trainers/\w+|questions)\.html",
     "torchtitan": r"docs/trainers/torchtitan\.html",
     "held-out": r"docs/mixing\.html",
-    "frozen": r"docs/(recipes|reruns|glossary)\.html",
-    "label mask": r"docs/(exports|chats|trainers/olmo_core)\.html",
+    "frozen": r"docs/(recipes|reruns)\.html",
+    "label mask": r"docs/(exports|chats)\.html",
 }
 """What a user types -> the pages that answer it."""
 
@@ -56,6 +56,40 @@ def test_the_search_finds_the_page_among_the_first_three(query: str, site: Path,
     first = page.locator("#search-results ul.search li > a").evaluate_all(
         "links => links.slice(0, 3).map(of => of.href)"
     )
-    print(query, [url.split("/html/")[-1] for url in first])
     assert any(re.search(rf"/{QUERIES[query]}(#|$)", url.split("?")[0]) for url in first), first
     assert not [url for url in asked if not url.startswith(("file:", "data:"))]
+
+
+def test_the_first_use_of_a_term_links_to_the_glossary_and_no_code_or_heading_does(
+    site: Path, page: Page
+) -> None:
+    page.goto((site / "docs/concepts.html").as_uri())
+    hrefs = page.locator("article a.term").evaluate_all("links => links.map(of => of.getAttribute('href'))")
+    assert "glossary.html#window" in hrefs and "glossary.html#trait" in hrefs
+    assert len(hrefs) == len(set(hrefs))
+    inside = "article :is(pre, code, h1, h2, h3, table, a) a.term"
+    for name in ("concepts", "trainers/torchtitan", "glossary", "reference/settings"):
+        page.goto((site / f"docs/{name}.html").as_uri())
+        assert page.locator(inside).count() == 0
+        assert bool(page.locator("article a.term").count()) == (
+            name not in ("glossary", "reference/settings")
+        )
+    page.goto((site / "docs/concepts.html").as_uri())
+    page.locator('article a.term[href$="#window"]').click()
+    assert page.locator("#window").inner_text() == "window"
+
+
+def test_a_link_to_a_page_beside_a_folder_of_its_name_is_one(site: Path, page: Page) -> None:
+    page.goto((site / "README.html").as_uri())
+    for name in ("concepts", "trainers"):
+        assert page.locator(f'article a[href^="docs/{name}.html"]').count()
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize(
+    "name", ["index", "trainers/torchtitan", "trainers", "glossary", "reference/settings"]
+)
+def test_nothing_reaches_beyond_the_screen(name: str, width: int, site: Path, page: Page) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((site / f"docs/{name}.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -56,6 +56,6 @@ def test_ranges_that_overlap_give_no_order_the_credit() -> None:
 
 def test_a_corpus_smaller_than_a_batch_says_nothing_of_batches() -> None:
     rows = [pair("a", "x", 2.0, None, None), pair("b", "x", 3.0, None, None)]
-    assert conclusions(rows)[0].startswith("The corpus is too small for batches")
+    assert conclusions(rows)[0].startswith("The corpus is too small to compare batches")
     assert len(conclusions(rows)) == 2
     assert [row["documents"] for row in by_batches(rows)] == ["b", "a"]

@@ -260,7 +260,7 @@ def _stationarity_inputs(run: Run) -> dict[str, Any]:
 
 
 def _amount(settings: Settings, size: Size) -> float:
-    """Tokens of the sample, plus a twentieth of the other tokens, which are only passed over."""
+    """Tokens of the sample, plus a twentieth of the other tokens, which are only read."""
     sampled = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
     return sampled + 0.05 * (size.tokens - sampled)
 
