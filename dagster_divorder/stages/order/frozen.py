@@ -131,9 +131,10 @@ def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     by_row = np.argsort(view.record_row, kind="stable")
     first = np.searchsorted(view.record_row[by_row], row)
     last = np.searchsorted(view.record_row[by_row], row, side="right")
-    record = distinct(ids).inverse
-    fewer = np.bincount(record, copy >= last - first) > 0
-    copy = np.where(fewer[record], dense_copies(record, copy), copy)
+    if (beyond := copy >= last - first).any():
+        record = distinct(ids).inverse
+        fewer = np.bincount(record, beyond) > 0
+        copy = np.where(fewer[record], dense_copies(record, copy), copy)
     present = (row >= 0) & (first + copy < last)
     return np.where(present, by_row[np.where(present, first + copy, 0)], -1)
 
