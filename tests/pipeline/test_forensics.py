@@ -120,7 +120,7 @@ def test_numbers_beyond_the_plan_are_refused_whatever_their_size_and_none_is_cou
 ) -> None:
     with pytest.raises(InputError, match=r"step is .*; over all epochs the plan has steps 0 to"):
         where(settings, steps=numbers)
-    with pytest.raises(InputError, match=r"sequence is .*; the plan has sequences 0 to"):
+    with pytest.raises(InputError, match=r"sequence is .*; over all epochs the plan has sequences 0 to"):
         where(settings, sequences=numbers)
     with pytest.raises(InputError, match=r"step is .*; over all epochs the plan has steps 0 to"):
         cut(settings, steps=numbers)
