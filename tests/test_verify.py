@@ -101,7 +101,8 @@ def test_labels_are_the_plans_or_the_first_other_one_is_named(
     assert (
         "the plan's: " + f"{tokens:,} of {tokens:,} tokens" in said
     ) and "across documents: an attention mask makes tokens attend" in said
-    assert ('in place of -100. Set exports.columns = ["labels"]' in said) == (not read)
+    assert ("instead of -100, at token" in said) == (not read)
+    assert ('Set exports.columns = ["labels"]' in said) == (not read)
 
 
 def test_collators_of_transformers_keep_labels_make_their_own_or_refuse(settings: Settings) -> None:
