@@ -100,7 +100,7 @@ def test_labels_are_the_plans_or_the_first_other_one_is_named(
     assert (
         "the plan's: " + f"{tokens:,} of {tokens:,} tokens" in said
     ) and "across documents: tokens" in said
-    assert ('in place of -100. Set exports.columns = ["labels"]' in said) == (not read)
+    assert ("instead of -100, at token" in said and 'Set exports.columns = ["labels"]' in said) == (not read)
 
 
 def test_collators_of_transformers_keep_labels_make_their_own_or_refuse(settings: Settings) -> None:
@@ -176,7 +176,7 @@ def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settin
         verify(settings, tmp_path / "other", None)
     path = settings.output.path / "curated.jsonl"
     path.write_bytes(b" " + path.read_bytes()[1:])
-    with pytest.raises(InputError, match=r"curated\.jsonl was altered: .*writes this output anew"):
+    with pytest.raises(InputError, match=r"curated\.jsonl was altered: .*write this output again"):
         verify(settings, settings.output.path, None)
 
 
