@@ -99,7 +99,7 @@ def test_labels_are_the_plans_or_the_first_other_one_is_named(
     said = str(answer)
     assert (
         "the plan's: " + f"{tokens:,} of {tokens:,} tokens" in said
-    ) and "across documents: tokens" in said
+    ) and "across documents: an attention mask" in said
     assert ("instead of -100, at token" in said and 'Set exports.columns = ["labels"]' in said) == (not read)
 
 
