@@ -232,7 +232,7 @@ def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
         damage = damaged_file(folder, manifest["files"], advance)
     if damage:
         what = "export" if name == EXPORT_MANIFEST else "output"
-        raise InputError(f"{damage}; delete {file_at(folder, name)} and run again to write this {what} again")
+        raise InputError(f"{damage}; delete {file_at(folder, name)} and run again to write this {what}")
 
 
 def _size(shape: Shape) -> str:

@@ -178,7 +178,7 @@ def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settin
         verify(settings, tmp_path / "other", None)
     path = settings.output.path / "curated.jsonl"
     path.write_bytes(b" " + path.read_bytes()[1:])
-    with pytest.raises(InputError, match=r"curated\.jsonl was altered: .*write this output again"):
+    with pytest.raises(InputError, match=r"curated\.jsonl was altered: .*run again to write this output"):
         verify(settings, settings.output.path, None)
 
 
