@@ -1,9 +1,9 @@
-"""Dagster's history in SQLite, for `storage` in dagster.yaml: the files of Dagster's own class, written faster.
+"""Dagster's history in SQLite, for `storage` in dagster.yaml: the same files as Dagster's own class, written faster.
 
-Dagster opens a connection for every event and every question. The last one to close a database in WAL mode copies the
-log into it and removes the log, which the system has to flush, and each run's database is made by 21 statements and the
-88 scripts of all migrations. Here connections stay open, a run's database gets the tables of the index at once, and a
-database that has tables is not compared with the migrations at each start (Dagster looks only whether there are any).
+Dagster opens a connection for every event and every query. When the last connection to a WAL database closes, SQLite
+copies the log into the database and removes the log, which needs a flush. Dagster makes each run's database with 21
+statements and all 88 migration scripts. Here connections stay open, and a run's database gets the index's tables at
+once. Existing tables are not compared with the migrations at each start (Dagster only checks that tables exist).
 A run with nothing new opens 9 connections instead of 365 (docs/decisions/speed.md).
 
 A commit flushes nothing (`synchronous = NORMAL`): a killed process loses nothing, and a machine that loses power may
@@ -35,7 +35,7 @@ from dagster._core.storage.sqlite_storage import (
 from dagster._serdes import ConfigurableClassData
 
 OPEN_RUNS = 16
-"""Databases of runs that a process keeps open; a webserver may read those of hundreds."""
+"""Run databases that a process keeps open; a webserver may read hundreds of runs."""
 
 
 class SqliteHistory(DagsterSqliteStorage):

@@ -1,7 +1,7 @@
 """A trace of a run in Chrome's trace event format, which chrome://tracing and ui.perfetto.dev draw.
 
-Spans are stages and the calls of workers. Each has wall seconds, the processor seconds of its thread and, for a stage,
-those of the whole process with its workers. Workers' calls are timed in the process that waits for them.
+Spans are stages and workers' calls. Each span has its wall seconds and its thread's processor seconds; a stage also has
+the processor seconds of the process with its workers. Workers' calls are timed in the process that waits for them.
 Source: Trace Event Format, complete events ("ph": "X"), in microseconds.
 """
 
@@ -50,7 +50,7 @@ def span(name: str, kind: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tracing(write: Callable[[bytes], object]) -> Iterator[None]:
-    """Trace the block, and write the trace at its end, also where it fails. One trace a process at a time."""
+    """Trace the block and write the trace at its end, even if it fails. A process has one trace at a time."""
     global _events
     _events = []
     try:

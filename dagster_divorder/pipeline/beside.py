@@ -1,9 +1,9 @@
-"""Runs small stages in a thread of their own, beside the stages that do not read them.
+"""Runs small stages in another thread, beside the stages that do not read them.
 
-Guarantee: the results are those of a run in order. A stage starts once all stages that it reads are done, and stages
-that read it wait for it. Only the thread of the run handles damaged files.
+Guarantee: results equal a sequential run's. A stage starts once all stages that it reads are done, and stages that read
+it wait for it. Only the thread of the run handles damaged files.
 Cost: the memory of one more stage. Only stages whose memory is bounded say `Stage.beside`.
-Known weakness: a stage that is interrupted ends at its next report of progress, and the run waits for that.
+Known weakness: an interrupted stage ends at its next report of progress, and the run waits until then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _StoppedError(Exception):
-    """The run has failed or was interrupted: what runs beside it ends."""
+    """The run failed or was interrupted; stages beside it end."""
 
 
 class _Quiet:
@@ -47,7 +47,7 @@ class _Quiet:
 
 
 class Beside:
-    """Stages that run beside a run, one at a time, in the order in which they were started."""
+    """Stages that run beside a run, one at a time, in the order of their start."""
 
     def __init__(self, run: Run, run_stage: Callable[[Run, str], Receipt]) -> None:
         self._run, self._run_stage = run, run_stage
@@ -57,7 +57,7 @@ class Beside:
         """The stages that were started here, in that order."""
 
     def start(self, stage: str) -> None:
-        """Run a stage in the other thread, on the results that are there now."""
+        """Run a stage in the other thread, on the current results."""
         run = replace(
             self._run,
             progress=_Quiet(self._run.progress, self._stopped),
@@ -69,7 +69,7 @@ class Beside:
         self.started[stage] = self._thread.submit(self._run_stage, run, stage)
 
     def receipt(self, stage: str) -> Receipt:
-        """The receipt of a stage that was started, once it has ended. Raises the error that it ended with."""
+        """Wait for a started stage and return its receipt. Raises the stage's own error."""
         if not self.started[stage].done():
             with self._run.progress(stage):
                 self.started[stage].exception()
