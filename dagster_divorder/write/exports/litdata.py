@@ -1,8 +1,8 @@
 """litdata: Lightning's chunks, read by `litdata.StreamingDataset`.
 
 A sample is a dict of tensors (L,): "input_ids", uint16 (int32 if an id does not fit, since litdata has no uint32);
-"attention_mask", uint8, if any row is padded; "loss_mask", uint8, if any token is not trained on. The chunks equal
-those of litdata's writer byte for byte. TAG in `chunk-TAG-0.bin` is the number of the export key's first 8 hex digits.
+"attention_mask", uint8, if any row is padded; "loss_mask", uint8, if any token is not trained on. litdata's writer
+gives the same bytes. In `chunk-TAG-0.bin`, TAG is 8 hex digits of the export's key as a decimal number.
 """
 
 from __future__ import annotations
