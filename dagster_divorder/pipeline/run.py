@@ -72,8 +72,8 @@ class Corpus:
 class Run(Reader):
     """What the functions of a stage work with; it reads the current results.
 
-    While `planning`, receipts are those that a run would come to, `foreseen` by stage, None where only a run can tell;
-    stages that it would not run have their stored receipts.
+    While `planning`, `foreseen` holds the receipt that a run would give each stage, None if only a run can tell. Stages
+    that a run would skip have their stored receipts.
     """
 
     settings: Settings
@@ -140,7 +140,7 @@ class Run(Reader):
         return receipt
 
     def _asset_of(self, stage: str) -> str:
-        """The first asset that has a stage as a part."""
+        """The first asset whose step includes a stage."""
         assets = [name for name in self.graph.upstream(self.settings) if self.graph[name].asset]
         return next((name for name in assets if stage in self.graph.step(self.settings, name)), stage)
 
@@ -313,7 +313,7 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
 
 
 def check_settings(run: Run, stages: Iterable[str]) -> None:
-    """Raise errors of the settings that can be known before these stages compute anything."""
+    """Raise settings errors that are detectable before these stages compute anything."""
     for name in dict.fromkeys(stages):
         run.graph[name].check_settings(run)
 
@@ -345,7 +345,7 @@ def _run_and_repair(run: Run, stage: str, beside: Beside) -> Receipt:
 
 
 def _run_one(run: Run, name: str) -> Receipt:
-    # Memory that the stage before has freed would add to the memory of this one.
+    # Memory freed by the previous stage would add to this stage's memory.
     give_back_memory()
     run.store.check()
     stage = run.graph[name]
@@ -363,7 +363,7 @@ def _run_one(run: Run, name: str) -> Receipt:
     seconds = time.perf_counter() - start
     figures = receipt.figures
     timing = {"seconds": round(seconds, 3)}
-    # The pace for plans: of this run if it computed documents, else of an earlier one.
+    # Plans use the pace of this run if it computed documents, else of an earlier run.
     new = decision.documents or figures["new_documents"]
     pace = before.facts.get("seconds_per_new_document") if before else None
     if new and seconds > 0:

@@ -1,10 +1,10 @@
-"""What a stage is: one value, which a file of `stages/` defines whole. It is of one of three kinds:
+"""Stages. A stage is one value, defined whole in one file of `stages/`. There are three kinds:
 
 - `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
   key is never computed again.
-- `WholeCorpus`: named files, made from results of other stages and kept under the key of all that decides them.
-- `PinnedFit`: something learnt from the corpus, pinned, so that appended data uses it as it is. Made again by its own
-  rule of drift or on request, and with the reason.
+- `WholeCorpus`: named files, made from results of other stages and kept under a key of all their inputs.
+- `PinnedFit`: a fit on the corpus, pinned, so that appended data uses it unchanged. Its own drift rule or a request
+  makes the fit again, and the reason is recorded.
 
 `decide` says what to compute, for how many documents, and why; a run and a plan both follow it. Key, reuse, receipt,
 counts and timing belong to the kinds. The only stage known here by name is `raw_docs`, which all others read.
@@ -75,8 +75,8 @@ def content_hash(*values: Any) -> str:
 class Decision:
     """What a stage would compute now.
 
-    `key` is the key of the result. `receipt` is the receipt as it will be, None where it is known only once the result
-    is computed. `unless` says what only a run can find out and would make the stage compute more.
+    `key` is the key of the result. `receipt` is the future receipt, None if it depends on computing the result.
+    `unless` names what would make the stage compute more and only a run can find out.
     """
 
     scope: Literal["nothing", "new", "all"]
@@ -142,7 +142,7 @@ class Link(NamedTuple):
 
 
 Shown = Mapping[str, Table | Picture | Text | Link | float]
-"""What people see of a result beside its figures, by name."""
+"""What people see of a result besides its figures, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +207,9 @@ class Stage(ABC):
     doing: str = ""
     """What it does, for progress, such as `tokenising`."""
     figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-    """Figures that every run tells anew, since they depend on more than the result."""
+    """Figures that every run computes anew, since they depend on more than the result."""
     check_settings: Callable[[Run], object] = lambda run: None
-    """Raises errors of the settings that can be known before the first stage runs."""
+    """Raises settings errors that are detectable before the first stage runs."""
     show: Callable[[Run, Receipt], Shown] = lambda run, receipt: {}
     checks: tuple[Check, ...] = ()
     amount: Callable[[Settings, Size], float] = lambda settings, size: size.bytes
@@ -343,7 +343,7 @@ class PerDocument(Stage):
             receipt.upstream,
         )
         kept = last.figures if last and same else self.figures(run, files)
-        # A rate is of the run that computed.
+        # A rate belongs to the run that computed.
         figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
         total = run.corpus.distinct[self.unit]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
@@ -373,7 +373,7 @@ class PerDocument(Stage):
         missing: Sequence[Fragment],
         advance: Advance | None = None,
     ) -> Iterator[StoredFragment]:
-        """The same by another function than `compute(run)`. advance: see `Engine.each`."""
+        """As `compute_missing`, with another function than `compute(run)`. advance: see `Engine.each`."""
         compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
         return run.engine.each(compute_and_store, missing, **self.needs(run, missing), advance=advance)
 
@@ -433,7 +433,7 @@ class WholeCorpus(Stage):
             Result(key=key, version=version, files=files, facts=computed.facts, figures=computed.figures)
         )
         if before and _without_counts(before) == _without_counts(result):
-            # The same result, made again: it keeps the counts of the first time.
+            # The same result was made again; it keeps its first counts.
             result = replace(result, figures=before.figures)
         keep_result(run.store, self.name, result)
         return result

@@ -1,10 +1,10 @@
 """128-bit content ids, and an index of them in sorted arrays.
 
-Ids are the first 128 bits of BLAKE3, so that nobody can make two contents with one id. In memory an id is two uint64
-words, high word first, so that word order is byte order.
-Memory: 12 bytes an id (16 from 2^32 ids on), and two parts more while levels merge; whole ids are in a temporary file,
-or take 16 to 32 bytes more. Cost: a lookup is a binary search in each of at most log2(N / first batch) sorted levels,
-and a read of the file where the first half of the id is found.
+An id is the first 128 bits of a BLAKE3 hash, so nobody can make two contents with one id. In memory an id is two uint64
+words, high word first; word order is byte order.
+Memory: 12 bytes an id (16 from 2^32 ids on), and two more parts while levels merge. Whole ids lie in a temporary file,
+or take 16 to 32 bytes more. Cost: a lookup is a binary search in each of at most log2(N / first batch) sorted levels.
+It also reads the file if a level holds the first half of the id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dagster_divorder.store.local import explain_os_error
 
 ID_BYTES = 16
 _PART_IDS = 1 << 20
-"""About how many ids a part of a level has."""
+"""Approximate ids in a part of a level."""
 
 Content = bytes | memoryview
 
@@ -51,20 +51,20 @@ def hex_ids(ids: np.ndarray) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Distinct ids among n. first: where each occurs first, int64 (distinct,) rising. inverse: int64 (n,), with
-    ids[first][inverse] == ids."""
+    """Distinct ids among n ids. first: first position of each distinct id, int64 (distinct,) rising. inverse: int64
+    (n,), with ids[first][inverse] == ids."""
 
     first: np.ndarray
     inverse: np.ndarray
 
 
 def distinct(ids: np.ndarray) -> Distinct:
-    """The distinct ones of ids, uint64 (n, 2), in the order of their first occurrence."""
-    # Most often all are distinct, and the first words show that at a twentieth of the cost.
+    """Distinct ids, in the order of their first occurrence. ids: uint64 (n, 2)."""
+    # Ids are usually all distinct; the first words show that at a twentieth of the cost.
     high = np.sort(ids[:, 0])
     if not (high[1:] == high[:-1]).any():
         return Distinct(np.arange(len(ids)), np.arange(len(ids)))
-    # A stable sort keeps equal ids in the order of their occurrence.
+    # A stable sort keeps equal ids in input order.
     order = np.lexsort((ids[:, 1], ids[:, 0]))
     ordered = ids[order]
     starts = np.ones(len(ids), dtype=bool)
@@ -86,18 +86,18 @@ _Part = tuple[np.ndarray, np.ndarray]
 class IdIndex:
     """Id -> row number, for rows added in batches.
 
-    Sorted levels of geometrically growing size are merged as batches arrive (a log-structured merge), so adding N ids
-    costs O(N log N) in all, without a Python object for each id. A level is cut by the first bits of the ids into
-    parts, which are merged one by one.
+    Sorted levels of geometrically growing size are merged as batches arrive (a log-structured merge). Adding N ids
+    costs O(N log N) in all, without a Python object for each id. The first bits of the ids cut a level into parts;
+    levels merge part by part.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """folder: for the file of whole ids, which has no name there; None keeps them in memory."""
+        """folder: place of the unnamed file of whole ids; None keeps whole ids in memory."""
         self.size = 0
         self._levels: list[list[_Part]] = []
         self._ids = np.empty((0, 2), np.uint64)
         self._folder = folder
-        # Unbuffered: a failed write is not repeated when the file is closed.
+        # Without a buffer, closing the file does not repeat a failed write.
         self._file = tempfile.TemporaryFile(buffering=0, dir=folder) if folder else None  # noqa: SIM115
 
     def __del__(self) -> None:
@@ -136,7 +136,7 @@ class IdIndex:
         """The ids of rows, uint64 (n, 2)."""
         if self._file is None or not len(rows):
             return self._ids[rows]
-        # Mapped for this read alone, so that the pages do not stay in this process's memory.
+        # The file is mapped for this read alone, so its pages do not stay in this process's memory.
         return np.asarray(np.memmap(self._file, np.uint64, "r", shape=(self.size, 2))[rows])
 
     def first_halves(self, chosen: np.ndarray) -> np.ndarray:
@@ -146,7 +146,7 @@ class IdIndex:
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Row number of each id, int64 (n,); -1 for a missing id. ids: uint64 (n, 2)."""
-        # By rising id, neighbours share cache lines: twice as fast in a large index.
+        # Lookups by rising id share cache lines: twice as fast in a large index.
         by_id = np.argsort(ids[:, 0])
         ids = ids[by_id]
         sorted_rows = np.full(len(ids), -1, dtype=np.int64)
@@ -169,8 +169,8 @@ class IdIndex:
         rows = np.full(len(ids), -1, dtype=np.int64)
         pending = np.arange(len(ids))
         at = np.searchsorted(high, ids[:, 0])
-        # Ids that share a first half are neighbours, in no order. They are rare: the loop ends after one step but for
-        # adversarial input.
+        # Ids that share a first half are neighbours, in no order. They are rare: only adversarial input needs more
+        # than one step.
         while True:
             inside = at < len(high)
             pending, at = pending[inside], at[inside]
@@ -210,7 +210,7 @@ def _sort(high: np.ndarray, rows: np.ndarray) -> _Part:
 
 
 def _cut(level: list[_Part], number: int) -> Iterator[_Part]:
-    """A level in `number` parts, a power of 2 and no fewer than it has; empties the level."""
+    """Cut a level into `number` parts; empties the level. number: a power of 2, at least the level's own parts."""
     each = number // len(level)
     level.reverse()
     for first in range(0, number, each):
@@ -221,5 +221,5 @@ def _cut(level: list[_Part], number: int) -> Iterator[_Part]:
 
 
 def _bounds(first: int, end: int, number: int) -> np.ndarray:
-    """The smallest first half of an id in each part after `first` and before `end`, of `number` parts, a power of 2."""
+    """Smallest first half of an id in each part after `first` and before `end`. number: parts, a power of 2."""
     return np.arange(first + 1, end, dtype=np.uint64) * np.uint64((1 << 64) // number if number > 1 else 0)

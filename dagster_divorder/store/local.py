@@ -1,6 +1,6 @@
-"""Folders of this machine, and a store in one.
+"""Local folders, and a store in a local folder.
 
-`put` writes under a temporary name, flushes to disk and renames. The lease is the kernel's lock on a file.
+`put` writes under a temporary name, flushes to disk and renames. The lease is a kernel lock on a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalFolder(Folder):
-    """A folder of this machine."""
+    """A local folder."""
 
     place: Path
 
@@ -79,7 +79,7 @@ class LocalFolder(Folder):
     def link(self, name: str, temporary: str) -> bool:
         try:
             os.link(self.source(name), self.source(temporary))
-        except OSError:  # such as a file system without links
+        except OSError:  # for example, a file system without links
             return False
         return True
 
@@ -87,7 +87,7 @@ class LocalFolder(Folder):
         folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last and len(staged) > 1:
-                # The other files are on disk before the last one names them.
+                # The other files are on disk before the last file names them.
                 for folder in folders:
                     sync_folder(folder)
             check()
@@ -100,7 +100,7 @@ class LocalFolder(Folder):
         for name in names:
             path = self.source(name)
             if name.startswith(TEMPORARY) and path.is_dir():
-                # A temporary folder whose thread may be removing files itself.
+                # The folder's own thread may be removing files too.
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ class LocalFolder(Folder):
 
 @contextlib.contextmanager
 def _nothing_there() -> Iterator[None]:
-    """Suppresses errors that say that nothing is at a path."""
+    """Suppresses the errors of a path where nothing exists."""
     try:
         yield
     except OSError as error:
@@ -141,7 +141,7 @@ class LocalStore(Store):
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The absolute path, for processes with another working directory."""
+        """Pickles the absolute path, for processes with another working directory."""
         return LocalStore, (os.path.abspath(self.root),)
 
     def open(self, *, create: bool = True) -> LocalStore:
@@ -167,8 +167,8 @@ class LocalStore(Store):
         return self
 
     def _has_lease(self) -> bool:
-        """Whether the file LEASE_FILE is a lease, not a user's file: it is empty or holds a process's number. Another
-        process that makes the store takes the lease before it writes the format."""
+        """Whether the file LEASE_FILE is a lease, not a user's file. A lease is empty or holds a process number.
+        Another process that creates the store takes the lease before it writes the format."""
         try:
             with open(self.local(LEASE_FILE), "rb") as file:
                 content = file.read(64)
@@ -187,7 +187,7 @@ class LocalStore(Store):
         return name
 
     def delete(self, *names: str) -> None:
-        """Remove files, and the folders that they leave empty."""
+        """Remove files, then folders that are now empty."""
         for name in names:
             path = self.local(name)
             path.unlink(missing_ok=True)
@@ -234,7 +234,7 @@ class LocalStore(Store):
                 if on_wait:
                     on_wait(f"{message}; waiting for it to end")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The number serves messages alone; if the disk is full, the run itself explains that.
+            # Only messages use the number; if the disk is full, the run itself explains that.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -267,7 +267,7 @@ class LocalStore(Store):
 
 
 def tells_of_store(data: bytes) -> bool:
-    """Whether a file named FORMAT_FILE makes its folder a store, of any version."""
+    """Whether a FORMAT_FILE with this content marks a store of any version."""
     about = json_object(data)
     # Version 1 did not name the format.
     return about.get("format") == FORMAT or (
@@ -276,7 +276,7 @@ def tells_of_store(data: bytes) -> bool:
 
 
 def write_atomically(target: Path, data: Data) -> None:
-    """Write a file of this machine whole or not at all.
+    """Write a local file whole or not at all.
 
     Raises:
         StoreError: as `Folder.write`.
@@ -285,7 +285,7 @@ def write_atomically(target: Path, data: Data) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write renames in a folder to the disk, so that they survive a power cut."""
+    """Flush a folder's renames to disk, so that they survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -294,8 +294,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:
-    """An operating system error at a path in the user's words, with the remedy. size: about how many bytes `what`
-    takes; 0 if unknown."""
+    """An error for an operating system error at a path, in plain words and with the remedy. size: approximate bytes of
+    `what`; 0 if unknown."""
     if error.errno in DISK_FULL:
         free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
         missing, to_free = f"{byte_size(free)} are free there", "some disk"
@@ -303,7 +303,7 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
             missing = f"{what} takes about {byte_size(size)}, {missing}"
             to_free = f"at least {byte_size(size - free)}"
         elif size:
-            # The estimate was too low, or other files were written at the same time.
+            # The estimate is too low, or other files were written at the same time.
             missing = f"{what} and what is written beside it take more than the {byte_size(free)} that are free there"
         return DiskFullError(
             f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "

@@ -1,11 +1,11 @@
-"""Manifests: the place of an export's manifest, and the hash that each manifest has of itself. Imports little, since
-training scripts load it.
+"""Manifests: the place of an export's manifest, and the hash that each manifest has of itself. The module imports
+little, since training scripts load it.
 
-    exports/parquet/     the files of rows, and nothing else: any tool opens the folder
+    exports/parquet/     row files and nothing else: any tool opens the folder
     exports/_parquet/    its *neighbour*: manifest.json and the tokenizer
 
-pandas, pyarrow and Spark skip names with an underscore in a folder that they read; polars and daft skip none, so the
-neighbour lies beside the folder. A file of the neighbour is named `_/manifest.json`, relative to the folder of rows.
+The neighbour lies beside the folder: pandas, pyarrow and Spark skip names with an underscore inside a folder, but
+polars and daft do not. Relative to the row folder, the neighbour's manifest is named `_/manifest.json`.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from dagster_divorder.settings.places import Place
 
 EXPORT_VERSION = 3
-"""Version of the files of every export. In version 1 names had no tag, and entries of files no `head`; up to version 2
-the manifest and the tokenizer lay among the files of rows."""
+"""Version of the files of every export. Version 1 has names without a tag and file entries without `head`. Versions 1
+and 2 have the manifest and the tokenizer among the row files."""
 MASKED_VERSION = 4
-"""Version of exports of which not every token is trained on; readers of up to EXPORT_VERSION know no mask."""
+"""Version of exports that mask tokens from training; readers of up to EXPORT_VERSION know no mask."""
 NEIGHBOUR = "_/"
-"""Prefix of names of files in the neighbour of a folder."""
+"""Prefix of file names in a folder's neighbour."""
 EXPORT_MANIFEST = f"{NEIGHBOUR}manifest.json"
 OLD_EXPORT_MANIFEST = "manifest.json"
 TRAINED = "trained.npy"
-"""How the name ends of a neighbour's file of the trained stretches of an export: int64 (2, K), the places, counted as
-row x L + place in the row, at which each begins and ends."""
+"""Suffix of the neighbour's file of an export's trained stretches: int64 (2, K), begin and end of each stretch, as
+row x L + place in the row."""
 REPLACED_BY = "replaced_by"
 """Entry of a manifest whose files are being replaced: the key of the new output."""
 HEAD_BYTES = 4096
-"""Bytes at the beginning of each file. Their sha256, `head`, tells files of equal size apart."""
+"""Bytes at the beginning of each file; their sha256, `head`, distinguishes files of equal size."""
 
 
 def manifest_check(manifest: dict[str, Any]) -> str:
-    """sha256 of a manifest without its `check`: of its JSON without spaces, keys sorted."""
+    """sha256 of a manifest's JSON without its `check`, without spaces, keys sorted."""
     return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def neighbour(place: Place) -> Place:
-    """The folder beside a folder, of the same name after an underscore; the neighbour of a root, such as a bucket, is
-    `_` in it. Links are followed first: a link to a folder has the folder's own neighbour."""
+    """The folder beside a folder, with the same name after an underscore. The neighbour of a root, such as a bucket,
+    is `_` inside the root. Links are followed first: a link to a folder has the folder's own neighbour."""
     if isinstance(place, Path):
         real = Path(os.path.realpath(place))
         return real.parent / f"_{real.name}"
@@ -59,13 +59,13 @@ def file_at(place: Path, name: str) -> Path: ...
 @overload
 def file_at(place: Place, name: str) -> Place: ...
 def file_at(place: Place, name: str) -> Place:
-    """Path or URL of the file of this name in a folder or its neighbour."""
+    """Path or URL of a named file in a folder or its neighbour."""
     beside = name.removeprefix(NEIGHBOUR)
     return place / name if beside == name else neighbour(place) / beside
 
 
 def export_manifest_file(folder: Path) -> Path:
-    """Path of an export's manifest, whether it exists or not; up to version 2 it lay in the folder itself."""
+    """Path of an export's manifest, whether it exists or not. Up to version 2 the manifest lies in the folder."""
     new, old = file_at(folder, EXPORT_MANIFEST), folder / OLD_EXPORT_MANIFEST
     return old if old.is_file() and not new.is_file() else new
 
@@ -74,7 +74,7 @@ def read_whole(file: Path) -> dict[str, Any] | None:
     """`whole_manifest` of a file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     return whole_manifest(file.read_bytes())
 

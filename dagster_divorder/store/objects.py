@@ -1,17 +1,17 @@
 """A store below a URL of an object store: s3://, gs:// or az://.
 
-`put` creates an object on condition that there is none, so that no name ever changes its bytes; the state and the lease
-lie in one object that is changed by compare-and-swap (`store.head`). Large files are uploaded in parts, for which
-servers take no conditions; but all processes send the same bytes under a name, and an object is absent or complete.
+`put` creates an object only if it is absent, so a name never changes its bytes. The state and the lease lie in one
+object, which changes by compare-and-swap (`store.head`). Large files are uploaded in parts, where servers take no
+conditions; but all processes send the same bytes under a name, and an object is absent or complete.
 
-Files that are read are copied into a folder of this machine, by name; later reads and memory maps of all processes use
-the copy without a request, since a name keeps its bytes. A copy is written under a temporary name and renamed. The
-least recently used are evicted when they take too many bytes; processes keep existing mappings of evicted files. Only
-the object store tells whether a result is present.
+Reading a file copies it into a local folder, by name. Later reads and memory maps of all processes use the copy without
+a request, since a name keeps its bytes. A copy is written under a temporary name and renamed. The least recently used
+copies are evicted when copies take too many bytes; processes keep existing mappings of evicted files. Only the object
+store tells whether a result is present.
 
-Cost: a request a method call, 10 to 100 ms on the providers' own stores; `list`, `stats` and `folders` one a thousand
-names; reading again none. The state costs a request when it is written; reading it costs none while the lease is held,
-else one a second.
+Cost: a request for each method call, 10 to 100 ms on the providers' own stores. `list`, `stats` and `folders` send a
+request for every thousand names. Repeated reads send none. Writing the state costs a request; reading the state costs
+none while the lease is held, else at most one a second.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import bucket
 
 PARTS_FROM = 64 << 20
-"""From this many bytes on a file is uploaded in parts."""
+"""Files of this many bytes or more are uploaded in parts."""
 _PART_BYTES = 16 << 20
 _IN_USE_SECONDS = 60.0
 """A copy that was requested this recently may not have been opened yet."""
 
 _cached: dict[Path, int] = {}
-"""Folder of copies -> their bytes, as this process knows them: those at its first look, and its own."""
+"""Folder of copies -> bytes of copies that this process knows: the copies at its first look, and its own."""
 
 
 class ObjectStore(Store):
-    """A store below a URL. cache: the folder of local copies, of all stores together, of about `cache_bytes`."""
+    """A store below a URL. cache: the folder of local copies of all stores, about `cache_bytes` in all."""
 
     about_file = HEAD
 
@@ -61,7 +61,7 @@ class ObjectStore(Store):
         self._id = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The place alone: connection and lease belong to this process."""
+        """Pickles place and cache alone: connection and lease belong to this process."""
         return ObjectStore, (self.place, self.cache, self.cache_bytes)
 
     def open(self, *, create: bool = True) -> ObjectStore:
@@ -100,7 +100,7 @@ class ObjectStore(Store):
             metas = [meta for batch in obstore.list(objects, prefix or None) for meta in batch]
         sizes = {meta["path"].removeprefix(f"{prefix}/"): meta["size"] for meta in metas}
         sizes = {name: size for name, size in sizes.items() if OURS.fullmatch(name)}
-        # Copies of files that other machines removed are deleted too: deleted text has to be gone.
+        # Other machines may have removed files; their copies are deleted here, since deleted text must be gone.
         self._copies.delete(*self._copies.files().keys() - sizes.keys())
         if text := self._state():
             sizes[STATE] = len(text)
@@ -147,22 +147,22 @@ class ObjectStore(Store):
         elif isinstance(data, Bytes):
             view = memoryview(data).cast("B")
             if self._send(name, view, view.nbytes, replace):
-                # It will be read again soon, often by another process here.
+                # The file is read again soon, often by another local process.
                 self._keep(name, view)
         elif replace or not self.exists(name):
-            # A file, in which a function may seek.
+            # `data` may be a function that seeks, so it writes a local file first.
             copy = self._keep(name, data)
             self._send(name, copy, copy.stat().st_size, replace)
         return name
 
     def _send(self, name: str, data: memoryview | Path, size: int, replace: bool) -> bool:
-        """Upload a file; False where the name exists and is not to be replaced."""
+        """Upload a file; False if the name exists and `replace` is False."""
         obstore = load_extra("obstore")
 
         in_parts = size >= PARTS_FROM
         if in_parts and not replace and self.exists(name):
             return False
-        # Uploads in parts take the default mode alone, which replaces.
+        # Uploads in parts accept only the default mode, which replaces.
         mode: Any = None if replace or in_parts else "create"
         try:
             objects, key = bucket(self.where(name))
@@ -192,7 +192,7 @@ class ObjectStore(Store):
             self.folder.delete(objects)
 
     def _update(self, change: Callable[[State], Any] | None) -> None:
-        """Change the head; for None check that the lease is held."""
+        """Change the head; None only checks that the lease is held."""
         if self._lease is None:
             raise StoreError(
                 f"store {self.place} is written to without its lease; do it within `with store.lease():`"
@@ -223,7 +223,7 @@ class ObjectStore(Store):
 
     @property
     def _copies(self) -> LocalStore:
-        """The copies of this store's files, under their names."""
+        """Copies of this store's files, under the same names."""
         self._id = self._id or (self._head.state() or {}).get("id", "")
         return LocalStore(self.cache / checked(self._id or "new", self.place))
 
@@ -237,7 +237,7 @@ class ObjectStore(Store):
         return self._copies.local(name)
 
     def _copy(self, name: str) -> None:
-        """Make sure of a copy of a file, and note its use."""
+        """Copy a file unless a copy exists, and update the copy's time of use."""
         obstore = load_extra("obstore")
 
         with contextlib.suppress(FileNotFoundError):
@@ -249,14 +249,14 @@ class ObjectStore(Store):
             raise self._missing(name) from None
 
     def _keep(self, name: str, data: Any) -> Path:
-        """Write a copy of data, as for `put`."""
+        """Write a local copy. data: as for `put`."""
         path = self._copies.local(self._copies.put(name, data, replace=True))
         self._make_room(path.stat().st_size)
         return path
 
     def _make_room(self, added: int) -> None:
-        """Evict the least recently used copies where all take more than `cache_bytes`, or more than half of the disk
-        space that they could have."""
+        """Evict the least recently used copies while copies take more than `cache_bytes`, or more than half of their
+        own and the free bytes."""
         free = shutil.disk_usage(self.cache).free
         if self.cache in _cached:
             _cached[self.cache] += added
@@ -270,7 +270,7 @@ class ObjectStore(Store):
                         stat = os.stat(path := os.path.join(folder, name))
                         copies.append((stat.st_mtime, stat.st_size, path))
         total = sum(size for _, size, _ in copies)
-        # Somewhat below the limit, so that the next copies find room without a walk of the folder.
+        # Eviction stops below the limit, so that the next copies find room without a walk of the folder.
         allowed = min(self.cache_bytes, (total + free) // 2) * 9 // 10
         for used, size, path in sorted(copies):
             if total <= allowed or used > time.time() - _IN_USE_SECONDS:

@@ -1,6 +1,6 @@
-"""Manifests of outputs: their shape, how they are read, and whether the files that they name are whole.
+"""Manifests of outputs: their shape, how they are read, and whether the named files are whole.
 
-`curated_meta.json` is the manifest of the curated output; exports have one of their own (store/manifests.py).
+`curated_meta.json` is the manifest of the curated output; exports have another manifest (store/manifests.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dagster_divorder.store.manifests import (
 
 MANIFEST = "curated_meta.json"
 REHASH_BYTES = 10 << 30
-"""Outputs up to this size are hashed again to see that they are whole; of larger ones, and of those at a URL, sizes are
+"""Local outputs up to this size are hashed again to check them; for larger or remote outputs only sizes are
 compared."""
 
 
@@ -67,35 +67,36 @@ class _Manifest(_Strict):
 
 
 class _Curated(_Manifest):
-    """Those of the manifest of the curated output."""
+    """Entries of the curated output's manifest that are read back."""
 
     ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
     delta: _Delta
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """The file of a manifest, with a hash of itself."""
+    """Bytes of a manifest file, including its own hash."""
     return orjson.dumps(manifest | {"check": manifest_check(manifest)}, option=orjson.OPT_INDENT_2)
 
 
 def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
-    """The sound manifest of this name in an output folder; None where there is none, or a damaged or foreign one.
+    """The named manifest of an output folder; None if it is missing, damaged or foreign.
 
     An export's manifest is also read from its place in versions up to 2. replaced: accept a manifest whose files are
-    being replaced, or were when a run was killed; it tells the folder's owner, but not what the files hold.
+    being replaced, or were when a run was killed. Such a manifest names the folder's owner, but not what the files
+    hold.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the manifest cannot be read.
     """
     manifest = next((manifest for _, manifest in sound_manifests(path, name)), None)
     return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
 
 
 def sound_manifests(path: Place, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of the sound manifests of an output folder, also of those being replaced.
+    """Names and contents of the sound manifests of an output folder, also of manifests whose files are being replaced.
 
     Raises:
-        StoreError: one cannot be read.
+        StoreError: a manifest cannot be read.
     """
     for each in manifest_names(name):
         try:
@@ -110,12 +111,12 @@ def sound_manifests(path: Place, name: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def manifest_names(name: str) -> tuple[str, ...]:
-    """Names under which a manifest may lie, the current one first."""
+    """Possible names of a manifest, the current name first."""
     return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
 
 
 def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether every file of a manifest has its size and, on this machine and up to REHASH_BYTES in all, its hash."""
+    """Whether every file of a manifest has its size; for local outputs up to REHASH_BYTES in all, also its hash."""
     sizes = folder_at(path).sizes()
     if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
         return False
@@ -126,8 +127,8 @@ def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
 def damaged_file(
     path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
 ) -> str | None:
-    """A message about the first file of a manifest that is missing or has another size or sha256; None if all are
-    whole. advance: told of bytes."""
+    """A message about the first file that is missing or has another size or sha256; None if all files are whole.
+    advance: receives the bytes of each checked file."""
     for name, entry in files.items():
         try:
             with folder_at(path).open(name) as opened:
@@ -145,7 +146,7 @@ def damaged_file(
 
 
 def entry_of(file: IO[bytes]) -> dict[str, Any]:
-    """The entry in a manifest of a file that is open for reading."""
+    """A manifest's entry for a file that is open for reading."""
     file.seek(0)
     head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
     file.seek(0)

@@ -1,4 +1,4 @@
-"""Reads results of stages, for the stages of a run, notebooks and pages."""
+"""Reads results of stages for runs, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dagster_divorder.store.view import View
 
 
 class Reader:
-    """Reads the last result of each stage, of any settings. Subclasses choose others.
+    """Reads the last result of each stage, under any settings. Subclasses choose other results.
 
-    Every method raises MissingStageError where the stage has no result, and DamagedFileError where a file of it is
+    Every method raises MissingStageError if the stage has no result, and DamagedFileError if a file of the result is
     missing or altered.
     """
 
@@ -28,7 +28,7 @@ class Reader:
         self.store = store
 
     def receipt(self, stage: str) -> Receipt:
-        """The result of a stage."""
+        """The receipt of a stage."""
         receipt = load_receipt(self.store, stage)
         if receipt is None:
             raise MissingStageError(
@@ -46,7 +46,7 @@ class Reader:
         return StageFiles(self.store, stage, self.receipt(stage).key)
 
     def column(self, stage: str, name: str) -> np.ndarray:
-        """An array of a per-document stage, of all rows of the fragments of documents."""
+        """An array of a per-document stage, over all rows of the document fragments."""
         return self.files(stage).column(self.view.documents, name)
 
     def read(self, stage: str, file: str) -> bytes:

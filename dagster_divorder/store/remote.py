@@ -1,10 +1,9 @@
 """Object stores by URL: connections, and messages for their errors.
 
-Credentials come from the provider's own environment variables alone, such as AWS_ACCESS_KEY_ID, and messages repeat no
-more than the code of a server's answer, so that they hold no secret.
+Credentials come only from the provider's own environment variables, such as AWS_ACCESS_KEY_ID. Messages repeat only the
+code of a server's answer, so messages hold no secret.
 
-obstore repeats requests to a server that is overloaded, restarting or out of reach; errors reach this module after
-that.
+obstore repeats requests while a server is overloaded, restarting or out of reach; this module sees errors after that.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
-    Endpoint and credentials are those of the environment; plain http is used where an endpoint begins with http://.
+    Endpoint and credentials come from the environment; an endpoint that begins with http:// is reached by plain http.
     Unanswered requests are repeated for `retry_seconds`.
 
     Raises:
@@ -51,7 +50,7 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
         os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
     )
     try:
-        # `from_url` would take https addresses of Amazon for buckets.
+        # `from_url` would treat Amazon's https addresses as buckets.
         return (stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url)(
             url,
             client_options={"allow_http": True} if plain else {},
@@ -69,7 +68,7 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
 
 
 def _check_environment(url: str) -> None:
-    """Raise InputError where a URL names a user, or a variable has a value at which obstore panics."""
+    """Raise InputError if a URL names a user, or obstore would panic at a variable's value."""
     scheme, _, rest = url.partition("://")
     if "@" in rest.partition("/")[0]:
         raise InputError(
@@ -79,7 +78,7 @@ def _check_environment(url: str) -> None:
     for name, value in os.environ.items():
         if not name.startswith(prefix):
             continue
-        # A value that is no URL is not repeated: it may be a password.
+        # The message does not repeat the value, which may be a password.
         if name in _ENDPOINTS and not _is_web_server(value):
             raise InputError(
                 f"{name} is no URL of a server; expected one such as http://127.0.0.1:9000, without a query: set or "
@@ -105,13 +104,12 @@ def _is_web_server(url: str) -> bool:
 
 @contextlib.contextmanager
 def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterator[None]:
-    """Turns errors of an object store into those of this package: `error_class`, or DiskFullError where the bucket is
-    full.
+    """Turns an object store's errors into this package's: `error_class`, or DiskFullError if the bucket is full.
 
     Raises:
-        FileNotFoundError: there is no such object, unchanged; a missing bucket is explained.
+        FileNotFoundError: the object is missing; unchanged. A missing bucket is explained.
         obstore's AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition
-            handle them.
+            handle these errors.
     """
     exceptions = load_extra("obstore.exceptions")
     try:
@@ -123,7 +121,7 @@ def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterat
             raise
         raise error_class(explain(error, url)) from None
     except exceptions.BaseError as error:
-        # Without the answer itself: it may hold a signature.
+        # The message omits the answer, which may hold a signature.
         raise (DiskFullError if _is_full(error) else error_class)(explain(error, url)) from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":
@@ -135,7 +133,7 @@ def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterat
 
 
 def explain(error: Exception, url: str) -> str:
-    """A message for an error of obstore at a URL, with the remedy and without secrets."""
+    """A message for an obstore error at a URL, with the remedy and without secrets."""
     code, status_match = _code(error), _STATUS.search(str(error))
     status = int(status_match[1]) if status_match else 0
     scheme, _, rest = url.partition("://")
@@ -174,11 +172,11 @@ def _is_full(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    """The code of S3's and Azure's XML answers, such as AccessDenied; empty where there is none."""
+    """The code in an XML answer of S3 or Azure, such as AccessDenied; empty if there is none."""
     match = _CODE.search(str(error))
     return match[1] if match else ""
 
 
 def _first_line(error: BaseException) -> str:
-    """The beginning of a message of obstore, without the server's answer and without queries, which may be signed."""
+    """The beginning of an obstore message, without the server's answer and without queries, which may be signed."""
     return re.sub(r"\?\S*", "", str(error).partition("\n")[0].partition(": <?xml")[0])[:300]

@@ -1,4 +1,4 @@
-"""Samples for fits: documents by rising id, a random order that depends neither on input order nor on fragments."""
+"""Samples for fits: documents by rising id, a random order independent of input order and fragments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dagster_divorder.store.fragments import DOCUMENTS, index_column, index_part
 from dagster_divorder.store.view import Fragment, View, by_fragment, offsets
 
 CLIP_BYTES = 1 << 16
-"""A document enters a text sample with at most this many UTF-8 bytes, so that no book crowds out the rest."""
+"""A text sample takes at most this many UTF-8 bytes of a document, so that no book crowds out the rest."""
 
 MAX_DOCUMENTS = 1 << 18
-"""A text sample has at most this many documents: even a short one takes memory while a fit reads it."""
+"""A text sample has at most this many documents: even a short document takes memory during a fit."""
 
 READERS = 2
-"""Threads that decompress fragments, without the interpreter's lock."""
+"""Threads that decompress fragments; decompression releases the interpreter's lock."""
 
 
 def document_ids(store: Store, view: View) -> np.ndarray:
@@ -36,7 +36,7 @@ def document_sizes(store: Store, view: View) -> np.ndarray:
 
 
 def used_halves(store: Store, view: View) -> np.ndarray:
-    """The first half of the id of every used document, by row, uint64 (documents,)."""
+    """First half of each used document's id, by row, uint64 (documents,)."""
     used, start = view.used_documents(), offsets(view.documents)
     parts = index_parts(store, DOCUMENTS, view.documents, "id")
     return np.concatenate(
@@ -47,7 +47,7 @@ def used_halves(store: Store, view: View) -> np.ndarray:
 def rows_by_id(
     store: Store, view: View, most: int | None = None, without: np.ndarray | None = None
 ) -> np.ndarray:
-    """Rows of the used documents by rising id, int64: the first `most`, None for all. without: documents to leave out,
+    """Rows of used documents by rising id, int64: the first `most`, or all if None. without: documents to leave out,
     bool (rows,). Memory: ids of four times `most` documents."""
     used = view.used_documents()
     if without is not None:
@@ -56,8 +56,8 @@ def rows_by_id(
 
 
 def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
-    """Rows of the used documents by rising id, int64: the first `most`, None for all. parts: ids, uint64 (n, 2) each, N
-    in all. used: bool (N,)."""
+    """Rows of used documents by rising id, int64: the first `most`, or all if None. parts: ids, each part uint64
+    (n, 2), N ids in all. used: bool (N,)."""
     low_ids, low_rows, first = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)], 0
     limit, count = np.uint64(2**64 - 1), 0
     for ids in parts:
@@ -76,11 +76,11 @@ def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None 
 
 
 def sample_texts(store: Store, view: View, rows: np.ndarray, max_bytes: int) -> list[str]:
-    """Texts of the first documents of `rows`, int64 (n,), each clipped: up to `max_bytes` in all, but at least one
+    """Clipped texts of the first documents of `rows`, int64 (n,): at most `max_bytes` in all, but at least one
     text."""
     total = np.cumsum(np.minimum(document_sizes(store, view)[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
-    # CLIP_BYTES characters are as many bytes or more.
+    # CLIP_BYTES characters have at least CLIP_BYTES bytes.
     texts: list[str] = beginnings(store, view, rows, CLIP_BYTES).to_pylist()
     return [
         text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
@@ -89,7 +89,7 @@ def sample_texts(store: Store, view: View, rows: np.ndarray, max_bytes: int) -> 
 
 
 def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> pa.Array:
-    """The first characters of the texts of document rows, large_string (n,), in the order of `rows`."""
+    """First characters of each row's document, large_string (n,), in the order of `rows`."""
     import pyarrow.compute as pc
 
     return contents(
@@ -101,7 +101,7 @@ EXAMPLE_CHARACTERS = 200
 
 
 def first_lines(store: Store, view: View, rows: np.ndarray) -> list[str]:
-    """The first EXAMPLE_CHARACTERS of the texts of document rows, as one line each."""
+    """First EXAMPLE_CHARACTERS of each row's document, as one line."""
     texts = beginnings(store, view, rows, 4 * EXAMPLE_CHARACTERS).to_pylist()
     return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in texts]
 
@@ -112,8 +112,8 @@ def contents(
     rows: np.ndarray,
     transform: Callable[[pa.ChunkedArray], pa.ChunkedArray] = lambda content: content,
 ) -> pa.Array:
-    """Content of rows, int64 (n,), of fragments laid end to end, in the order of `rows`. transform: applied to the
-    content of each fragment.
+    """Content of rows of fragments laid end to end, in the order of `rows`, int64 (n,). transform: applied to each
+    fragment's content.
 
     Raises:
         StoreError: a fragment is missing or damaged.

@@ -1,13 +1,13 @@
-"""Files to read: of this machine, or at a URL of an object store, a web server or the Hugging Face Hub.
+"""Input files: local, or at a URL of an object store, a web server or the Hugging Face Hub.
 
-A source is a `Path` or a `RemoteFile`; both have `name`, `suffix` and `str()`, and `open_source` gives a raw file to
-seek and read in. A RemoteFile is one version of a file, known by its tag: the ETag; size and date where a server gives
-none; the blob of a file on the Hub. Each request asks for the tag, so a read gives the bytes of that version or raises
-InputError. It can be sent to other processes, which read by the credentials in their own environment.
+A source is a `Path` or a `RemoteFile`. Both have `name`, `suffix` and `str()`, and `open_source` opens a raw, seekable
+file. A RemoteFile is one version of a file. Its tag names the version: the ETag; size and date if the server gives no
+ETag; the blob on the Hub. Each request checks the tag, so a read gives the bytes of that version or raises InputError.
+Other processes can receive a RemoteFile and read it with the credentials in their own environment.
 
-Cost: pieces of PIECE_BYTES, AHEAD of them requested in advance while a file is read from front to back; up to KEPT
-pieces stay in memory for a Parquet reader, which jumps. A web server without range requests sends the whole file to the
-temporary folder, each time it is opened.
+Cost: files are read in pieces of PIECE_BYTES; a sequential read requests AHEAD pieces in advance. Up to KEPT pieces
+stay in memory for a Parquet reader, which jumps. If a web server has no range requests, each opened file is downloaded
+whole into the temporary folder.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ WEB = ("http", "https")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A version of a file at a URL: its size in bytes and its tag; on the Hub its commit; elsewhere when it was
-    written, in seconds since 1970."""
+    """A version of a file at a URL. size: bytes. tag: names the version. commit: only on the Hub. modified: elsewhere,
+    the time of writing in seconds since 1970."""
 
     url: str
     size: int
@@ -65,8 +65,8 @@ class RemoteFile:
         """Bytes [start, end), as a buffer.
 
         Raises:
-            InputError: the file has changed, or the server cannot be read from.
-            FileNotFoundError: it is gone.
+            InputError: the file has changed, or reading from the server fails.
+            FileNotFoundError: the file is gone.
             _NoRangesError: the server supports no range requests.
         """
         if self.commit:
@@ -75,7 +75,7 @@ class RemoteFile:
             return self._get({"range": (start, end)}).bytes()
 
     def download(self) -> IO[bytes]:
-        """The whole file, in a temporary file without a name.
+        """The whole file, as an unnamed temporary file.
 
         Raises:
             InputError, FileNotFoundError: as `fetch` does.
@@ -90,7 +90,7 @@ class RemoteFile:
     def _get(self, options: dict[str, Any]) -> Any:
         obstore = load_extra("obstore")
 
-        # Weak tags, W/"...", and those made of size and date match no condition; the answer's tag is compared too.
+        # Weak tags, W/"...", and tags of size and date match no condition; the answer's tag is compared too.
         is_strong = not self.tag.startswith("W/") and " bytes of " not in self.tag
         condition = {"if_match": f'"{self.tag}"'} if is_strong else {}
         store, key = bucket(self.url)
@@ -121,34 +121,34 @@ Source = Path | RemoteFile
 
 
 def open_source(source: Source) -> IO[bytes]:
-    """A raw file to read and seek in.
+    """A raw, seekable file.
 
     Raises:
-        OSError: a file of this machine cannot be opened.
+        OSError: a local file cannot be opened.
     """
     return open(source, "rb", buffering=0) if isinstance(source, Path) else _Reader(source)  # type: ignore[return-value]
 
 
 def tag_of(source: Source) -> str:
-    """The tag of a file at a URL; "" for a file of this machine."""
+    """The tag of a file at a URL; "" for a local file."""
     return source.tag if isinstance(source, RemoteFile) else ""
 
 
 def identity(source: Source) -> tuple[int | str, ...]:
-    """Values that differ once a file is changed or replaced; its size comes first.
+    """Values that differ once a file is changed or replaced; the size comes first.
 
     Raises:
-        OSError: a file of this machine cannot be inspected.
+        OSError: a local file cannot be inspected.
     """
     if isinstance(source, RemoteFile):
         return source.size, source.tag
     status = os.stat(source)
-    # Programs cannot set the change time: it reveals a file that was put back with its old times.
+    # Programs cannot set the change time, so it reveals a replaced file that has the old modification time.
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _Reader(io.RawIOBase):
-    """A RemoteFile, open. A read returns as many bytes as requested, up to the end of the file."""
+    """An open RemoteFile. A read returns all requested bytes, up to the end of the file."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self._at = file, 0
@@ -183,12 +183,12 @@ class _Reader(io.RawIOBase):
             taken += len(part)
             self._at += len(part)
             if len(part) == len(data):
-                # A piece that was read to its end is rarely read again.
+                # Readers rarely return to a piece after its end.
                 self._pieces.pop(number, None)
         return taken
 
     def _piece(self, number: int, last: int) -> Any:
-        """One piece; requests those up to `last` too, and further ones where the piece before was read."""
+        """One piece. Also requests up to AHEAD further pieces: up to `last`, or past it if reading is sequential."""
         if self._whole:
             self._whole.seek(number * PIECE_BYTES)
             return self._whole.read(PIECE_BYTES)
@@ -225,12 +225,12 @@ class _Reader(io.RawIOBase):
 
 
 def described(url: str, meta: ObjectMeta) -> RemoteFile:
-    """The file at a URL, by a server's description."""
+    """The file at a URL, from a server's description."""
     return RemoteFile(url, meta["size"], _tag(meta), modified=meta["last_modified"].timestamp())
 
 
 def _tag(meta: ObjectMeta) -> str:
-    """A tag without the quotes, which Azure's lists lack and its other answers have."""
+    """A tag without quotes: Azure's lists have none, but Azure's other answers do."""
     tag = meta["e_tag"]
     if not tag:
         return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"
@@ -238,13 +238,13 @@ def _tag(meta: ObjectMeta) -> str:
 
 
 def bucket(url: str) -> tuple[ObjectStore, str]:
-    """The bucket, or server, of a URL and the key in it. Connections, which take some 20 ms to make, are reused.
+    """The bucket or server of a URL, and the key in it. Connections are reused, since opening one takes about 20 ms.
 
     Raises:
         InputError: as `connect` does.
     """
     parts = urlsplit(url)
-    # Keys of an object store are not quoted.
+    # Object store keys are not quoted.
     key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
     pairs = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
     return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), pairs), key.strip("/")

@@ -1,4 +1,4 @@
-"""Vectors as they are clustered: results of a stage of vectors, as they are or along principal components.
+"""Vectors for clustering: a vector stage's results, unchanged or projected on principal components.
 
 Letters: N accepted records, n rows, D dims of the space.
 """
@@ -24,10 +24,10 @@ RESULTS = "results"
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Vectors as they are clustered.
+    """Vectors for clustering.
 
-    files: hold the stored vectors. centre: subtract the mean before clustering (`components` have done so). components:
-    None where vectors are used as they are.
+    files: the stored vectors. centre: subtract the mean before clustering (`components` already do so). components:
+    None if vectors are used unchanged.
     """
 
     files: StageFiles
@@ -35,7 +35,7 @@ class Space:
     components: Pca | None = None
 
     def listed(self) -> Space:
-        """The same, for workers (`StageFiles.listed`)."""
+        """The same space for workers (`StageFiles.listed`)."""
         return replace(self, files=self.files.listed())
 
     def read(self, fragment: Fragment) -> np.ndarray:
@@ -43,7 +43,7 @@ class Space:
         return self.transform(self.files.read(fragment)["vectors"])
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, np.ndarray]]:
-        """(rows of a fragment when all are laid end to end, its vectors float32 (rows, D)), in the order given."""
+        """(A fragment's rows when all are laid end to end, its vectors float32 (rows, D)), in the order given."""
         for rows, arrays in self.files.each(fragments):
             yield rows, self.transform(arrays["vectors"])
 
@@ -56,7 +56,7 @@ class Space:
         return int(next(self.each(view.documents[:1]))[1].shape[1])
 
     def most_rows(self, view: View, size: int) -> int:
-        """How many vectors take at most `size` bytes, but at least one."""
+        """Number of vectors that fit in `size` bytes, at least 1."""
         return max(1, size // (4 * self.dims(view)))
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ class Space:
 
 
 def embeddings_file(receipt: Receipt) -> str:
-    """Name in the store of the vectors gathered into one file."""
+    """Store name of the file with all vectors."""
     return f"{RESULTS}/{_kind(receipt)}-{receipt.version}.npy"
 
 
@@ -84,8 +84,8 @@ def _kind(receipt: Receipt) -> str:
 def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
     """Stored vectors of the accepted records in input order, (N, D), memory-mapped read-only.
 
-    receipt: of a stage of vectors. The first call writes one file to the store, fragment by fragment; later calls map
-    it. The caller holds the store's lease, or knows that the file exists.
+    receipt: a vector stage's receipt. The first call writes one file to the store, fragment by fragment; later calls
+    map that file. The caller holds the store's lease, or knows that the file exists.
     """
     name = embeddings_file(receipt)
     if not store.exists(name):

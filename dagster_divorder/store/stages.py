@@ -22,7 +22,7 @@ class StageFiles:
     stage: str
     key: str
     known: dict[str, str] | None = field(default=None, compare=False, repr=False)
-    """The files as listed before, so that workers need not list them."""
+    """Files from an earlier listing, so that workers need not list them."""
 
     @property
     def folder(self) -> str:
@@ -33,24 +33,24 @@ class StageFiles:
         return self.store.hashed(self.folder) if self.known is None else self.known
 
     def listed(self) -> StageFiles:
-        """The same, with a listing of the files that exist now."""
+        """The same results, with a listing of the current files."""
         return replace(self, known=dict(self.present()))
 
     def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Store a fragment's result: arrays with a row for each row of the fragment, or as the stage defines them."""
+        """Store a fragment's result: arrays with one row for each fragment row, or as the stage defines them."""
         return put_arrays(self.store, self.folder, fragment, arrays)
 
     def read(self, fragment: Fragment) -> dict[str, np.ndarray]:
         """The result of a fragment.
 
         Raises:
-            MissingStageError: it has none.
+            MissingStageError: the fragment has no result.
         """
         ((_, arrays),) = self.each([fragment])
         return arrays
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
-        """(rows of a fragment when all are laid end to end, its result), fragment by fragment, in the order given.
+        """Yields (a fragment's rows when all are laid end to end, its result), in the order given.
 
         Raises:
             MissingStageError: a fragment has no result.
@@ -61,7 +61,7 @@ class StageFiles:
     def at(
         self, fragments: Sequence[Fragment], rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-        """Results of the fragments that hold the rows: (places in `rows`, their rows in the fragment, its result), see
+        """Yields (places in `rows`, their rows in the fragment, its result) for each fragment that holds such rows, see
         `by_fragment`.
 
         Raises:
@@ -72,7 +72,7 @@ class StageFiles:
             yield places, inside, files.read(fragments[number])
 
     def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
-        """Results that are tables, fragment by fragment, in the order given.
+        """Yields each fragment's result as a table, in the order given.
 
         Raises:
             MissingStageError: a fragment has no result.
@@ -93,13 +93,13 @@ class StageFiles:
         return self.columns(fragments, name)[0]
 
     def columns(self, fragments: Sequence[Fragment], *names: str) -> list[np.ndarray]:
-        """Several arrays over all fragments, in one pass that reads nothing else of the files."""
+        """Several arrays over all fragments. One pass reads only these arrays."""
         parts = [self._read(file, names) for _, file in self._files(fragments)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def mapped(self, fragments: Sequence[Fragment], name: str) -> Iterator[np.ndarray]:
-        """One array of each fragment, in the order given, mapped from its file, so that the system can free the
-        memory."""
+        """Yields one array of each fragment, in the order given. Arrays are memory-mapped, so that the system can free
+        the memory."""
         return (self._read(file, [name], mapped=True)[0] for _, file in self._files(fragments))
 
     def _read(self, name: str, columns: Sequence[str], *, mapped: bool = False) -> list[np.ndarray]:

@@ -1,16 +1,16 @@
 """The state of a store: one document with the results of all stages and the files that hold them.
 
-It is replaced as a whole: in a folder by a rename, under the lease; on objects by the compare-and-swap of the head
-(`store.head`). So a killed process leaves the state before a change or the one after it. Files are written before the
-state names them, and removed after it has ceased to name them.
+The state is replaced as a whole: in a folder by a rename, under the lease; on objects by the head's compare-and-swap
+(`store.head`). So a killed process leaves the old state or the new state. Files are written before the state names
+them, and removed after the state no longer names them.
 
     receipts  each stage's last run: its result and figures
     results   the stored results of each stage, one a key, in the order of use: the last `HISTORY` results of a whole
               corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
     outputs   the names that this store has written into each output folder
 
-The document carries a hash of itself. `states/` holds a copy, under a hashed name, from the end of the last run; a run
-that finds the document damaged or gone puts the copy in its place.
+The document carries a hash of itself. `states/` holds a copy from the end of the last run, under a hashed name. A run
+restores the copy if the document is damaged or gone.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Receipt(AsTable):
     """The last run of a stage.
 
     fingerprint: code version, and hash of the settings that decide the result. key: the result is stored under it.
-    version: hash of the content. upstream: versions of the stages that it read. files: named files in the store. facts:
-    values for later stages and runs. figures: values for people. settings: those that were not at their defaults.
+    version: hash of the content. upstream: versions of the stages read. files: named files in the store. facts: values
+    for later stages and runs. figures: values for people. settings: settings that were not at their defaults.
     """
 
     stage: str
@@ -55,7 +55,7 @@ class Receipt(AsTable):
 
     @property
     def _as_table(self) -> TextTable:
-        """The figures, without those that are tables themselves."""
+        """The figures, without nested tables."""
         simple = {name: value for name, value in self.figures.items() if not isinstance(value, (list, dict))}
         rows = [
             {"figure": name, "value": str(value)}
@@ -80,28 +80,28 @@ Told = TypeVar("Told", Receipt, Result)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole document. Its values are never changed, only replaced."""
+    """The whole document. Values are never changed, only replaced."""
 
     receipts: dict[str, Receipt] = field(default_factory=dict)
     results: dict[str, list[Result]] = field(default_factory=dict)
     outputs: dict[str, list[FileName]] = field(default_factory=dict)
 
     def entries(self) -> list[Receipt | Result]:
-        """All receipts and results: whatever names files of the store."""
+        """All receipts and results: every entry that names store files."""
         return [*self.receipts.values(), *(result for results in self.results.values() for result in results)]
 
 
 _SHAPE = TypeAdapter(State)
 _CHANGING = threading.RLock()
 _known: tuple[bytes | None, State] = None, State()
-"""The document that this process read or wrote last, as bytes and as values."""
+"""The document that this process last read or wrote, as bytes and as values."""
 
 
 def load_state(store: Store) -> State:
-    """The state of a store; an empty one where nothing ran yet.
+    """The state of a store; empty if nothing ran yet.
 
     Raises:
-        DamagedFileError: the document is damaged, or missing although there is a copy of it.
+        DamagedFileError: the document is damaged, or missing although a copy exists.
     """
     global _known
     if store.exists(STATE):
@@ -124,7 +124,7 @@ def load_state(store: Store) -> State:
 
 
 def signed(plain: bytes) -> bytes:
-    """The document of a JSON object: the object, with its hash as the first entry."""
+    """A JSON object's document: the object with its hash as the first entry."""
     return b'{"check":"%s",%s' % (xxhash.xxh3_128_hexdigest(plain).encode(), plain[1:])
 
 
@@ -138,7 +138,7 @@ def save_state(store: Store, state: State) -> None:
 
 @contextlib.contextmanager
 def changing(store: Store) -> Iterator[State]:
-    """The state of a store, which no other thread replaces meanwhile. The caller holds the lease."""
+    """The state of a store; no other thread replaces it meanwhile. The caller holds the lease."""
     with _CHANGING:
         yield load_state(store)
 
@@ -151,10 +151,10 @@ def keep_copy(store: Store) -> None:
 
 
 def mend_state(store: Store) -> str | None:
-    """Put the copy in the place of a state that is damaged or gone; returns a message, None where the state is sound.
+    """Restore a damaged or missing state from its copy; returns a message, or None if the state is sound.
 
     Raises:
-        DamagedFileError: there is no copy, or it is damaged too.
+        DamagedFileError: the copy is missing or damaged too.
     """
     try:
         load_state(store)
@@ -163,7 +163,7 @@ def mend_state(store: Store) -> str | None:
         copies = store.stats(COPIES)
         if not copies:
             raise
-    # A run that was killed may have left two.
+    # A killed run may have left two copies.
     last = max(copies, key=lambda name: copies[name].modified)
     store.put(STATE, store.read_verified(last), replace=True)
     load_state(store)
@@ -183,8 +183,8 @@ def load_receipt(store: Store, stage: str) -> Receipt | None:
 
 
 def save_receipt(store: Store, receipt: Receipt) -> None:
-    """Replace the receipt of its stage, and move its result to the end of the order of use. Nothing is written where
-    only the seconds would change."""
+    """Replace the receipt of its stage, and mark its result as the last used. Nothing is written if only the seconds
+    would change."""
     stage, stored = receipt.stage, as_stored(receipt)
     with changing(store) as state:
         results = state.results.get(stage, [])
@@ -210,7 +210,7 @@ def drop_receipt(store: Store, stage: str) -> None:
 
 
 def load_result(store: Store, stage: str, key: str) -> Result | None:
-    """The result of a stage under a key; None where there is none."""
+    """The result of a stage under a key; None if there is none."""
     for result in load_state(store).results.get(stage, []):
         if result.key == key:
             return _recorded(store, stage, result)
@@ -226,13 +226,13 @@ def save_results(store: Store, stage: str, results: list[Result]) -> None:
 
 
 def keep_result(store: Store, stage: str, result: Result) -> None:
-    """Add a result, in the place of an older one under its key."""
+    """Add a result, or replace the result under the same key."""
     results = load_state(store).results.get(stage, [])
     save_results(store, stage, [*(other for other in results if other.key != result.key), result])
 
 
 def as_stored(values: Told) -> Told:
-    """A receipt or a result as it will be read back: NumPy numbers and arrays become plain ones."""
+    """A receipt or a result as reading returns it: NumPy numbers and arrays become plain numbers and lists."""
     return type(values)(**orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
 
 

@@ -1,6 +1,6 @@
-"""The view: input position -> record -> document, over the fragments that hold them.
+"""The view: input position -> record -> document, over stored fragments.
 
-Appending, editing, deleting, reordering and duplicating input is a new view; fragments stay. Memory: 8 bytes a record
+Appending, editing, deleting, reordering or duplicating input makes a new view; fragments stay. Memory: 8 bytes a record
 (16 from 2^32 rows on).
 """
 
@@ -44,7 +44,7 @@ class View:
         return len(self.record_row)
 
     def take(self, records: np.ndarray) -> View:
-        """The given records, int64 (M,), also repeatedly."""
+        """A view of the given records, int64 (M,), repeats allowed."""
         return replace(self, record_row=self.record_row[records], document_row=self.document_row[records])
 
     @property
@@ -57,25 +57,25 @@ class View:
         """The first position with each record's text, int64 (N,). Equal for copies of a text and, unlike
         `document_row`, independent of the fragments."""
         first = np.empty(self.document_rows, np.int64)
-        # Of several values assigned to one place the last stays.
+        # The last value assigned to a place stays, so positions are assigned in falling order.
         first[self.document_row[::-1]] = np.arange(len(self) - 1, -1, -1)
         return first[self.document_row]
 
     def used_documents(self) -> np.ndarray:
-        """bool (document_rows,): documents that a record has."""
+        """bool (document_rows,): documents that some record of the view refers to."""
         used = np.zeros(self.document_rows, dtype=bool)
         used[self.document_row] = True
         return used
 
     def used_records(self) -> np.ndarray:
-        """bool (record rows,): records that the view has."""
+        """bool (record rows,): records in the view."""
         used = np.zeros(sum(fragment.rows for fragment in self.records), dtype=bool)
         used[self.record_row] = True
         return used
 
     def by_fragment(self, records: np.ndarray) -> Iterator[tuple[Fragment, np.ndarray, np.ndarray]]:
-        """(document fragment, places in `records` whose documents are in it, their rows in it) for each fragment with
-        such documents, in order. records: positions in the view, int64 (Q,), also repeatedly."""
+        """Yields (document fragment, places in `records`, their rows in the fragment) for each fragment that holds
+        documents of `records`, in order. records: positions in the view, int64 (Q,), repeats allowed."""
         for number, places, inside in by_fragment(self.documents, self.document_row[records]):
             yield self.documents[number], places, inside
 
@@ -109,11 +109,11 @@ class View:
 def by_fragment(
     fragments: Sequence[Fragment], rows: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(number of a fragment, places in `rows` whose rows are in it, these rows in it, rising) for each fragment with
-    such rows, in order. rows: of the fragments laid end to end, int (Q,), also repeatedly."""
+    """Yields (fragment number, places in `rows`, their rising rows in the fragment) for each fragment that holds some
+    of the rows, in order. rows: rows of the fragments laid end to end, int (Q,), repeats allowed."""
     by_row = np.argsort(rows, kind="stable")
     start = offsets(fragments)
-    # Of a wider type than the rows, NumPy would copy all rows.
+    # If `start` had a wider type than the rows, NumPy would copy all rows.
     cuts = np.searchsorted(rows, compact(start), sorter=by_row)
     for number in np.flatnonzero(np.diff(cuts)).tolist():
         places = by_row[cuts[number] : cuts[number + 1]]
@@ -126,5 +126,5 @@ def spans(fragments: Sequence[Fragment]) -> list[slice]:
 
 
 def offsets(fragments: Sequence[Fragment]) -> np.ndarray:
-    """First row of each fragment when laid end to end, and the end; int64 (fragments + 1,)."""
+    """First row of each fragment when laid end to end, then the total; int64 (fragments + 1,)."""
     return np.concatenate([[0], np.cumsum([fragment.rows for fragment in fragments], dtype=np.int64)])
