@@ -717,7 +717,11 @@ COMMON_SLIPS = {
     "UTF-16": ("docs.jsonl", LINES[0].decode().encode("utf-16"), "UTF-16 text; convert it with `iconv"),
     "CR": ("docs.jsonl", b"\r".join(LINES), "docs.jsonl:1: CR line ends"),
     "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "'s', holds labels rather than texts"),
-    "nothing but empty texts": ("docs.jsonl", b'{"text": ""}\n' * 60, "60 of 60 records of docs.jsonl that"),
+    "nothing but empty texts": (
+        "docs.jsonl",
+        b'{"text": ""}\n' * 60,
+        "60 of 60 records of docs.jsonl examined",
+    ),
     "a list beside": (
         "docs.jsonl",
         b'{"text": "t", "turns": ["%s"]}\n' % (b"words " * 30),

@@ -1,17 +1,16 @@
-"""Films of an ordering: frames drawn by matplotlib's Agg, encoded as H.264 by the ffmpeg that imageio-ffmpeg carries.
+"""Films of an ordering: matplotlib's Agg draws the frames, and imageio-ffmpeg's ffmpeg encodes them as H.264.
 
-`ordering_frames`: the training sequences move from the original order into two others, shuffled and in order. Each bar
-is the dataset: tokens left of the mark have been read, in the new order; dimmed tokens right of it wait in the original
-order. Each small square is a token of an even sample, in the colour of its cluster. Below: distinct clusters in each
-sequence, of the original order, and of the others up to the mark.
+`ordering_frames`: the dataset moves from the original order into two other orders. Each bar is the dataset. Tokens left
+of the mark have been read, in the new order. Dimmed tokens right of the mark wait in the original order. Each square is
+a token of an even sample, in the colour of its cluster. The chart below shows distinct clusters per sequence: the whole
+curve of the original order, and the other orders' curves up to the mark.
 
-`map_frames`: maps of the same documents; points light up when their documents are first read: in the original order, in
-shuffled sequences, and in sequences in order. Below each map a column a cluster fills as its points are read. In an
-order that keeps the mix all columns rise together.
+`map_frames`: one map of the documents per order. A point lights up when its document is first read. Below each map, one
+column per cluster fills as the cluster's points are read. If an order keeps the mix, all columns rise together.
 
 Letters: C cells, B bins, P points on the map, K clusters.
 Guarantee: the same frames give the same file (one machine, one ffmpeg); one frame is in memory at a time.
-Cost: some 15 to 20 ms a frame to draw, whatever the corpus, since cells and points are samples; 5 ms to encode.
+Cost: some 15 to 20 ms a frame to draw, for any corpus, since cells and points are samples; 5 ms to encode.
 Known weakness: H.264 of fine detail is large, so drawings should be coarser than a pixel.
 Source: ordering_animation.mp4 and ordering_animation_umap.mp4 of Diversity-Ordered Training.
 """
@@ -40,20 +39,20 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 WIDTH, HEIGHT, DPI = 1280, 720, 100
-"""Pixels; even, as the codec's colours need."""
+"""Pixels; the codec needs an even width and height."""
 CODEC_THREADS = 2
-"""Fixed, since the bytes depend on it."""
+"""Fixed, since the film's bytes depend on the number of threads."""
 COLUMNS, ROWS = 294, 24
 """Squares of a bar, 4 pixels each."""
 LEFT, RIGHT = 0.05, 0.96875
-"""Ends of bars and charts as shares of the width, which the squares fill."""
+"""Ends of bars and charts as shares of the width. The squares fill the space between."""
 HOLD = 2
-"""Seconds for which the last frame stays."""
+"""Seconds that the last frame stays."""
 DIMMED = 0.28
 COLUMN_PIXELS = 60
 UNLIT = "#e3e3e3"
 TRAIL = 0.01
-"""Share of the points that have a mark: the last ones read."""
+"""Share of the points with a mark: the last points read."""
 
 Frame = Callable[[NDArray[np.uint8]], None]
 
@@ -65,12 +64,13 @@ def why_no_films() -> str | None:
 
 @contextmanager
 def film(path: Path, fps: int) -> Iterator[Frame]:
-    """Gives a function that takes each frame, uint8 (HEIGHT, WIDTH, 4), RGBA, and writes an .mp4 that players and
-    browsers show while it loads. The last frame stays for HOLD seconds.
+    """Writes an .mp4; yields the function that takes each frame, uint8 (HEIGHT, WIDTH, 4), RGBA.
+
+    Players and browsers can show the film while it loads. The last frame stays for HOLD seconds.
 
     Raises:
         MissingPackageError: no ffmpeg is installed.
-        OSError: ffmpeg ended early, for example on a full disk; with its message.
+        OSError: ffmpeg failed, for example on a full disk; carries ffmpeg's message.
     """
     command = [
         *(load_extra("imageio_ffmpeg").get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
@@ -109,8 +109,8 @@ def _failed(message: bytes) -> OSError:
 
 
 class _Canvas:
-    """Draws a figure once; each frame restores it and draws a few artists over it. This is matplotlib's blitting: some
-    5 ms a frame instead of 80."""
+    """Draws a figure once. Each frame restores the picture and draws a few artists over it. This is matplotlib's
+    blitting: some 5 ms a frame instead of 80."""
 
     def __init__(self, figure: Figure) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -128,21 +128,21 @@ class _Canvas:
         return np.asarray(self._canvas.buffer_rgba())
 
     def keep(self, artists: Iterable[Artist]) -> None:
-        """Draw artists into the kept picture, where they stay in all later frames."""
+        """Draw artists into the kept picture. They stay in all later frames."""
         self.frame(artists)
         self._kept = self._canvas.copy_from_bbox(self._figure.bbox)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FilmedCorpus:
-    """The corpus of a film: names and sizes of the K clusters, and `words.output_label`."""
+    """The corpus of a film. names, sizes: of the K clusters. output_label: `words.output_label`."""
 
     names: Sequence[str]
     sizes: NDArray[np.integer]
     output_label: str
 
     def figure(self, title: str, note: str) -> tuple[Figure, Text]:
-        """A figure with its head and foot, and the text in its upper right corner, which changes with each frame."""
+        """(figure with head and foot, text in its upper right corner). The text changes with each frame."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
@@ -155,8 +155,8 @@ class FilmedCorpus:
 
 @dataclass(frozen=True, eq=False)
 class FilmedOrder:
-    """An order of the sequences. name: a key of `charts.SERIES`. cells: at most COLUMNS x ROWS. clusters: of the cells,
-    int (C,). distinct: mean distinct clusters a sequence along the order, float (B,)."""
+    """An order of the sequences. name: a key of `charts.SERIES`. cells: at most COLUMNS x ROWS. clusters: each cell's
+    cluster, int (C,). distinct: mean distinct clusters per sequence along the order, float (B,)."""
 
     name: str
     cells: Cells
@@ -174,7 +174,7 @@ def ordering_frames(
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
 
-    orders: two, of the same tokens. original: `FilmedOrder.distinct` of the original order.
+    orders: two orders of the same tokens. original: `FilmedOrder.distinct` of the original order.
     """
     colours = cluster_colours(len(shown.sizes))
     with style():
@@ -236,7 +236,7 @@ def _curve(values: NDArray[np.floating], name: str) -> charts.Line:
 
 
 def _bar_pixels(colours: NDArray[np.float64], placed: int) -> NDArray[np.float64]:
-    """The bar (ROWS, COLUMNS, 3), filled column by column; colours of cells from `placed` on are mixed with white."""
+    """The bar (ROWS, COLUMNS, 3), filled column by column. Cells from `placed` on are mixed with white."""
     cells = np.where(np.arange(len(colours))[:, None] < placed, colours, 1 - DIMMED * (1 - colours))
     # The cell of each square.
     cell = np.arange(ROWS * COLUMNS) * len(cells) // (ROWS * COLUMNS)
@@ -254,8 +254,8 @@ def map_frames(
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
 
-    points: places on the map, float (P, 2). labels: their clusters, int (P,). orders: by name, points in reading order,
-    int (P,).
+    points: places on the map, float (P, 2). labels: each point's cluster, int (P,). orders: for each name, the points
+    in reading order, int (P,).
     """
     colours = cluster_colours(len(shown.sizes))
     sizes = np.maximum(1, np.bincount(labels, minlength=len(colours)))
@@ -287,7 +287,7 @@ def map_frames(
 def _draw_map(
     figure: Figure, left: float, width: float, name: str, points: NDArray[np.floating], clusters: int
 ) -> tuple[Artist, Artist, Artist]:
-    """(lit points, recently lit points, columns), still empty."""
+    """Draw an empty map; returns (lit points, recently lit points, columns)."""
     axes = figure.add_axes((left, 0.19, width, 0.6))
     axes.set_axis_off()
     size = float(np.clip(25_000 / max(1, len(points)), 2.0, 20.0))
@@ -307,6 +307,6 @@ def _draw_map(
 
 
 def _columns(share: NDArray[np.float64], colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns as RGB (COLUMN_PIXELS, K, 3), each filled from below up to its share, float (K,)."""
+    """Columns as RGB (COLUMN_PIXELS, K, 3), each filled from the bottom up to its share, float (K,)."""
     height = (COLUMN_PIXELS - np.arange(COLUMN_PIXELS) - 0.5) / COLUMN_PIXELS
     return np.where((height[:, None] < share)[:, :, None], colours, 1.0)

@@ -1,1 +1,1 @@
-"""What is handed over: the permutation of stored rows, the curated output, exports."""
+"""Writes results: the permutation of stored rows, the curated output, and exports."""

@@ -1,14 +1,14 @@
-"""The output folder, here or at a URL (store/folders.py): files written whole, named by a manifest that comes last.
+"""The output folder, local or at a URL (store/folders.py): whole files, listed in a manifest that is written last.
 
-`curated_meta.json` is the manifest: it lists every file with its size and sha256, and carries a hash of itself. All
-files, the manifest too, are first written under temporary names, so that a full disk leaves the old output as it was.
-Then they are published, the manifest last, and files that only the old output had are removed. Before the first file of
-the old output is replaced, its manifest is marked as `replaced_by` the key of the new one: a run that is killed between
-the two leaves no valid manifest, so a mixture of two outputs is never taken for one.
+`curated_meta.json` is the manifest. It lists every file with its size and sha256, and carries a hash of itself. All
+files are first written under temporary names, so a full disk leaves the old output intact. Then the files are
+published, the manifest last. Files that only the old output had are removed. Before a commit replaces the first old
+file, it marks the old manifest as `replaced_by` the new key. A run killed during the commit leaves no valid manifest,
+so a mixture of two outputs is never taken for one output.
 
-An output belongs to one store. The store keeps a *ledger* of the names that it writes into a folder, and notes them
-before it writes; a later run tidies up an interrupted commit by it. Only files that the ledger names are removed. Only
-those, and files that a sound manifest of this store names, are overwritten.
+An output belongs to one store. The store keeps a *ledger* of the names that it writes into a folder. It notes a name
+before it writes the file, so a later run can tidy up an interrupted commit. A run removes only files in the ledger. It
+overwrites only files in the ledger or in a sound manifest of this store.
 """
 
 from __future__ import annotations
@@ -48,40 +48,40 @@ from dagster_divorder.store.output_manifests import (
 from dagster_divorder.store.state import changing, load_state, save_state
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
-"""Names of the files that hold the records."""
+"""Names of record files."""
 BESIDE = (
     "ordering_report.html",
     "cluster_cloud.png",
     "ordering_animation.mp4",
     "ordering_animation_umap.mp4",
 )
-"""Files beside an output that show it but are not part of it; files of an earlier output have its date after
-their names, such as `ordering_report-2026-11-26T151207.html`."""
+"""Files beside an output that show it but are not part of it. The names of files that show an earlier output carry its
+date: `ordering_report-2026-11-26T151207.html`."""
 KEPT_BESIDE = 4
-"""Earlier outputs whose pages and films are kept."""
+"""Number of earlier outputs whose pages and films are kept."""
 _EARLIER = re.compile(
     rf"(?:{'|'.join(name.partition('.')[0] for name in BESIDE)})-(\d{{4}}-\d\d-\d\d(?:T\d{{6}})?)\.\w+"
 )
 THREAD_BYTES = 1 << 20
-"""From this many bytes on a write takes longer than handing them to another thread."""
+"""From this size on, a write takes longer than handing the bytes to another thread."""
 
 ROW_GROUP = 1 << 20
-"""Rows that a reader of a Parquet file of numbers takes at once."""
+"""Rows per row group in Parquet files of numbers."""
 
 
 def is_beside(name: str) -> bool:
-    """Whether a file of this name lies next to an output, and shows it or an earlier one."""
+    """Whether a file of this name lies beside an output and shows this or an earlier output."""
     return name in BESIDE or bool(_EARLIER.fullmatch(name))
 
 
 def _date(earlier: str) -> str:
-    """The date in the name of a file that shows an earlier output, "" in other names."""
+    """The date in the name of a file that shows an earlier output; "" for other names."""
     match = _EARLIER.fullmatch(earlier)
     return match[1] if match else ""
 
 
 def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
-    """Names in an output folder that this store may overwrite and remove. name: of the folder's manifest.
+    """Names in an output folder that this store may overwrite and remove. name: the manifest's name.
 
     Raises:
         InputError: the folder holds the output of another store.
@@ -91,7 +91,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     if not manifest:
         return set(noted or ())
     owner = manifest["store"]
-    # A store that was deleted and made again in its place keeps its output, and so does one that was moved.
+    # A moved store keeps its output; so does a store that was deleted and recreated in its place.
     if owner["id"] != store.id and owner["path"] != store.real_place:
         raise InputError(
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
@@ -99,7 +99,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
         )
     by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
-        # The store was made again, or the output was moved: the files beside it are this store's too.
+        # The store was recreated, or the output was moved. The files beside it belong to this store too.
         return by_manifest | set(filter(is_beside, folder_at(place).sizes()))
     return by_manifest | set(noted)
 
@@ -111,12 +111,13 @@ def _setting(manifest: str) -> str:
 def refuse_strangers(
     store: Store, place: Place, wanted: Callable[[str], object], manifest: str = MANIFEST
 ) -> set[str]:
-    """Check that writing the `wanted` names into an output folder overwrites only files of this store; returns the
-    names that the store may overwrite and remove.
+    """Check that writing the `wanted` names into an output folder overwrites only files of this store.
+
+    Returns the names that the store may overwrite and remove.
 
     Raises:
-        InputError: the folder holds a file of such a name that this store has not written, or the output of another
-            store.
+        InputError: the folder holds a file of a `wanted` name that this store has not written, or another store's
+            output.
     """
     folder = folder_at(place)
     with folder.explaining():
@@ -134,7 +135,7 @@ def refuse_strangers(
 
 
 def refuse_foreign_files(store: Store, settings: Settings) -> None:
-    """`refuse_strangers` for all files of a run with these settings; called before anything is computed."""
+    """`refuse_strangers` for all files of a run with these settings; called before any computation."""
     output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
     names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if "arrays" in output.sidecars else set()
@@ -145,10 +146,10 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
 
 
 def check_format(kind: str, output: Output) -> None:
-    """Check that records of input of a kind, jsonl or parquet, can be written in the format of the output.
+    """Check that input of this kind, jsonl or parquet, can be written in the output's format.
 
     Raises:
-        InputError: JSONL lines are to be written as Parquet.
+        InputError: the input is JSONL and the output Parquet.
     """
     if output.format == "parquet" and kind == "jsonl":
         raise InputError(
@@ -158,7 +159,7 @@ def check_format(kind: str, output: Output) -> None:
 
 
 def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
-    """Write files of BESIDE next to an output, but for those that hold the same bytes already.
+    """Write files of BESIDE next to an output; skips files whose bytes are unchanged.
 
     Raises:
         InputError: as `refuse_strangers`.
@@ -192,12 +193,12 @@ def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[s
 
 
 def _noted(store: Store, place: Place) -> set[str]:
-    """Names in a folder that this store has written there or was about to write."""
+    """The names in the store's ledger of a folder."""
     return set(load_state(store).outputs.get(real_place(place), ()))
 
 
 def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
-    """Note names that this store writes into a folder. only: drop the names noted before."""
+    """Add names to the store's ledger of a folder. only: drop the earlier names."""
     before = _noted(store, place)
     after = set(names) if only else before | set(names)
     if after != before:
@@ -207,8 +208,8 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 
 @contextlib.contextmanager
 def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
-    """A folder on this machine's disk for temporary files of about `size` bytes: the output folder itself, or the
-    store's scratch folder where the output is at a URL.
+    """A local folder for temporary files of about `size` bytes: a local output folder itself, otherwise the store's
+    scratch folder.
 
     Raises:
         StoreError: as `Store.scratch` does.
@@ -224,9 +225,9 @@ def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
 class OutputFolder:
     """Files of one output, under temporary names until `commit`.
 
-    Use as a context manager: its end removes files that were not committed. expected_bytes: about the size of the
-    output, for the message when the disk is full. manifest: the manifest's name. extends: files of the published output
-    may be taken over; published: their entries, by name. staged: temporary names, by name.
+    Use it as a context manager; its exit removes uncommitted files. expected_bytes: approximate size of the output, for
+    the message about a full disk. manifest: the manifest's name. extends: whether files of the published output may be
+    taken over. published: manifest entries of these files, by name. staged: temporary names, by name.
     """
 
     store: Store
@@ -254,17 +255,17 @@ class OutputFolder:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(StoreError), self.folder.explaining():
-            # Only files of this object: another run may hold the lease by now, with temporary files of its own here.
+            # Another run may hold the lease by now, with its own temporary files in the folder.
             self.folder.delete(self._temporary)
             self.folder.release()
 
     @property
     def by_workers(self) -> bool:
-        """Whether other processes can write its files; a commit to the Hub is made by one process."""
+        """Whether other processes can write files of the folder; a commit to the Hub is made by one process."""
         return isinstance(self.path, Path) or self.path.scheme != "hf"
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
-        """Write one file by `write(file)`, hashing its bytes on the way.
+        """Write one file by `write(file)` and hash its bytes.
 
         Raises:
             StoreError: the disk is full or the folder not writable; the old output is still whole.
@@ -277,8 +278,8 @@ class OutputFolder:
             return write_hashed(self.folder, name, temporary, write)
 
     def take_over(self, name: str, content: str) -> bool:
-        """Whether the published output has a whole file of this content (`content` of its entry), which is then this
-        file, without being written again."""
+        """Reuse a whole published file whose entry has this `content`, without writing it again; returns whether there
+        is one."""
         known = self.published.items()
         earlier = next((each for each, entry in known if entry.get("content") == content), None)
         if earlier is None or not is_whole(self.path, {earlier: self.published[earlier]}):
@@ -292,7 +293,7 @@ class OutputFolder:
         return True
 
     def draw(self, name: str) -> str:
-        """A new temporary name for a file, in the same folder; `commit` gives the file its own name."""
+        """A new temporary name for a file, in the same folder; `commit` gives the file its final name."""
         temporary = (NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name()
         self.staged[name] = temporary
         self._temporary.append(temporary)
@@ -300,8 +301,8 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def explaining(self, name: str = "") -> Iterator[None]:
-        """Turns an OSError while files are written into a StoreError; removes the temporary files first, so that the
-        message counts their space as free."""
+        """Turns an OSError from writing into a StoreError. Removes the temporary files first, so the message counts
+        their space as free."""
         what = "the whole output, beside the one that is there,"
         with self.folder.explaining(name, self.expected_bytes, what):
             try:
@@ -318,7 +319,7 @@ class OutputFolder:
         progress: Progress | None = None,
         **needs: Any,
     ) -> None:
-        """Write files in workers by `write(item, file)`. items: by the files' names.
+        """Write files in workers by `write(item, file)`. items: by file name.
 
         Raises:
             StoreError: as `stage`.
@@ -330,12 +331,13 @@ class OutputFolder:
             self.entries |= dict(zip(items, written, strict=True))
 
     def keep_beside(self, date: str) -> tuple[list[str], list[str]]:
-        """Move the files that this store has written next to the output to names that say which output they show, and
-        remove those of all but the last KEPT_BESIDE outputs; returns (new names, names of those removed). date: of
-        the output that they show, such as `2026-11-26T151207`; with any other text they are removed.
+        """Rename the files beside the output to names with a date; keep the files of the last KEPT_BESIDE outputs only.
 
-        All are copied before the first is removed, so that a kill loses none. A folder that publishes at once moves
-        them with the commit.
+        Returns (new names, removed names). date: of the output that the files show, such as `2026-11-26T151207`. With
+        any other text the files are removed.
+
+        All files are copied before the first is removed, so a kill loses none. An atomic folder publishes the copies
+        with the commit.
 
         Raises:
             InputError, StoreError: as `commit`.
@@ -364,12 +366,12 @@ class OutputFolder:
         return sorted({*copies.values()}.difference(dropped)), dropped
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Publish every staged file, the manifest last; then remove files that only the old manifest names.
+        """Publish every staged file, the manifest last; then remove files that only the old output had.
 
         Returns the manifest: `about`, the store and the files.
 
         Raises:
-            InputError: a file would be overwritten that this store has not written.
+            InputError: the commit would overwrite a file that this store has not written.
             LeaseLostError: another run holds the store now, and this output is out of date.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
@@ -379,7 +381,7 @@ class OutputFolder:
         self._write(self.manifest, lambda file: file.write(data))
         self.store.check()
         own = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
-        # Names in a sound manifest are noted too: the ledger does not know them where the output was moved.
+        # After a move of the output, the ledger lacks the names in the manifest.
         _note(self.store, self.path, own | self.staged.keys())
         noted = _noted(self.store, self.path)
         stale = {name for name in noted - {self.manifest, *self.entries} if not is_beside(name)}
@@ -391,7 +393,7 @@ class OutputFolder:
         return manifest
 
     def _withdraw(self, key: str) -> None:
-        """Mark the published manifest as replaced by the one of this key, if files that it names are replaced."""
+        """Mark the published manifest as replaced by `key`, if the commit changes a file that it names."""
         for name, manifest in sound_manifests(self.path, self.manifest):
             if any(
                 manifest["files"].get(file, entry)["sha256"] != entry["sha256"]
@@ -403,7 +405,7 @@ class OutputFolder:
 def add_to_output(
     store: Store, place: Place, about: dict[str, Any], name: str, write: Callable[[IO[bytes]], Any]
 ) -> None:
-    """Write a file into the output of a folder, and add the file and `about` to its manifest.
+    """Write a file into a published output, and add the file and `about` to its manifest.
 
     Raises:
         InputError, LeaseLostError, StoreError: as `OutputFolder.commit`; the output is still whole.
@@ -420,7 +422,7 @@ def add_to_output(
 def write_hashed(
     folder: Folder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
 ) -> dict[str, Any]:
-    """Write a file of a folder under a temporary name; returns its entry in the manifest."""
+    """Write a file under a temporary name in a folder; returns the file's manifest entry."""
     with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
         hashed = _HashedFile(file, thread)
         write(hashed)  # type: ignore[arg-type]
@@ -433,7 +435,7 @@ def write_hashed(
 
 @dataclass(frozen=True, slots=True)
 class _Staging:
-    """Writes a file of an output folder in a worker; returns its entry in the manifest."""
+    """Writes a file of an output folder in a worker; returns the file's manifest entry."""
 
     path: Place
     write: Callable[[Any, IO[bytes]], Any]
@@ -444,7 +446,7 @@ class _Staging:
 
 
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
-    """Remove leftovers of an interrupted write or commit from an output folder. files: those in its manifest."""
+    """Remove leftovers of an interrupted write or commit from an output folder. files: names in its manifest."""
     kept = {manifest, *files}
     noted = _noted(store, path)
     folder = folder_at(path)
@@ -452,14 +454,14 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
         store.check()
         folder.delete([name for name in noted - kept if not is_beside(name)])
         _sweep(store, folder)
-    # An output that is up to date may be read-only: nothing is written where nothing is left over.
+    # An up-to-date output may be read-only, so without leftovers nothing is written into it.
     _note(store, path, kept | set(filter(is_beside, noted)), only=True)
 
 
 def _sweep(store: Store, folder: Folder) -> None:
     """Remove temporary files of killed runs from a folder.
 
-    The lease is checked after the folder is listed: so no other run has written the files in that list.
+    The lease is checked after the folder is listed, so no file in the list belongs to another run.
     """
     leftover = folder.temporary()
     store.check()
@@ -467,8 +469,8 @@ def _sweep(store: Store, folder: Folder) -> None:
 
 
 class _HashedFile(io.RawIOBase):
-    """A file open for writing that hashes and counts its bytes, large pieces in a thread of its own, and keeps the
-    first HEAD_BYTES. Closing it leaves the underlying file open."""
+    """A file open for writing. It hashes and counts its bytes, and keeps the first HEAD_BYTES. A separate thread hashes
+    large pieces. Closing it leaves the underlying file open."""
 
     def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
@@ -488,7 +490,7 @@ class _HashedFile(io.RawIOBase):
         try:
             return self._file.write(view)
         finally:
-            # The caller may use the memory again.
+            # The caller may reuse the memory.
             hashing.result()
 
     def tell(self) -> int:
@@ -499,7 +501,7 @@ class _HashedFile(io.RawIOBase):
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
-    """int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
+    """Write int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
     import pyarrow.parquet as pq
 
     table = pa.table({name: row_array(column) for name, column in columns.items()})

@@ -1,15 +1,15 @@
-"""`divorder grid-shuffle`: shuffles the sequences of exports on disk, a column or a row of a grid of files at a time.
+"""`divorder grid-shuffle`: shuffles the sequences of exports on disk, one column or row of a grid of files at a time.
 
-For exports that are larger than memory and have no planned order; several are taken one after another. The grid is that
-of `core.order.grid_shuffle`, so the order is the one that this strategy gives in memory.
+It is for exports that exceed memory and have no planned order. Several exports are concatenated. The grid comes from
+`core.order.grid_shuffle`, so the order equals that strategy's order in memory.
 
     OUT/grid.json                       the plan: exports, grid and seed; written first, removed at the end
     OUT/column-00002-of-00016.parquet   a mixed column, its parts from the top row down; removed at the end
     OUT/train-00002-of-00016.parquet    a mixed row: a file of the result
     _OUT/manifest.json                  written last, beside OUT; then OUT is a `parquet` export
 
-Every file gets its name when it is whole, so the next run after a kill goes on with the first missing file, to the same
-bytes. The metadata of a file name its plan.
+A file gets its final name when it is whole. After a kill, the next run continues with the first missing file and gives
+the same bytes. The metadata of each file name its plan.
 Cost: the ids are read twice and written twice; the disk holds the exports, the columns and the rows.
 """
 
@@ -53,9 +53,9 @@ from dagster_divorder.write.exports.parquet import SCHEMA, group_rows, open_writ
 
 PLAN = "grid.json"
 MEMORY = 2 << 30
-"""About how many bytes the ids of a column or a row take."""
+"""Default for the bytes that the ids of a column or a row may take."""
 VERSION = 1
-"""Version of the files that are written here."""
+"""Version of the column and row files."""
 
 Read = Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """Rows [first, end): ids (n, L), tokens of each document (Q,), documents of each row (n,)."""
@@ -71,15 +71,15 @@ def grid_shuffle(
 ) -> dict[str, Any]:
     """Shuffle the sequences of exports of one epoch into one `parquet` export; returns its manifest.
 
-    memory: bytes that a column or a row may take, beside some 300 MB. A folder in which the same shuffle was begun is
-    continued. Other files in the folder are neither overwritten nor removed.
+    memory: bytes that a column or a row may take, beside some 300 MB. If the folder holds an unfinished run of the same
+    shuffle, the call continues it. Other files in the folder are neither overwritten nor removed.
 
     Raises:
-        InputError: as `open_exports`; an export has several epochs or a loss mask; the memory holds no column; the
+        InputError: as `open_exports`; an export has several epochs or a loss mask; a column does not fit `memory`; the
             seed is not in [0, 2**63); the folder holds other files, or a shuffle begun with other exports, memory or
             seed.
-        StoreBusyError: another process writes there. StoreError: as `open_exports`; a file of the folder is damaged, or
-            the disk is full.
+        StoreBusyError: another process writes into the folder.
+        StoreError: as `open_exports`; a file of the folder is damaged, or the disk is full.
     """
     if memory < 1 or not 0 <= seed < 1 << 63:
         raise InputError(
@@ -113,7 +113,7 @@ def grid_shuffle(
 
 @contextlib.contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    """Hold the lock of the folder, which ends with the process at the latest."""
+    """Holds the folder's lock; the lock ends with the process at the latest."""
     with folder_at(out).explaining():
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
@@ -136,7 +136,7 @@ class _Files:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """All that decides the bytes of the files."""
+        """Everything that decides the bytes of the files."""
         return {
             "version": VERSION,
             "exports": [manifest_check(source.manifest) for source in self.sources],
@@ -157,7 +157,7 @@ class _Files:
         return [f"{kind}-{at:05d}-of-{number:05d}.parquet" for at in range(number)]
 
     def write(self, progress: Progress) -> dict[str, Any]:
-        """Write the files that are missing; returns the manifest of the export."""
+        """Write the missing files; returns the export's manifest."""
         manifest = self._manifest()
         if manifest is None or manifest.get("grid_shuffle") != self.plan:
             self._begin()
@@ -177,12 +177,12 @@ class _Files:
         return manifest
 
     def _manifest(self) -> dict[str, Any] | None:
-        """The manifest of the export in the folder; None where there is none."""
+        """The manifest of the export in the folder; None without one."""
         file = export_manifest_file(self.out)
         return read_whole(file) if file.is_file() else None
 
     def _begin(self) -> None:
-        """Check that the folder is empty or was begun with this plan, and note the plan."""
+        """Check that the folder is empty or holds this plan's files, and write the plan."""
         names = {name for name in os.listdir(self.out) if not name.startswith(TEMPORARY)}
         if names and PLAN not in names:
             raise InputError(
@@ -212,7 +212,7 @@ class _Files:
         folder_at(self.out).delete(folder_at(self.out).temporary())
 
     def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A `Read` of the exports, which lie one after another."""
+        """A `Read` of the concatenated exports."""
         begins = [0, *accumulate(map(len, self.sources))]
         blocks = [
             source.block(range(max(first - begin, 0), min(end - begin, len(source))))
@@ -226,7 +226,7 @@ class _Files:
         return ids, lengths, counts
 
     def _row(self, number: int, name: str) -> dict[str, Any]:
-        """Write the file of a row where it is missing; returns its entry in the manifest."""
+        """Write the file of a row if it is missing; returns the file's manifest entry."""
         if self._is_written(name):
             with open(self.out / name, "rb") as file:
                 return entry_of(file)
@@ -250,7 +250,7 @@ class _Files:
         )
 
     def _is_written(self, name: str) -> bool:
-        """Whether a file of this plan has been written; files get their names when they are whole.
+        """Whether a file of this plan is written; a file gets its final name when it is whole.
 
         Raises:
             StoreError: the file is damaged or belongs to another plan.
@@ -268,16 +268,16 @@ class _Files:
         )
 
     def _about(self, name: str) -> dict[bytes, bytes]:
-        """Metadata of a file."""
+        """The metadata of a file."""
         return {b"divorder.grid": manifest_check(self.plan).encode(), b"divorder.file": name.encode()}
 
     def _write(
         self, name: str, read: Read, stretches: Sequence[range], order: np.ndarray, parts: Sequence[int]
     ) -> dict[str, Any]:
-        """Write the rows of `stretches`, permuted by `order`, int64 (n,); returns the file's entry in the manifest.
+        """Write the rows of `stretches`, permuted by `order`, int64 (n,); returns the file's manifest entry.
 
-        parts: rows of each part of the file. No row group holds rows of two parts, so that a reader of one part decodes
-        no other."""
+        parts: number of rows of each part of the file. No row group holds rows of two parts, so a reader of one part
+        decodes no other part."""
         length = self.sources[0].length
         step = group_rows(length)
         ids = np.empty((len(order), length), np.int32)

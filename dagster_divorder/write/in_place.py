@@ -1,9 +1,10 @@
-"""Writes each line of JSONL files at its offset, while the records are read in the order in which they are stored.
+"""Writes each line of JSONL files at its offset, while records are read in stored order.
 
 Every record is read once and written once; the system's file cache assembles the lines.
-Guarantee: the bytes that `permute` writes otherwise. Cost: a system call a line, some 2 microseconds besides copying;
-short lines go through memory or files instead. Memory: two fragments, and 16 bytes a record. Known weakness: beyond
-the cache's size, most pages would be written to the disk twice. Measured: docs/decisions/speed.md.
+Guarantee: the same bytes as the other ways of `permute`.
+Cost: a system call a line, some 2 microseconds besides copying; short lines go through memory or files instead.
+Memory: two fragments, and 16 bytes a record.
+Known weakness: beyond the cache's size, most pages would be written to disk twice. Measured: docs/decisions/speed.md.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from dagster_divorder.store.output_manifests import entry_of
 from dagster_divorder.write.curated import OutputFolder
 
 LINE_BYTES = 1024
-"""Lines of this mean size or more are written one by one."""
+"""Mean size from which lines are written one by one."""
 
 
 def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
-    """Whether lines of these sizes, int (N,), are long enough on average, fit the system's cache, and go into a local
-    folder."""
+    """Whether the folder is local, and lines of these sizes, int (N,), are long on average and fit the file cache."""
     total = int(sizes.sum())
     long = total >= LINE_BYTES * len(sizes)
     few = total <= CACHED_BYTES
@@ -46,10 +46,10 @@ def stage_in_place(
     """Stage consecutive files of lines.
 
     Args:
-        arrays: as `rows_by_array` gives them: output positions, rows, and the array, large_binary, without line feeds.
+        arrays: from `rows_by_array`: output positions, rows, and the array, large_binary, without line feeds.
         sizes: int (M,), bytes of the line at each output position.
-        begins: the first output position of each file, by its name.
-        advance: told of the lines written.
+        begins: the first output position of each file, by file name.
+        advance: called with numbers of written lines.
 
     Raises:
         StoreError: see `OutputFolder.stage`.
@@ -83,12 +83,12 @@ def stage_in_place(
 
 
 def _write(data: memoryview, low: list[int], high: list[int], file: list[int], offset: list[int]) -> None:
-    """Write the lines data[low:high] and their line feeds to descriptors, at offsets."""
+    """Write the lines data[low:high], each with a line feed, to the descriptors `file` at the offsets."""
     write = os.pwritev
     for first, end, descriptor, at in zip(low, high, file, offset, strict=True):
         unwritten = end - first + 1 - write(descriptor, (data[first:end], b"\n"), at)
         if unwritten:
-            # On a full disk, or for a very long line, a call writes a part; the next one goes on or raises.
+            # On a full disk, or for a very long line, a call writes a part. The next call continues or raises.
             line = bytes(data[first:end]) + b"\n"
             while unwritten:
                 unwritten -= os.pwrite(descriptor, line[-unwritten:], at + len(line) - unwritten)

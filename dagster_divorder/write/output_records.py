@@ -19,7 +19,7 @@ from dagster_divorder.store.view import View
 
 
 def written(files: Iterable[Source]) -> Multiset:
-    """The records of JSONL and Parquet files, read back; lines end with a line feed alone.
+    """The records of JSONL and Parquet files, read back. A line ends with a line feed only.
 
     Raises:
         OSError, InputError: a file cannot be read.
@@ -39,7 +39,7 @@ def written(files: Iterable[Source]) -> Multiset:
 
 
 def stored(store: Store, view: View, *, as_json: bool) -> Multiset:
-    """The records of a view as an output holds them, read from the store. as_json: Parquet rows become JSON lines."""
+    """The stored records of a view, in the output's form. as_json: Parquet rows become JSON lines."""
     records = Multiset()
     repeats = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
     multiset_of = of_rows if view.kind == "parquet" and not as_json else of_lines

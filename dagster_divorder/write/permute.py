@@ -1,16 +1,16 @@
-"""Permutes rows of many arrays on their way into files. All that is written passes through here.
+"""Permutes rows of many arrays into files. Writes the curated output, `text` exports and large exports.
 
     in memory       arrays --take--> output files
     through files   arrays --take--> a file a group of arrays, bucket by bucket --take--> output files
     in place        arrays --write--> output files (write/in_place.py: long lines)
 
-A *bucket* is a range of output positions. One bucket at a time is in memory, while the output files that hold it are
-written. Groups and output files are calls of the engine where workers are worth it.
+A *bucket* is a range of output positions. One bucket at a time is in memory, while its output files are written. If
+workers pay off, each group and each output file is a call of the engine.
 
-Values of large_binary arrays (lines, runs of token ids) are copied only once, when they are taken; until then Arrow's
-views stand for them, 16 bytes each. Structs (rows of Parquet) are first laid end to end.
-Guarantee: the same bytes for any number of workers. Memory: MEMORY_BYTES or a bucket, structs twice; two arrays; 24
-bytes a row.
+`take` copies the values of large_binary arrays (lines, runs of token ids) once. Until then Arrow's views stand for the
+values, 16 bytes each. Structs (rows of Parquet) are concatenated first.
+Guarantee: the same bytes for any number of workers.
+Memory: MEMORY_BYTES or a bucket, structs twice; two arrays; 24 bytes a row.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
 
 MEMORY_BYTES = 256 << 20
-"""The most bytes of rows that are ordered in memory."""
+"""Maximum bytes of rows that are ordered in memory."""
 BUCKET_BYTES = 128 << 20
 SLICE_BYTES = 1 << 20
-"""Small, so that each slice reuses the memory of the last: new pages, which the system clears, cost more than the copy
-into them."""
+"""Small, so that each slice reuses the last slice's memory. The system clears new pages, which costs more than the
+copy."""
 MAX_BUCKETS = 512
 WORKERS_FROM_CORES = 4
-"""With fewer workers one process writes lines in place, where it can: it uses a core and a half, and less memory."""
+"""With fewer workers, one process writes lines in place if it can. It uses a core and a half, and less memory."""
 VIEWED_BYTES = 1 << 30
-"""The most bytes of values that share a buffer: offsets in Arrow's views end at 2 GiB."""
+"""Maximum bytes of values in one buffer: offsets in Arrow's views end at 2 GiB."""
 
 ReadArray = Callable[[], pa.Array]
-"""Makes an array: large_binary without nulls, or a struct of the columns of Parquet rows. Picklable."""
+"""Returns an array: large_binary without nulls, or Parquet rows as a struct. Picklable."""
 WriteArrays = Callable[[Iterator[pa.Array], IO[bytes]], object]
 """Writes a file from consecutive arrays of its rows. Picklable."""
 
 
 class Shard(NamedTuple):
-    """A file: the output positions [first, end), and what writes it."""
+    """A file: its output positions [first, end), and the function that writes it."""
 
     first: int
     end: int
@@ -70,12 +70,12 @@ class Shard(NamedTuple):
 class Permutation:
     """Rows of arrays in the order of the output.
 
-    contents: make the arrays, which count as laid end to end. start: the first row of each, and the end, int64
-        (arrays + 1,).
-    rows: output position -> row, int (M,).
-    sizes: about how many bytes each takes, int (M,). exact: they are lines of exactly these sizes.
-    terminator: follows each value of large_binary.
-    breaks: output positions where slices end, int64 rising from 0 to M; None: slices hold some SLICE_BYTES.
+    contents: functions that return the arrays. Rows are numbered over all arrays. start: the first row of each array,
+        and the end, int64 (arrays + 1,).
+    rows: the row at each output position, int (M,).
+    sizes: approximate bytes at each output position, int (M,). exact: rows are lines of exactly these sizes.
+    terminator: bytes after each large_binary value.
+    breaks: output positions where slices end, int64 rising from 0 to M; None: slices of some SLICE_BYTES.
     through_files: whether rows pass through temporary files (see `passes_files`).
     """
 
@@ -96,11 +96,11 @@ class Permutation:
         cuts = np.searchsorted(ends, np.arange(1, buckets) * (total / buckets))
         if self.breaks is not None:
             cuts = self.breaks[np.searchsorted(self.breaks, cuts)]
-        # A row that is larger than a bucket is a bucket of its own.
+        # A row larger than a bucket gets its own bucket.
         return np.unique(np.concatenate([[0], cuts, [len(ends)]])).astype(np.int64)
 
     def groups(self, cuts: np.ndarray) -> Iterator[_Group]:
-        """Consecutive arrays whose rows take about a quarter of a bucket, and a file for them."""
+        """Groups of consecutive arrays; the rows of a group take about a quarter of a bucket."""
         by_row, firsts = _sort_by_row(self.rows, self.start)
         ends = np.concatenate([[0], np.cumsum(self.sizes[by_row], dtype=np.int64)])[firsts[1:]]
         group_of = ends * min(MAX_BUCKETS, 4 * (len(cuts) - 1)) // (ends[-1] + 1)
@@ -113,7 +113,7 @@ class Permutation:
                 yield _Group(temporary_name(), self.contents[low:high], start, positions, rows)
 
     def in_memory(self) -> _Taken:
-        """Reads every array that holds a row of the output."""
+        """Reads every array with a row of the output."""
         sizes, array = np.diff(self.start), np.searchsorted(self.start, self.rows, side="right") - 1
         used = np.bincount(array, minlength=len(sizes)) > 0
         skipped = np.cumsum(np.where(used, 0, sizes))
@@ -139,9 +139,9 @@ def permute(
 
     Args:
         shards: consecutive files, by name.
-        engine: opened for several files of `workers_from` bytes or more in all.
-        scratch: folder of this machine for temporary files, used where no workers write.
-        unit: name of a row, for progress.
+        engine: opens the engine; called for several files of `workers_from` bytes or more in all.
+        scratch: local folder for temporary files, used without workers.
+        unit: plural name of rows, for progress.
 
     Raises:
         StoreError: see `OutputFolder.stage`.
@@ -199,7 +199,7 @@ def _stage_here(
 
 
 class _Views(NamedTuple):
-    """Values of large_binary arrays. views: Arrow's, uint64 (n, 2); if `terminated`, the last is the terminator."""
+    """Values of large_binary arrays. views: of Arrow, uint64 (n, 2); the last is the terminator if `terminated`."""
 
     views: np.ndarray
     data: list[pa.Buffer]
@@ -221,7 +221,7 @@ class _Views(NamedTuple):
 
 
 class _Structs(NamedTuple):
-    """Rows of struct arrays, laid end to end."""
+    """The concatenated rows of struct arrays."""
 
     whole: pa.Array
 
@@ -249,7 +249,7 @@ def _values(arrays: list[pa.Array], terminator: bytes) -> _Views | _Structs:
 
 
 def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
-    """A large_binary array, cut into parts of some VIEWED_BYTES, each over a buffer of its own."""
+    """A large_binary array, cut into parts of some VIEWED_BYTES, each with its own buffer."""
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1]
     cuts = np.flatnonzero(np.diff((bounds[:-1] - bounds[0]) // VIEWED_BYTES)) + 1
@@ -261,8 +261,8 @@ def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
 
 @dataclass(eq=False)
 class _Taken:
-    """Reads output positions [first, end) from buckets: bucket b holds the positions [cuts[b], cuts[b + 1]). load:
-    gives the values of a bucket and their order, int (n,)."""
+    """Reads ranges of output positions from buckets. Bucket b holds the positions [cuts[b], cuts[b + 1]). load: returns
+    the values of a bucket and their order, int (n,)."""
 
     cuts: np.ndarray
     breaks: np.ndarray | None
@@ -302,8 +302,11 @@ class _Taken:
 
 
 class _Group(NamedTuple):
-    """Consecutive arrays, and the name of a file for their rows. contents, start: as of a `Permutation`, for these
-    arrays; rows, int64 (n,): their rows, and positions, int64 (n,), the output position of each."""
+    """Consecutive arrays, and the name of a file for their rows.
+
+    contents, start: as in a `Permutation`, for these arrays. positions: output positions, int64 (n,). rows: the row
+    at each of these positions, int64 (n,).
+    """
 
     name: str
     contents: Sequence[ReadArray]
@@ -313,18 +316,18 @@ class _Group(NamedTuple):
 
 
 def _sort_by_row(rows: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Output positions by rising row, int64 (M,), and where the rows of each array begin among them, and the end, int64
-    (arrays + 1,). rows, start: see `Permutation`."""
+    """Returns the output positions by rising row, int64 (M,), and the index of each array's first position and the end,
+    int64 (arrays + 1,). rows, start: see `Permutation`."""
     by_row = np.argsort(rows, kind="stable")
-    # Of a wider type than the rows, NumPy would copy all rows.
+    # NumPy would copy all rows for a wider type.
     return by_row, np.searchsorted(rows, compact(start), sorter=by_row)
 
 
 def rows_by_array(
     contents: Sequence[ReadArray], start: np.ndarray, rows: np.ndarray
 ) -> Generator[tuple[np.ndarray, np.ndarray, pa.Array], None, None]:
-    """For each array with a row: its output positions, int64 (n,) rising; its row at each, int64 (n,); the array. The
-    next array is read meanwhile. contents, start, rows: see `Permutation`."""
+    """Yields for each array with a row: its output positions, int64 (n,) rising; its row at each position, int64 (n,);
+    the array. Reads the next array meanwhile. contents, start, rows: see `Permutation`."""
     by_row, firsts = _sort_by_row(rows, start)
     used = np.flatnonzero(np.diff(firsts)).tolist()
     with contextlib.closing(ahead(contents[number]() for number in used)) as arrays:
@@ -334,7 +337,7 @@ def rows_by_array(
 
 
 def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
-    """Write the file of a group; returns the byte at which each bucket begins, and the end, int64 (buckets + 1,)."""
+    """Write the file of a group; returns the first byte of each bucket, and the end, int64 (buckets + 1,)."""
     buckets = [list[pa.RecordBatch]() for _ in cuts[1:]]
     with contextlib.closing(rows_by_array(group.contents, group.start, group.rows)) as arrays:
         for of_group, rows, content in arrays:
@@ -349,7 +352,7 @@ def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
         sink = pa.PythonFile(file, "w")
         for batches in buckets:
             if batches:
-                # A stream may replace dictionaries: each array of a column may have its own.
+                # Each array of a column may have its own dictionary; a stream may replace dictionaries.
                 with pa.ipc.new_stream(sink, batches[0].schema) as writer:
                     for batch in batches:
                         writer.write_batch(batch)
@@ -359,8 +362,7 @@ def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Scattered:
-    """Rows in the files of groups: bucket b lies in the bytes [begins[g, b], begins[g, b + 1]) of the file of each
-    group g."""
+    """Rows in the files of groups. Bucket b is the bytes [begins[g, b], begins[g, b + 1]) of each group g's file."""
 
     place: Place
     names: Sequence[str]
@@ -394,7 +396,7 @@ class _Scattered:
 
 
 class _Bytes:
-    """A file that is read in stretches; mapped into memory where it lies on this machine."""
+    """A file that is read in stretches. A local file is mapped into memory."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -409,7 +411,7 @@ class _Bytes:
         return pa.py_buffer(self._file.read(end - begin))
 
     def release(self) -> None:
-        """Remove pages that were read from this process's memory; the system's cache keeps them."""
+        """Drop the pages already read from this process's memory; the system's cache keeps the pages."""
         if self._mapped is not None:
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -420,8 +422,8 @@ def passes_files(sizes: np.ndarray, place: Place | None = None) -> bool:
 
 
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Output positions at which shards end: of rows of these sizes, int (M,), each holds about `shard_bytes`, but one
-    row or more; without rows there is one empty shard."""
+    """Output positions where shards end, for rows of these sizes, int (M,). A shard holds about `shard_bytes`, and at
+    least one row. Without rows there is one empty shard."""
     ends = np.cumsum(sizes, dtype=np.int64)
     shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
     limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")

@@ -1,4 +1,4 @@
-"""Records as the store and an output hold them: lines, or rows of Parquet."""
+"""Reads stored records and writes output files: lines, or rows of Parquet."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dagster_divorder.write.permute import ReadArray, WriteArrays
 
 LINE_FEED = b"\n"
 COPIED_BYTES = 4 << 20
-"""Bytes of a published file that are copied at a time."""
+"""Bytes per read when a published file is copied."""
 
 
 def stored_records(store: Store, view: View) -> list[ReadArray]:
-    """Functions that read the records of each fragment."""
+    """A function for each fragment that reads its records."""
     return [partial(_read_array, store, fragment.file) for fragment in view.records]
 
 
@@ -37,8 +37,8 @@ def _read_array(store: Store, file: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
-    """Writes consecutive arrays of records to a file: as Parquet with a `schema` and its metadata, if one is given;
-    else rows of Parquet input (`from_rows`) as JSON lines, and lines, which have their line feeds, as they are."""
+    """Writes consecutive arrays of records to a file. With a `schema` the file is Parquet and carries its metadata.
+    Otherwise rows of Parquet input (`from_rows`) become JSON lines, and lines with their line feeds stay unchanged."""
 
     from_rows: bool
     schema: pa.Schema | None
@@ -46,7 +46,7 @@ class WriteRecords:
     def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
         """
         Raises:
-            InputError: a column has a type that Arrow cannot read once its rows are reordered.
+            InputError: a column has a type that Arrow cannot read after reordering.
         """
         if self.schema:
             _write_parquet(parts, file, self.schema)
@@ -60,8 +60,8 @@ class WriteRecords:
 
 @dataclass(frozen=True, slots=True)
 class WriteBehind:
-    """Writes a file of lines that begins with a published one: `name` in an output folder, copied as it is, and behind
-    it the records that `write` writes."""
+    """Writes a file of lines: an unchanged copy of the published file `name` in `place`, then the records that `write`
+    writes."""
 
     place: Place
     name: str
@@ -80,13 +80,13 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
         for rows in parts:
             try:
                 columns = [
-                    # Arrow aborts the process when it casts a slice of list views of nulls, also to their own type.
+                    # Arrow aborts the process on a cast of a slice of list views of nulls, even to the same type.
                     column if column.type == field.type else column.cast(field.type)
                     for column, field in zip(rows.flatten(), schema, strict=True)
                 ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             except pa.ArrowInvalid as error:
-                # Versions of Arrow differ in the nested types that they refuse here.
+                # Arrow versions refuse different nested types here.
                 raise InputError(
                     f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
                     'set output.format = "jsonl", or leave that column out of the input'
@@ -94,7 +94,7 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
 
 
 def value_bytes(values: pa.Array) -> memoryview:
-    """The values of a large_binary array, laid end to end."""
+    """The concatenated values of a large_binary array."""
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
     return memoryview(data)[bounds[0] : bounds[-1]] if data else memoryview(b"")

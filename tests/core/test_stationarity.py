@@ -300,7 +300,7 @@ def test_a_sample_is_of_whole_batches_from_end_to_end(sequences: int, batch: int
 def test_what_is_said_names_what_drifts_by_how_much() -> None:
     still = along(shuffled())
     assert still.passed and still.tested and still.text() == still.claim()
-    assert still.claim().startswith("Nothing drifts: of 12 features of 1,000 sequences, 11 of which")
+    assert still.claim().startswith("Nothing drifts: of 12 features of 1,000 sequences, 11 of them unseen")
     found = along(sorted_by("purity")())
     assert not found.passed and found.drifting[0].feature == "pure"
     assert "- purity: rank correlation with position 1, shuffled 0.0" in found.text()

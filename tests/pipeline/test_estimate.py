@@ -139,7 +139,7 @@ def test_what_is_refused_is_said(tmp_path: Path, make_settings: Make) -> None:
     ("arguments", "said"),
     [
         (["nowhere.jsonl"], "no file matches 'nowhere.jsonl'"),
-        (["empty.jsonl"], "empty.jsonl holds no record"),
+        (["empty.jsonl"], "empty.jsonl holds no readable record"),
         ([], "no settings name an input"),
     ],
 )

@@ -209,7 +209,7 @@ def test_models_that_will_not_do_end_a_run_with_a_sentence(
         run(made(make_settings, deep={"model": str(tmp_path / "bert")}))
     with pytest.raises(InputError, match=r"gradients.dims is 60,000, but the last 2 blocks"):
         run(made(make_settings, gradients={"model": str(llama), "dims": 60_000}))
-    with pytest.raises(InputError, match=r"gradients.layers is 9 and .* has 2 blocks"):
+    with pytest.raises(InputError, match=r"gradients.layers is 9, but .* has 2 blocks"):
         run(made(make_settings, gradients={"model": str(llama), "layers": 9}))
     with pytest.raises(SettingsError, match=r'gradients.model is "bootstrap" and model.base is'):
         run(made(make_settings, gradients={"model": "bootstrap"}, model={"base": str(llama)}))

@@ -142,7 +142,7 @@ def test_a_file_that_was_changed_is_an_error_and_never_a_mixture(
 @on_objects
 def test_a_file_that_is_gone_is_an_error(place: Url) -> None:
     file = RemoteFile(f"{place}/gone.jsonl", 100, "tag")
-    with pytest.raises(InputError, match=r"gone\.jsonl vanished while it was read; run again"):
+    with pytest.raises(InputError, match=r"gone\.jsonl vanished during reading; run again"):
         list(read_lines(file))
 
 

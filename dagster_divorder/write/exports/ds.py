@@ -1,9 +1,10 @@
-"""ds: datatrove's files of tokens, read by nanotron and by `datatrove.utils.dataset.DatatroveFolderDataset`.
+"""ds: datatrove's token files, read by nanotron and `datatrove.utils.dataset.DatatroveFolderDataset`.
 
-`train-TAG-00000-of-00003.ds`, uint16 ids (uint32 where one does not fit), L a row, and beside it `.ds.index`, uint64,
-where each document ends in its file. TAG is 8 hex digits of the export's key. A reader takes windows of one token more
-than its sequence length, so give it L - 1. The format cannot mark padding: the one short row that `concat` leaves is
-filled up with end-of-text tokens, which a trainer learns like any other.
+    train-TAG-00000-of-00003.ds         ids, L a row, uint16 (uint32 if an id does not fit)
+    train-TAG-00000-of-00003.ds.index   uint64, the end of each document in the file
+
+TAG is 8 hex digits of the export's key. A reader takes windows of its sequence length plus one, so set it to L - 1. The
+format cannot mark padding: end-of-text tokens fill the one short row of `concat`, and a trainer learns them.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from dagster_divorder.store.view import Fragment
 from dagster_divorder.write.records import value_bytes
 
 BLOCK_BYTES = 4 << 20
-"""Bytes of ids in a block, which a format writes at a time."""
+"""Bytes of ids in a block; a format writes one block at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class IdBlock:
-    """Rows [first, first + n): their ids (T,) laid end to end without padding, and the tokens of each, int64 (n,).
-    trained: bool (n, L), whether a token is trained on; None where every token is."""
+    """Rows [first, first + n). ids: (T,), concatenated without padding. tokens: per row, int64 (n,). trained: whether
+    each place is trained on, bool (n, L); None if every token is."""
 
     first: int
     ids: np.ndarray
@@ -34,7 +34,7 @@ class IdBlock:
     trained: np.ndarray | None = None
 
     def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
-        """The ids (n, length); shorter rows are filled up."""
+        """The ids (n, length); `padding` fills up shorter rows."""
         return padded_rows(self.ids.astype(dtype, copy=False), self.tokens, length, padding)
 
     def filled(self, length: int) -> np.ndarray:
@@ -43,7 +43,7 @@ class IdBlock:
 
 
 def trained_rows(trained: Spans | None, first: int, end: int, length: int) -> np.ndarray | None:
-    """Whether each place of rows [first, end) is trained on, bool (end - first, L); None where every token is.
+    """Whether each place of rows [first, end) is trained on, bool (end - first, L); None if every token is.
     trained: spans of places, counted as row x L + place in the row."""
     if trained is None:
         return None
@@ -60,10 +60,10 @@ def block_rows(length: int, dtype: np.dtype) -> int:
 class FileRows:
     """The rows of one file, picklable, without their ids.
 
-    length: L. indptr: where the runs of each row begin, int64 (n + 1,). tokens: of each row, without padding, int64
-    (n,). record, start, run_tokens: of each run the position of its record among the accepted ones, its first token in
-    the record, and its number of tokens, int64 (q,). dtype: of the ids. padding: see `Tokens`. trained: see
-    `Rows`, of these rows.
+    length: L. indptr: the first run of each row, and the end, int64 (n + 1,). tokens: per row, without padding, int64
+    (n,). Per run, int64 (q,) each: record, the position of its record among the accepted records; start, its first
+    token in the record; run_tokens, its number of tokens. dtype: the ids' dtype. padding: see `Tokens`. trained: as in
+    `Rows`, for these rows.
     """
 
     length: int
@@ -81,7 +81,7 @@ class FileRows:
         return len(self.tokens)
 
     def blocks(self, parts: Iterator[pa.Array]) -> Iterator[IdBlock]:
-        """The rows in blocks. parts: the ids of each block that is not empty, as `permute` gives them."""
+        """The rows in blocks. parts: the ids of each non-empty block, from `permute`."""
         step = block_rows(self.length, self.dtype)
         for first in range(0, len(self), step):
             tokens = self.tokens[first : first + step]
@@ -96,14 +96,14 @@ class FileRows:
 
 
 WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]
-"""Writes the file of some rows; picklable."""
+"""Writes a file of rows; picklable."""
 
 
 def mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtype) -> np.ndarray:
     """The ids of a fragment, (count,), mapped from its file.
 
     Raises:
-        StoreError: their number or dtype is another.
+        StoreError: the file holds another number or dtype.
     """
     (ids,) = files.mapped([fragment], "ids")
     if (ids.dtype, len(ids)) != (dtype, count):
@@ -115,7 +115,7 @@ def mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtyp
 
 
 def stretches(ids: Callable[[], np.ndarray], edges: np.ndarray) -> pa.Array:
-    """Ids (T,) as large_binary (n,), cut at `edges`, int64 (n + 1,), from the first to the first + T."""
+    """Ids (T,) as large_binary (n,), cut at `edges`, int64 (n + 1,). The last edge is the first edge + T."""
     mapped = ids()
     bounds = (edges - edges[0]) * mapped.itemsize
     return pa.Array.from_buffers(

@@ -1,8 +1,8 @@
-"""What an export format is: one value, in one file of `exports/`.
+"""The definition of an export format: one `Format` value per file of `exports/`.
 
-Every export is a folder of files named `train...`, where `datasets.load_dataset` finds them; the tokenizer's files and
-`manifest.json`, written last, lie in the folder beside it (docs/exports.md). Names of files of rows carry the export's
-`tag`: a new export is written beside one that is being read, and no file of rows ever changes its bytes.
+An export is a folder of files. The tokenizer's files and `manifest.json`, written last, lie in a folder beside it
+(docs/exports.md). Most formats name their files `train...`, so `datasets.load_dataset` finds them. Names of row files
+carry the export's `tag`, so a new export does not change row files that a trainer reads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dagster_divorder.write.exports.rows import Rows
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the files of an export are written. tag: 8 hex digits of its key, in their names. shard_bytes: about the
-    size of a file. batch: sequences of a global batch. columns: further columns of a format of tables.
-    whole_records: `text` writes records as they came; schema: theirs, of Parquet input."""
+    """How an export's files are written. tag: 8 hex digits of the export's key, in file names. shard_bytes: approximate
+    file size. batch: sequences in a global batch. columns: further columns of `parquet`. whole_records: whether `text`
+    writes whole records. schema: schema of these records for Parquet input."""
 
     tag: str
     shard_bytes: int
@@ -35,25 +35,24 @@ class Options:
 class Format:
     """One format.
 
-    write: stages the files of rows in a folder; returns the manifest's entries of this format, such as the `dtype` of
-        the ids.
-    epochs: later epochs are rows of their own (`copies`), or an `index` over the rows of the first, in `Rows.epochs`.
-    contiguous_ranks: trainers that read the format give each rank a contiguous part of it, and `exports.world_size`
-        lays out the rows by `trainers.rows_for_contiguous_ranks`.
-    masks: its files say which tokens are trained on, or hold records from which a trainer finds it.
+    write: stages the row files in a folder; returns the format's manifest entries, such as the ids' `dtype`.
+    epochs: `copies` stores later epochs as further rows; `index` stores them as row numbers, in `Rows.epochs`.
+    contiguous_ranks: trainers give each rank a contiguous part of the export. `exports.world_size` then lays out the
+        rows by `trainers.rows_for_contiguous_ranks`.
+    masks: the files mark trained tokens, or hold records from which a trainer derives the mask.
     """
 
     name: str
     write: Callable[[Rows, OutputFolder, Options], Mapping[str, Any]]
     names: str = r"train.*"
-    """A regular expression of the names of its files."""
+    """A regular expression that matches the format's file names."""
     epochs: Literal["copies", "index"] = "copies"
     contiguous_ranks: bool = False
     masks: bool = False
     check: Callable[[Rows], object] = lambda rows: None
-    """Raises InputError for rows that the format cannot hold; called before any file is written."""
+    """Raises InputError for rows that the format cannot hold; called before any writing."""
 
 
 def fits_uint16(rows: Rows) -> bool:
-    """Whether all ids, padding included, fit two bytes."""
+    """Whether all ids, including padding, fit two bytes."""
     return max(rows.stored.vocabulary, rows.stored.padding + 1) <= 1 << 16

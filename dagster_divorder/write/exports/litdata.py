@@ -1,9 +1,8 @@
 """litdata: Lightning's chunks, read by `litdata.StreamingDataset`.
 
-A sample is {"input_ids": uint16 tensor (L,)} (int32 where an id does not fit: litdata knows no uint32), with
-"attention_mask", uint8 (L,), where any row is padded, and "loss_mask", uint8 (L,), where not every token is trained on.
-The chunks are byte for byte litdata's writer's; their names, `chunk-TAG-0.bin`, carry 8 hex digits of the export's key
-as a number.
+A sample is a dict of tensors (L,): "input_ids", uint16 (int32 if an id does not fit, since litdata has no uint32);
+"attention_mask", uint8, if any row is padded; "loss_mask", uint8, if any token is not trained on. litdata's writer
+gives the same bytes. In `chunk-TAG-0.bin`, TAG is 8 hex digits of the export's key as a decimal number.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dagster_divorder.write.exports.rows import Rows
 from dagster_divorder.write.exports.samples import mask_columns, stage_samples
 
 CODES = {"uint8": 11, "int32": 16, "uint16": 20}
-"""litdata's numbers of torch's types."""
+"""litdata's numbers for torch dtypes."""
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
@@ -29,7 +28,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     columns = {"input_ids": dtype, **mask_columns(rows)}
     sizes = [column.itemsize * rows.length for column in columns.values()]
     lead = np.array(sizes, "<u4").tobytes()
-    # The number of the writer's rank, in litdata's own names.
+    # litdata's own names have the writer's rank in place of the tag.
     chunk = f"chunk-{int(options.tag, 16)}-{{}}.bin"
     files = stage_samples(rows, folder, options, chunk.format, columns, lead=lead)
     chunks = [
@@ -55,7 +54,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         "item_loader": "PyTreeLoader",
         "types": dict.fromkeys(columns, "tensor"),
     }
-    # litdata writes the time here, and downloads an export from a bucket again when this value changes.
+    # litdata stores a time in `updated_at`. When the value changes, it downloads an export from a bucket again.
     hashes = [folder.entries[chunk.format(number)]["sha256"] for number in range(len(files))]
     content = hashlib.sha256("".join(hashes).encode()).hexdigest()
     index = {"chunks": chunks, "config": config, "updated_at": content}

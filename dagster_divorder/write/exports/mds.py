@@ -1,8 +1,8 @@
 """mds: MosaicML's shards, read by `streaming.StreamingDataset` and llm-foundry.
 
-Columns of a fixed size: `tokens`, `ndarray:uint16:L` (`uint32` where an id does not fit); where any row is padded
-`attention_mask`, and where not every token is trained on `loss_mask`, `ndarray:uint8:L` both. The files are byte for
-byte `streaming.MDSWriter`'s; their names, `shard.TAG.00000.mds`, carry 8 hex digits of the export's key.
+Columns have a fixed size: `tokens`, `ndarray:uint16:L` (`uint32` if an id does not fit); `attention_mask`,
+`ndarray:uint8:L`, if any row is padded; `loss_mask`, `ndarray:uint8:L`, if any token is not trained on. The files equal
+those from `streaming.MDSWriter` byte for byte. In the names `shard.TAG.00000.mds`, TAG is 8 hex digits of the key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dagster_divorder.write.exports.samples import mask_columns, stage_samples
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
-    # By name, as a reader sorts them.
+    # Readers sort the columns by name.
     columns = {**mask_columns(rows), "tokens": dtype}
     config = {
         "column_encodings": [f"ndarray:{column.name}:{rows.length}" for column in columns.values()],

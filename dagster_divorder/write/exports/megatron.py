@@ -1,12 +1,12 @@
 """megatron: `train-TAG.bin` and `train-TAG.idx`, one prefix, read by Megatron-LM, Megatron-Core and NeMo.
 
-    train-TAG.bin      the ids of all rows laid end to end without padding, uint16 (int32 where one does not fit)
-    train-TAG.idx      an item, and a document, for every document run: its length and where it begins
+    train-TAG.bin      the ids of all rows, concatenated without padding, uint16 (int32 if an id does not fit)
+    train-TAG.idx      an item and a document per run of tokens: its length and its begin
     train.TAG.doc_rows.npy, train.TAG.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
     megatron_cache.py  makes Megatron read these rows in this order; without it, Megatron shuffles
 
-TAG is 8 hex digits of the export's key. A row is a sample of L tokens, and L the model's sequence length; the last
-label of a sample is masked.
+TAG is 8 hex digits of the export's key. A row is a sample of L tokens; L is the model's sequence length. The last label
+of a sample is masked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dagster_divorder.write.exports.raw import stage_index
 from dagster_divorder.write.exports.rows import Rows
 
 CODES = {"int32": 4, "uint16": 8}
-"""Megatron's numbers of types; it has none for uint32."""
+"""Megatron's numbers for dtypes; uint32 has no number."""
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ def _write_ids(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], 
 
 
 def _write_items(file: IO[bytes], lengths: np.ndarray, dtype: np.dtype) -> None:
-    """The index of items of these lengths, int64 (Q,)."""
+    """Write the index of items with these lengths, int64 (Q,)."""
     file.write(struct.pack("<9sQBQQ", b"MMIDIDX", 1, CODES[dtype.name], len(lengths), len(lengths) + 1))
     file.write(lengths.astype("<i4").data)
     file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8", copy=False).data)

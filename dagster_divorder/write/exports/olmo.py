@@ -1,21 +1,19 @@
-"""olmo: files of tokens for OLMo-core's `NumpyFSLDataset`.
+"""olmo: token files for OLMo-core's `NumpyFSLDataset`.
 
-    train-TAG-00000-of-00003.npy      ids, L a row, uint16 (uint32 where one does not fit), without a header in spite
-                                      of the name
-    train-TAG-00000-of-00003.csv.gz   a line a document run: first token in the file, end, record, (nothing), its first
-                                      token in the record, which is named by its position among the accepted ones
-    train-TAG-00000-of-00003.mask     only where any row is padded or there is a loss mask: a byte an id, 1 for a token
-                                      that is trained on, 0 for others and padding (`label_mask_paths`)
-    global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of epoch e of the loader
-    train.TAG.doc_lengths.npy, train.TAG.doc_rows.npy, train.TAG.epochs.npy   for `dagster_divorder.torch`: see raw.py,
-                                      and int32, the tokens of each run
+    train-TAG-00000-of-00003.npy      ids, L a row, uint16 (uint32 if an id does not fit); no header despite the name
+    train-TAG-00000-of-00003.csv.gz   a line per run of tokens: first token in the file, end, record, (empty), first
+                                      token in the record. `record` is the position among the accepted records.
+    train-TAG-00000-of-00003.mask     only with padding or a loss mask: a byte an id, 1 for a token that is trained on,
+                                      0 for other tokens and padding (`label_mask_paths`)
+    global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of the loader's epoch e
+    train.TAG.doc_lengths.npy         for `dagster_divorder.torch`: int32, the tokens of each run
+    train.TAG.doc_rows.npy, train.TAG.epochs.npy   for `dagster_divorder.torch`: see raw.py
 
-TAG is 8 hex digits of the export's key. The loader drops a last batch of an epoch that is not full. Its epochs here
-therefore end after a whole batch: it reads the plan's epochs one after another, and begins each epoch with the
-sequences that it dropped before. A data loader with `shuffle=False` reads the first epoch every time. With
-`shuffle=True` it reads for epoch e the file of global indices in its `work_dir` whose name has R, e and its `seed`, if
-that file exists: copy the files there, with the loader's seed in place of 0. Their names do not tell exports apart, so
-a `work_dir` must never serve two exports.
+TAG is 8 hex digits of the export's key. The loader drops an epoch's last batch if it is not full. So its epochs here
+end after a whole batch: it reads the plan's epochs one after another, and each epoch begins with the sequences that the
+last epoch dropped. A data loader with `shuffle=False` reads the first epoch every time. With `shuffle=True` it looks in
+its `work_dir` for the file of global indices whose name has R, e and its `seed`. Copy the files there, with the
+loader's seed in place of 0. The names do not identify the export, so never use a `work_dir` for two exports.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from dagster_divorder.write.exports.raw import row_files, stage_array, stage_ind
 from dagster_divorder.write.exports.rows import Rows
 
 LINES = 1 << 16
-"""Lines of a table of documents that are written at a time."""
+"""Lines per write to a table of documents."""
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
@@ -62,20 +60,19 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 
 def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
-    """The rows of each epoch of the loader, int64 (R,): whole batches of the plan's epochs, int64 (E, R), one after
-    another."""
+    """The rows of each loader epoch, int64 (R,): whole batches from the concatenated plan epochs, int64 (E, R)."""
     stream, rows = epochs.reshape(-1), epochs.shape[1]
     if rows < batch:
-        # No batch is full, and no loader reads it.
+        # No batch is full, so no loader reads the export.
         yield from epochs
         return
     for first in range(0, len(stream) // batch * batch, rows // batch * batch):
-        # Rows behind the plan's end are never read.
+        # Rows after the plan's end are never read.
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
 
 
 def _documents(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
-    """The runs, as lines of comma-separated text."""
+    """Write the runs as lines of comma-separated text."""
     from pyarrow.csv import CSVWriter, WriteOptions
 
     schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
@@ -84,7 +81,7 @@ def _documents(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) 
     # Padding lies between the last run of a row and the first of the next.
     ends = np.concatenate([[0], np.cumsum(file_rows.run_tokens)])
     skipped = (np.concatenate([[0], np.cumsum(file_rows.length - file_rows.tokens)]))[row]
-    # A head without name and time, so that the same rows give the same bytes.
+    # The gzip header has no name and no time, so the same rows give the same bytes.
     with (
         gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
         CSVWriter(packed, schema, write_options=headless) as writer,
@@ -103,7 +100,7 @@ def _documents(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) 
 
 
 def _mask(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]) -> None:
-    """A byte an id: 1 for a token that is trained on, 0 for others and padding."""
+    """Write a byte an id: 1 for a token that is trained on, 0 for other tokens and padding."""
     step = max(1, BLOCK_BYTES // file_rows.length)
     for begin in range(0, len(file_rows), step):
         tokens = file_rows.tokens[begin : begin + step]

@@ -1,11 +1,11 @@
-"""parquet: `input_ids` list<int32> and `seq_lengths` list<int32> (TRL's name for the lengths of the documents in a
-sequence), a row a sequence. Read by `datasets`, transformers' Trainer, TRL, torchtitan and `dagster_divorder.torch`.
+"""parquet: a row a sequence, with `input_ids` list<int32> and `seq_lengths` list<int32>.
 
-Short rows are not padded: a collator pads them and masks the padding. `exports.columns` names further columns, lists of
-a value a token:
+`seq_lengths` is TRL's name for the document lengths in a sequence. `datasets`, transformers' Trainer, TRL, torchtitan
+and `dagster_divorder.torch` read the files. Short rows are not padded: a collator pads them and masks the padding.
+`exports.columns` names further columns, lists with one value a token:
 
-    labels                             int32: the id of a token that is trained on, -100 of any other
-    assistant_masks, completion_mask   int8: 1 for a token that is trained on, 0 for any other
+    labels                             int32: the id of a token that is trained on, -100 for other tokens
+    assistant_masks, completion_mask   int8: 1 for a token that is trained on, 0 for other tokens
     position_ids                       int32: from 0 in each document of the sequence
     attention_mask                     int8: 1
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 GROUP_BYTES = 4 << 20
-"""Bytes of ids in a row group; a reader of one row decodes its whole group."""
+"""Bytes of ids in a row group; a reader of one row decodes the whole row group."""
 
 
 def _lists_of(kind: pa.DataType) -> pa.DataType:
-    # Without nulls, or a reader would look for them at every id.
+    # Values are not nullable, so readers skip null checks at every id.
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
@@ -45,13 +45,13 @@ COLUMNS = {
     "position_ids": pa.int32(),
     "attention_mask": pa.int8(),
 }
-"""Types of the values of further columns."""
+"""Value types of further columns."""
 IGNORED = -100
-"""A label that counts in no loss."""
+"""The label that losses ignore."""
 
 
 def schema_with(columns: Iterable[str] = ()) -> pa.Schema:
-    """Of rows with further columns."""
+    """The schema of rows with further columns."""
     kinds = {"input_ids": pa.int32(), "seq_lengths": pa.int32()} | {name: COLUMNS[name] for name in columns}
     return pa.schema([pa.field(name, _lists_of(kind), nullable=False) for name, kind in kinds.items()])
 
@@ -96,7 +96,7 @@ def _tables(file_rows: FileRows, blocks: Iterator[IdBlock], columns: Sequence[st
 
 
 def _values(block: IdBlock, lengths: np.ndarray, length: int) -> dict[str, Callable[[], np.ndarray]]:
-    """Functions that make the values of each further column, (T,). lengths: (Q,) of each document. length: L."""
+    """A function per further column that returns its values, (T,). lengths: (Q,) of each document. length: L."""
     trained = np.True_ if block.trained is None else block.trained[block.filled(length)]
     tokens = np.arange(len(block.ids))
     return {
@@ -114,10 +114,10 @@ def group_rows(length: int) -> int:
 
 
 def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of tables to a file; close it."""
+    """A writer of tables to a file; the caller closes it."""
     import pyarrow.parquet as pq
 
-    # Ids have too many values for a dictionary, and compressing them gains little for its time.
+    # Ids have too many distinct values for a dictionary. Compression gains little for its time.
     return pq.ParquetWriter(
         pa.PythonFile(file, "w"), schema, use_dictionary=False, compression="none", write_statistics=False
     )
@@ -130,15 +130,15 @@ def table(
     counts: np.ndarray,
     further: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> pa.Table:
-    """Rows of `schema_with(further)`; int32 arrays are not copied. ids: (T,) without padding. tokens: (n,) of each row.
-    lengths: (Q,) of each document. counts: (n,) documents of each row. further: (T,) each, by column."""
+    """Rows of `schema_with(further)`; int32 arrays are not copied. ids: (T,) without padding. tokens: per row, (n,).
+    lengths: of each document, (Q,). counts: documents in each row, (n,). further: values by column, (T,) each."""
     columns = [_lists(tokens, ids), _lists(counts, lengths)]
     columns += [_lists(tokens, values, COLUMNS[name]) for name, values in further.items()]
     return pa.table(columns, schema_with(further))
 
 
 def _lists(sizes: np.ndarray, values: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
-    """Lists of these sizes. kind: of their values, by default int32."""
+    """Lists of these sizes. kind: the values' type, by default int32."""
     kind = kind or pa.int32()
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     typed = values.astype(kind.to_pandas_dtype(), copy=False)

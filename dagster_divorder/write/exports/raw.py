@@ -1,4 +1,4 @@
-"""Files of raw numbers, little-endian, and small files beside them from which a reader opens all in constant time.
+"""Files of raw numbers, little-endian, and small index files beside them; a reader opens them in constant time.
 
 Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 """
@@ -18,9 +18,9 @@ from dagster_divorder.write.exports.rows import Rows
 
 
 def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dict[str, tuple[int, int]]:
-    """The rows (first, end) of each file of ids of a dtype, L a row, by its name.
+    """The rows (first, end) of each file of ids, by file name.
 
-    Names have one length and sort as text in the order of the rows.
+    All names have the same length, so they sort as text in row order.
     """
     shards = rows.shards(dtype.itemsize * rows.length, options.shard_bytes)
     width = max(5, len(str(len(shards))))
@@ -33,21 +33,21 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
 def write_rows(
     file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype, padding: int
 ) -> None:
-    """Write the ids, L a row. padding: the id that fills up shorter rows."""
+    """Write the ids, L a row. padding: the id that fills up short rows."""
     for block in blocks:
         file.write(block.padded(file_rows.length, padding, dtype).data)
 
 
 def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
-    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,), where the runs of each row begin; for several epochs also
-    `train.TAG.epochs.npy`, int64 (E, R), the rows of each."""
+    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,): the first run of each row, and the end. With several epochs also
+    stage `train.TAG.epochs.npy`, int64 (E, R): the rows of each epoch."""
     stage_array(folder, options, "doc_rows", rows.indptr)
     if len(rows.epochs) > 1:
         stage_array(folder, options, "epochs", rows.epochs)
 
 
 def stage_trained(rows: Rows, folder: OutputFolder, options: Options) -> None:
-    """Stage `_/train.TAG.trained.npy` (store/manifests.py) where not every token is trained on."""
+    """Stage `_/train.TAG.trained.npy` (store/manifests.py) if any token is not trained on."""
     if rows.trained:
         stretches = np.stack([rows.trained.first, rows.trained.last])
         folder.stage(f"{NEIGHBOUR}train.{options.tag}.{TRAINED}", lambda file: np.save(file, stretches))

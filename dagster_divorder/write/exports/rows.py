@@ -1,8 +1,9 @@
-"""Rows of an export: packed sequences in the order of a file, with token ids of the stored documents.
+"""Rows of an export: packed sequences in file order, with token ids of the stored documents.
 
-Letters: R rows, Q runs of tokens in them, S packed sequences, N accepted records, L tokens a sequence.
-Up to MAPPED_BYTES of ids are copied from the store's files, mapped into memory; more ids pass through temporary files
-(write/permute.py). Memory: the ids, or a bucket of them; a block; some 60 bytes a run.
+Letters: R rows, Q runs of tokens in them, M items of the stream, E epochs, L tokens a sequence.
+Up to MAPPED_BYTES of ids are copied from the store's memory-mapped files; more ids pass through temporary files
+(write/permute.py).
+Memory: the ids, or one bucket; a block; some 60 bytes a run.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ from dagster_divorder.write.exports.file_rows import (
 from dagster_divorder.write.permute import Permutation, Shard, permute
 
 WORKERS_FROM_BYTES = 4 << 30
-"""From this many bytes of ids on workers write them."""
+"""Bytes of ids from which workers write the files."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens:
     """Stored token ids of the training stream.
 
-    files: of token_counts. view: of the M items of the stream. records: the position of each item's record among the
-    accepted ones, int64 (M,) rising, equal where a record is read again; None where the items are the records. dtype:
-    of the stored ids, uint16 or uint32. special: ids of the `eos`, `bos` and `pad` tokens that the tokenizer has.
-    end_of_text: the id after a document's last token, where a run is longer than the rest of the document. padding: the
-    id that fills up rows. directory: of the tokenizer. names: gives the ids that users know records by, for positions
-    among the accepted ones, int64 (n,). scratch: folder for temporary files. engine: opens the engine. trained: spans
-    of tokens that are trained on, among the ids of all document rows laid end to end, none in two rows; None where
-    every token is.
+    files: the files of token_counts. view: the view of the stream's M items. records: the position of each item's
+    record among the accepted records, int64 (M,) rising, equal for repeats of a record; None if the items are the
+    records. dtype: the stored ids' dtype, uint16 or uint32. special: ids of the tokenizer's `eos`, `bos` and `pad`
+    tokens. end_of_text: the id after a document's last token, if a run is longer than the rest of the document.
+    padding: the id that fills up rows. directory: the tokenizer's folder. names: returns the users' ids of records, for
+    positions among the accepted records, int64 (n,). scratch: folder for temporary files. engine: opens the engine.
+    trained: spans of trained tokens among the concatenated ids of all document rows, each within a row; None if every
+    token is trained on.
     """
 
     files: StageFiles
@@ -85,7 +86,7 @@ class Tokens:
 
     @cached_property
     def repeats(self) -> np.ndarray | None:
-        """How often each item's record was read before it, int64 (M,); None where none is read twice."""
+        """The number of earlier copies of each item's record, int64 (M,); None if no record is repeated."""
         if self.records is None or (np.diff(self.records) > 0).all():
             return None
         return np.arange(len(self.records)) - np.searchsorted(self.records, self.records)
@@ -97,18 +98,18 @@ class Tokens:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of every document row of the view, int64."""
+        """Tokens of each document row of the view, int64 (document rows,)."""
         return self.files.column(self.view.documents, "lengths")
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """The first id of each document row among all ids laid end to end, and the end, int64 (document rows + 1,)."""
+        """The first id of each document row among all concatenated ids, and the end, int64 (document rows + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
     def trained_to_end(self) -> Spans | None:
-        """`trained`, among document rows that each have an end-of-text token behind them. It is trained on where the
-        token before it is."""
+        """`trained`, for document rows that each end with an end-of-text token. That token is trained on if the token
+        before it is."""
         if self.trained is None:
             return None
         row = np.searchsorted(self.begins, self.trained.first, side="right") - 1
@@ -117,7 +118,7 @@ class Tokens:
 
     @cached_property
     def ids(self) -> list[Callable[[], np.ndarray]]:
-        """Functions that map the ids of each fragment's documents from its file."""
+        """A function per fragment that maps the ids of its documents from its file."""
         files, counts = self.files.listed(), np.diff(self.begins[offsets(self.view.documents)]).tolist()
         return [
             partial(mapped_ids, files, fragment, count, self.dtype)
@@ -126,7 +127,7 @@ class Tokens:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """The address in memory of each document row's ids, int64 (document rows,). Maps all files."""
+        """The memory address of each document row's ids, int64 (document rows,). Maps all files."""
         rows = [fragment.rows for fragment in self.view.documents]
         first = self.begins[offsets(self.view.documents)[:-1]]
         base = np.array([ids.ctypes.data for ids in self.mapped], np.int64) - first * self.dtype.itemsize
@@ -139,15 +140,15 @@ class Tokens:
 
 
 _File: TypeAlias = tuple[tuple[int, int], WriteRows]
-"""A file's rows (first, end) and what writes it."""
+"""A file's rows (first, end), and the function that writes the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Sequences of a plan in the order of a file.
+    """Sequences of a plan in file order.
 
-    sequence: the sequence of each row, int64 (R,); epochs that are stored as copies repeat sequences. epochs: the rows
-    that each epoch reads, in its order, int64 (E, R); a format without an index has one epoch, of all rows.
+    sequence: the sequence of each row, int64 (R,); epochs stored as copies repeat sequences. epochs: each epoch's rows
+    in reading order, int64 (E, R). A format without an index has one epoch, with all rows.
     """
 
     plan: PackedSequences
@@ -166,7 +167,7 @@ class Rows:
 
     @property
     def runs(self) -> np.ndarray:
-        """The plan's number of each run, int64 (Q,)."""
+        """Each run's number in the plan, int64 (Q,)."""
         return self._entries[0]
 
     @cached_property
@@ -175,17 +176,17 @@ class Rows:
 
     @property
     def indptr(self) -> np.ndarray:
-        """Where the runs of each row begin, int64 (R + 1,)."""
+        """The first run of each row, and the end, int64 (R + 1,)."""
         return self._entries[1]
 
     @cached_property
     def document(self) -> np.ndarray:
-        """The item of the stream of each run, int64 (Q,)."""
+        """Each run's item in the stream, int64 (Q,)."""
         return self.plan.document[self.runs]
 
     @cached_property
     def start(self) -> np.ndarray:
-        """The first token of each run in its document, int64 (Q,)."""
+        """Each run's first token in its document, int64 (Q,)."""
         return self.plan.start[self.runs]
 
     @cached_property
@@ -200,7 +201,7 @@ class Rows:
 
     @cached_property
     def trained(self) -> Spans | None:
-        """Spans of places, counted as row x L + place in the row, that are trained on; None where every token is."""
+        """Spans of trained places, counted as row x L + place in the row; None if every token is trained on."""
         spans = self.stored.trained_to_end
         if spans is None:
             return None
@@ -217,8 +218,8 @@ class Rows:
         return bool((self.tokens < self.length).any())
 
     def shards(self, row_bytes: int, shard_bytes: int) -> list[tuple[int, int]]:
-        """(first row, end) of files of about `shard_bytes`, of rows of `row_bytes`; one file or more, each of a row or
-        more where there are rows."""
+        """(first row, end) of each file of about `shard_bytes`, for rows of `row_bytes`. A file has at least one row.
+        Without rows there is one empty file."""
         step = max(1, shard_bytes // row_bytes)
         return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
 
@@ -239,17 +240,18 @@ class Rows:
     def stage(
         self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File] | None = None
     ) -> None:
-        """Stage consecutive files, and files `beside` them, whose writers read no blocks. In a folder that is extended,
-        files that it has already are taken over, and only the others written.
+        """Stage consecutive files, and files `beside` them, whose writers read no blocks.
+
+        If the folder extends a published output, unchanged files are taken over and only the other files are written.
 
         Raises:
-            StoreError: see `OutputFolder.stage`; the plan or the stored ids do not fit.
+            StoreError: see `OutputFolder.stage`; the plan does not fit the stored ids.
         """
         beside, contents = beside or {}, dict[str, str]()
         if folder.extends:
             contents = {name: self._content(*file) for name, file in files.items()}
             contents |= {name: self._content(*file, by_place=True) for name, file in beside.items()}
-            # Rows are added at the end, so the files before the first new one are the same.
+            # New rows come last, so all files before the first new file are unchanged.
             kept = {*takewhile(lambda name: folder.take_over(name, contents[name]), files)}
             kept |= {name for name in beside if folder.take_over(name, contents[name])}
             files, beside = (
@@ -292,7 +294,7 @@ class Rows:
         )
 
     def _content(self, span: tuple[int, int], write: WriteRows, *, by_place: bool = False) -> str:
-        """A hash of all that decides the bytes of a file. by_place: it names records by their places in the input."""
+        """A hash of everything that decides a file's bytes. by_place: the file holds positions of records."""
         stored, (first, end) = self.stored, span
         runs, file_rows = slice(self.indptr[first], self.indptr[end]), self._of_file(first, end)
         written = write.func if isinstance(write, partial) else write
@@ -314,13 +316,13 @@ class Rows:
         return hashed.hexdigest()
 
     def gather(self) -> np.ndarray:
-        """The ids of all rows, (R, L), in memory; short rows are filled up."""
+        """The ids of all rows, (R, L), in memory; `padding` fills up short rows."""
         stored, blocks = self.stored, self._mapped_blocks(0, len(self), lambda rows: None)
         return np.concatenate([block.padded(self.length, stored.padding, stored.dtype) for block in blocks])
 
     @cached_property
     def _source(self) -> np.ndarray:
-        """The address in memory of each run, int64 (Q,)."""
+        """The memory address of each run, int64 (Q,)."""
         row = self.stored.view.document_row[self.document]
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
@@ -364,17 +366,17 @@ class Rows:
         )
 
     def _permutation(self, spans: Sequence[tuple[int, int]]) -> tuple[Permutation, np.ndarray]:
-        """The stretches of stored ids in the order of the rows, and the first stretch of each row, int64 (R + 1,).
+        """Returns the stretches of stored ids in row order, and the first stretch of each row, int64 (R + 1,).
 
-        A stretch lies between two neighbouring *edges*, the positions among all stored ids where a run or a fragment
-        begins or ends. A run is one stretch, or several where its document is read twice and cut differently. The last
-        stretch is the end-of-text token.
+        An *edge* is a position among all stored ids where a run or a fragment begins or ends. A stretch lies between
+        two neighbouring edges. A run is one stretch, or several if another copy of its document is cut differently. The
+        last stretch is the end-of-text token.
         """
         stored, view = self.stored, self.stored.view
         first = stored.begins[view.document_row[self.document]] + self.start
         end, fragments = first + self.text_tokens, stored.begins[offsets(view.documents)]
         edges = distinct_values(np.concatenate([first, end, fragments]))
-        # Searching for rising positions takes a third of the time.
+        # A search for rising positions takes a third of the time.
         rising = np.argsort(first)
         low = np.empty(len(first), np.int64)
         low[rising] = np.searchsorted(edges, first[rising])

@@ -1,9 +1,9 @@
-"""Files of samples behind a table of their offsets, as MDS and litdata have them (little-endian):
+"""The sample files of MDS and litdata: a table of offsets, then the samples (little-endian).
 
     u32 n, u32 offset[n + 1] from the start of the file, a head, the samples.
 
-All samples of an export have one size, so a file is its table and a structured array, without a loop over samples.
-Offsets end at 4 GiB; `exports.shard_bytes` is smaller.
+All samples of an export have the same size, so the samples are a structured array and need no loop. Offsets end at
+4 GiB; `exports.shard_bytes` is smaller.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ BYTE = np.dtype("u1")
 
 
 def mask_columns(rows: Rows) -> dict[str, np.dtype]:
-    """The columns of a sample beside its ids, by name: MASK where any row is padded, LOSS_MASK where not every token is
-    trained on."""
+    """The mask columns of a sample, by name: MASK if any row is padded, LOSS_MASK if any token is not trained on."""
     masks = {MASK: rows.padded, LOSS_MASK: rows.trained is not None}
     return {name: BYTE for name, present in masks.items() if present}
 
@@ -40,11 +39,11 @@ def stage_samples(
     head: bytes = b"",
     lead: bytes = b"",
 ) -> list[tuple[int, int]]:
-    """Stage the files of rows; returns the samples and bytes of each.
+    """Stage the row files; returns (samples, bytes) of each file.
 
-    name: of a file, by its number. columns: of a sample, L values each: MASK is 1 for a token and 0 for padding,
-    LOSS_MASK 1 for a token that is trained on and 0 for others, any other holds the ids. head: bytes before the samples
-    of a file. lead: bytes before the columns of a sample.
+    name: returns a file's name for its number. columns: a sample's columns, L values each. MASK is 1 for a token and 0
+    for padding. LOSS_MASK is 1 for a token that is trained on, else 0. Other columns hold the ids. head: bytes before
+    the samples of a file. lead: bytes before the columns of a sample.
     """
     sample = np.dtype([(column, dtype, (rows.length,)) for column, dtype in columns.items()])
     itemsize = len(lead) + sample.itemsize

@@ -1,14 +1,14 @@
-"""text: the order for trainers that tokenise themselves: JSON lines (Parquet rows of Parquet input) of `id`, `record`,
-`part`, `parts` and `text`, in the order of the packed sequences.
+"""text: the order for trainers that tokenise text themselves.
 
-`record` is the position among the accepted records; it tells records of equal ids apart. Where a record is trained on
-more than once (`mixing.weights`) all lines also have `repeat`, how often the record came before, from 0.
+The files hold JSON lines, or Parquet rows for Parquet input, in the order of the packed sequences. Fields: `id`,
+`record`, `part`, `parts`, `text`. `record` is the position among the accepted records; it distinguishes records with
+equal ids. If any record is repeated (`mixing.weights`), all lines also have `repeat`, the number of earlier copies.
 
-A document in several runs has as many parts, numbered from 0 in the document's order; end to end they are its text. A
-part ends at the end of a token and cuts no character. Documents without a token have no part.
-Of conversations, prompts and pairs it holds the records themselves, as they came: a line, or a row of Parquet input,
-for each record of an epoch, whole, at the place of its first token. A record without a token in a sequence has none.
-Known weakness: a tokenizer may split a part's first characters into other tokens than those of the whole document.
+A document in several runs has one part per run, numbered from 0 in the document's order. The concatenated parts are its
+text. A part ends at the end of a token and cuts no character. A document without a token has no part.
+Conversations, prompts and pairs stay whole records, unchanged. An epoch has one line or row per record, at the place of
+the record's first token. A record without a token in any sequence has no line.
+Known weakness: a tokenizer may split a part's first characters into other tokens than in the whole document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dagster_divorder.write.permute import Permutation, Shard, passes_files, per
 from dagster_divorder.write.records import LINE_FEED, WriteRecords, stored_records
 
 TOKEN_BYTES = 4
-"""About the bytes of a token's text, by which files and memory are sized."""
+"""Approximate bytes of a token's text, to size files and memory."""
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -53,7 +53,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
 
 
 def _write_records(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
-    """Write the records of the items that the rows hold, each once an epoch."""
+    """Write each record in the rows, once an epoch."""
     view = rows.stored.view
     with_text = np.flatnonzero(rows.text_tokens)
     row = np.arange(len(rows)).repeat(np.diff(rows.indptr))[with_text]
@@ -90,7 +90,7 @@ def _write_parts(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[
     with_text = np.flatnonzero(rows.text_tokens)
     fragments = list(rows.stored.view.by_fragment(rows.document[with_text]))
     start = np.concatenate([[0], np.cumsum([len(parts) for _, parts, _ in fragments])]).astype(np.int64)
-    # Parts in the order of training -> parts of all fragments laid end to end.
+    # The position of each part, in training order, among the parts of all fragments.
     stored_row = np.empty(len(with_text), np.int64)
     for (_, parts, _), first in zip(fragments, start.tolist(), strict=False):
         stored_row[parts] = first + np.arange(len(parts))
@@ -106,7 +106,7 @@ def _write_parts(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[
         terminator=b"" if kind == "parquet" else LINE_FEED,
         through_files=passes_files(sizes),
     )
-    # Texts are tokenised again, which takes longer than the start of a worker.
+    # Texts are tokenised again, which takes longer than a worker's start.
     _stage(rows, folder, options, permutation, write, unit="parts", workers_from=0)
     return {"parts": len(with_text)}
 
@@ -139,10 +139,10 @@ def _stage(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """Makes the parts of documents of a fragment, as JSON lines or (`as_rows`) as rows of the schema; picklable.
+    """Returns the parts of a fragment's documents, as JSON lines or (`as_rows`) as rows of the schema; picklable.
 
-    Of each part, (n,): `inside`, the row of its document in the fragment; its tokens [begin, end); whether it is the
-    `whole` document; the columns before its text.
+    Per part, (n,) each: `inside`, its document's row in the fragment; its tokens [`begin`, `end`); `whole`, whether it
+    is the whole document; `columns`, the columns before its text.
     """
 
     store: Store
@@ -182,7 +182,7 @@ class _Parts:
 
 
 def _contents(rows: Rows, fragments: list[Any], with_text: np.ndarray, schema: pa.Schema) -> Iterator[_Parts]:
-    """Makers of the parts of the documents of each fragment."""
+    """Yields the `_Parts` of each fragment."""
     (part, parts), stored = _numbers(rows), rows.stored
     for fragment, of_fragment, inside in fragments:
         runs = with_text[of_fragment]
@@ -211,8 +211,8 @@ def _contents(rows: Rows, fragments: list[Any], with_text: np.ndarray, schema: p
 
 
 def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """For each run of the plan: its part number in its document, and the document's number of parts; int64 (runs,)
-    both, 0 for runs without text."""
+    """(part number, number of parts in its document) of each run of the plan, int64 (runs,) each; 0 for runs without
+    text."""
     plan = rows.plan
     tokens = rows.stored.lengths[rows.stored.view.document_row[plan.document]]
     with_text = np.flatnonzero(plan.start < tokens)
@@ -227,8 +227,8 @@ def _numbers(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _character(token: int, starts: np.ndarray, ends: np.ndarray, text: str) -> int:
-    """The position at which a text is cut before a token. Characters between two tokens, and a character that both
-    share, go with the first."""
+    """The position where the text is cut before a token. Characters between two tokens, and a character that two tokens
+    share, belong to the first token."""
     if token == 0:
         return 0
     return len(text) if token == len(starts) else int(max(starts[token], ends[:token].max()))
