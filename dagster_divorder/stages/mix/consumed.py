@@ -155,19 +155,21 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     sequences = _sequences(run, output, -(-wanted // run.settings.sequence.length))
     if not packs:
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    ids = unpack(run.store.read_verified(last.files["records"]))["id"]
-    copy = copy_number(distinct(ids).inverse)
-    order = unpack(run.store.read_verified(last.files["order"]))["order"]
+    ids, copy = _documents_in_order(run, last)
     # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
     known = record_index(run, "id")
-    row, tokens = places(ids[order], known), np.zeros(len(known), np.int64)
+    row, tokens = places(ids, known), np.zeros(len(known), np.int64)
     tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
     lengths = np.where(row < 0, 0, tokens[row])
-    documents = order[np.cumsum(lengths) - lengths < wanted]
-    return {
-        DOCUMENTS: pack({"id": ids[documents], "copy": copy[documents]}),
-        SEQUENCES: pack(sequences),
-    }
+    begins = np.cumsum(lengths) - lengths < wanted
+    return {DOCUMENTS: pack({"id": ids[begins], "copy": copy[begins]}), SEQUENCES: pack(sequences)}
+
+
+def _documents_in_order(run: Run, greedy_order: Receipt | Result) -> tuple[np.ndarray, np.ndarray]:
+    """(record ids, uint64 (N, 2); number of each among equal records, int64 (N,)), in the order of documents."""
+    ids = unpack(run.store.read_verified(greedy_order.files["records"]))["id"]
+    order = unpack(run.store.read_verified(greedy_order.files["order"]))["order"]
+    return ids[order], copy_number(distinct(ids).inverse)[order]
 
 
 def _other_settings(run: Run, packed: Receipt | Result) -> str:
@@ -232,10 +234,8 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
     sequences = _sequences(run, output, count)
     if output[1].figures.get("method") == "none":
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    ids = unpack(run.store.read_verified(output[0].files["records"]))["id"]
-    order = unpack(run.store.read_verified(output[0].files["order"]))["order"]
-    copy = copy_number(distinct(ids).inverse)
-    return {DOCUMENTS: pack({"id": ids[order], "copy": copy[order]}), SEQUENCES: pack(sequences)}
+    ids, copy = _documents_in_order(run, output[0])
+    return {DOCUMENTS: pack({"id": ids, "copy": copy}), SEQUENCES: pack(sequences)}
 
 
 def full_sequences(output: Output) -> int:
