@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder.engine.local import Worker
-from dagster_divorder.models.auto_tokenizer import VARIABLES, Compared, difference
+from dagster_divorder.models.auto_tokenizer import VARIABLES, difference
 from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
@@ -54,15 +54,17 @@ def tokenizer_files(
     compared = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *texts]
     ids, lengths = encoder.encode(compared)
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
-    why = _difference(own_files, compared, expected, special)
-    if not why:
-        return own_files, ""
-    files = _of_plain_class(directory, own_files)
-    if _difference(files, compared, expected, special):
-        return (
-            {},
-            f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
-        )
+    # A process of its own, where transformers does without torch.
+    with Worker(VARIABLES) as worker:
+        why = worker(difference, (own_files, compared, expected, special))
+        if not why:
+            return own_files, ""
+        files = _of_plain_class(directory, own_files)
+        if worker(difference, (files, compared, expected, special)):
+            return (
+                {},
+                f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
+            )
     return files, (
         f"{CONFIG} beside the exports names the class {PLAIN_CLASS}: with the checkpoint's own files alone, "
         f"AutoTokenizer does not give the ids of the exports ({why})"
@@ -80,10 +82,3 @@ def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str
     return {name: file for name, file in own_files.items() if name != SPECIAL_TOKENS} | {
         CONFIG: data.encode()
     }
-
-
-def _difference(*compared: *Compared) -> str:
-    """`difference` in a process of its own, where transformers does without torch."""
-    with Worker(VARIABLES) as worker:
-        found: str = worker(difference, compared)
-    return found

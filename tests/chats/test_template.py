@@ -5,6 +5,7 @@ The templates are those of TRL's package: some forty, as their models ship them,
 
 from __future__ import annotations
 
+import functools
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ CONTROL = re.compile(
 WITHOUT_SYSTEM = {"gemma"}
 
 
+@functools.cache
 def template(name: str) -> ChatTemplate:
     content = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
     return ChatTemplate(content, NAMED, {*CONTROL.findall(content), "<s>", "</s>"})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
+from dagster_divorder.engine.local import Worker
 from dagster_divorder.models import export_tokenizer
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.conformance import conformance_texts
@@ -23,6 +25,14 @@ TEMPLATE = "{{ messages[0]['content'] }}"
 Make = Callable[[str], Path]
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    """Importing transformers takes most of a test's time: one process serves all."""
+    with Worker(export_tokenizer.VARIABLES) as worker, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_tokenizer, "Worker", lambda variables: nullcontext(worker))
+        yield
 
 
 def files_of(directory: Path) -> tuple[dict[str, bytes], str]:

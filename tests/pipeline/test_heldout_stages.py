@@ -463,7 +463,7 @@ def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     settings = make_settings(
         heldout=heldout,
         mixing={"trait": trait},
-        advanced={"vocab_size": 2048, "decoder_tokens": 2000},
+        advanced={"vocab_size": 2048, "decoder_tokens": 2000, "film_frames": 2},
         input={"source_field": "source"},
         embedding={"kind": "auto" if every_stage else "shallow"},
         order={"traits": {"cluster": 1.0, "difficulty": 1.0}, "separate_copies": "near"},

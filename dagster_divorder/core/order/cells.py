@@ -3,21 +3,28 @@
 Letters: M items.
 Guarantee: no item leaves its cell; cells keep their order. The strategy starts each cell from the totals of everything
 before it, so a cell makes up for the deviation of earlier ones.
-Cost: the strategy's on each cell, two at a time in threads, and O(nnz + J) for the totals of each.
+Cost: the strategy's on each cell, two large cells at a time in threads, and O(nnz + J) for the totals of each.
 Known weakness: inside a cell the strategy has fewer items to choose from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
+
+LARGE_CELL = 256
+"""Average items a cell from which on cells are ordered in threads."""
+
+Result = TypeVar("Result")
 
 
 def cell_bounds(items: int, cells: int, batch: int) -> NDArray[np.int64]:
@@ -63,15 +70,27 @@ def order_in_cells(
             out[positions[0]] = items[0]
             before = before + problem.part(items[:1]).totals()
             positions, items = positions[1:], items[1:]
-        if items.size:
+        out[positions] = items
+        if items.size > 1:
             part = alone(problem, items) if own_mix else problem.part(items, placed=before)
             out[positions] = items[strategy.permute(replace(part, seed=seed))]
 
     seeds = np.random.SeedSequence([problem.seed, draw]).generate_state(len(placed)).tolist()
-    with ThreadPoolExecutor(2) as threads:
-        # list() raises errors of the threads.
-        list(threads.map(order_cell, bounds[:-1], bounds[1:], placed, seeds))
+    each_cell(order_cell, bounds, placed, seeds)
     return out
+
+
+def each_cell(
+    function: Callable[..., Result], bounds: NDArray[np.int64], *by_cell: Sequence[Any]
+) -> list[Result]:
+    """`function(begin, end, *values)` of each cell; raises its errors. bounds: int64 (cells + 1,), as in
+    `order_in_cells`. by_cell: sequences of a value for each cell or more."""
+    begins, ends = bounds[:-1], bounds[1:]
+    if bounds[-1] < LARGE_CELL * len(begins):
+        # Threads would only wait for each other: a small cell is mostly work in Python.
+        return list(map(function, begins, ends, *by_cell))
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(function, begins, ends, *by_cell))
 
 
 def alone(problem: Problem, items: NDArray[np.int64]) -> Problem:

@@ -29,7 +29,6 @@ cannot follow targets that move.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.arguments import OrderTask, make_task
-from dagster_divorder.core.order.cells import alone, cell_bounds, order_in_cells
+from dagster_divorder.core.order.cells import alone, cell_bounds, each_cell, order_in_cells
 from dagster_divorder.core.order.curricula import Curriculum, order_in_windows
 from dagster_divorder.core.order.problem import Order, Problem, Totals
 from dagster_divorder.core.order.strategy import Strategy
@@ -205,8 +204,7 @@ def spread_along(
         )
         return items[spread_rest(OrderTask(part, inside, nothing, np.arange(len(items))), own).order]
 
-    with ThreadPoolExecutor(2) as threads:
-        return np.concatenate([order[:0], *threads.map(order_window, bounds[:-1], bounds[1:], seeds)])
+    return np.concatenate([order[:0], *each_cell(order_window, bounds, seeds)])
 
 
 def _times_inside(
