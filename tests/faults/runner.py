@@ -172,9 +172,11 @@ def _child(job: dict[str, Any]) -> None:
 
 
 def _set_constants(values: dict[str, Any]) -> None:
-    for module in list(sys.modules.values()):
+    # Not all modules are touched: each touched page is copied.
+    for module_name in [name for name in sys.modules if name.startswith("dagster_divorder")]:
+        module = sys.modules[module_name]
         for name, value in values.items():
-            if module.__name__.startswith("dagster_divorder") and hasattr(module, name):
+            if hasattr(module, name):
                 setattr(module, name, value)
 
 
