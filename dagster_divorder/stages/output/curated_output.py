@@ -328,7 +328,7 @@ def _contents(
     schema."""
     contents = {}
     for name, shard in shards.items():
-        content = _content(ids[rows[shard.first : shard.end]], form)
+        content = _content(ids.take(rows[shard.first : shard.end], axis=0), form)
         contents[name] = {"records": shard.end - shard.first, "content": content}
     return contents
 
@@ -349,7 +349,7 @@ def _behind_published(
         return {}
     first, end, write = shards[name]
     middle = first + known["records"]
-    if middle > end or known["content"] != _content(ids[rows[first:middle]], form):
+    if middle > end or known["content"] != _content(ids.take(rows[first:middle], axis=0), form):
         return {}
     beginning = Beginning(output.path, name, known["bytes"], known)
     return {name: Shard(middle, end, WriteBehind(beginning, write))}

@@ -56,9 +56,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         for name, span in files.items()
         for suffix, write_beside in written.items()
     }
-    rows.stage(
-        folder, {name: (span, write) for name, span in files.items()}, beside, row_sizes(rows, dtype)
-    )
+    rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside, row_sizes(rows, dtype))
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]

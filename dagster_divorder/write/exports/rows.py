@@ -345,7 +345,7 @@ class Rows:
         spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
         for array in (
             file_rows.indptr,
-            stored.document_ids[stored.view.document_row[self.document[runs]]],
+            stored.document_ids.take(stored.view.document_row[self.document[runs]], axis=0),
             file_rows.start,
             file_rows.run_tokens,
             self.text_tokens[runs],
