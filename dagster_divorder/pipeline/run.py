@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,9 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
+
+_OPENING = threading.Lock()
+"""Held while an engine is opened: stages beside this one open their own, and a process joins a cluster once."""
 
 
 class ToBeMadeError(MissingStageError):
@@ -96,7 +100,8 @@ class Run(Reader):
     def engine(self) -> Engine:
         """Runs functions over many items. Opened when it is first needed; `close` closes it."""
         if self._engine is None:
-            self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
+            with _OPENING:
+                self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine
 
     def close(self) -> None:

@@ -583,6 +583,7 @@ EXPORTS = WholeCorpus(
     name="exports",
     version=3,
     group="output",
+    beside=True,
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, as token files in the formats that trainers read.",
     reads=_exports_reads,
