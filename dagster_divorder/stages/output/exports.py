@@ -27,6 +27,8 @@ from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
     SAMPLE_ROWS,
     TOKENIZER_FILES,
+    choose_form,
+    form_version,
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
@@ -107,6 +109,8 @@ def _write_exports(run: Run) -> Made:
         )
     figures = {"exports": table, **({"reordered": change.figures} if change else {})}
     facts = {"formats": list(hashes), "plan": plan_fingerprint(run), "orders": keys_of_the_order(run)}
+    if form := run.memo.get("form"):
+        facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
 
 
@@ -241,18 +245,28 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
         if run.settings.model.base == BOOTSTRAP:
             # Needs no check here: tests compare this form with transformers.
             paths = [tokens.directory / name for name in TOKENIZER_FILES]
-            files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
+            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
         else:
-            texts = sample_texts(
-                run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES
-            )
-            encoder = load_base_model(run).encoder()
-            files, note = tokenizer_files(tokens.directory, encoder, tokens.special, texts)
-        if note:
-            run.progress.note(note)
+            run.memo["form"] = form = _tokenizer_form(run, tokens)
+            files = tokenizer_files(tokens.directory, form["form"])
+            if form["note"]:
+                run.progress.note(form["note"])
         run.memo["tokenizer"] = files
     tokenizer: dict[str, bytes] = run.memo["tokenizer"]
     return tokenizer
+
+
+def _tokenizer_form(run: Run, tokens: Tokens) -> dict[str, Any]:
+    """The `form` of the tokenizer beside exports, and a `note` on it. They are kept while what they depend on (`of`)
+    stays the same."""
+    last = load_receipt(run.store, "exports")
+    known: dict[str, Any] = last.facts.get("tokenizer") or {} if last else {}
+    of = [*form_version(tokens.directory), *map(list, sorted(tokens.special.items()))]
+    if known.get("of") == of:
+        return known
+    texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
+    form, note = choose_form(tokens.directory, load_base_model(run).encoder(), tokens.special, texts)
+    return {"of": of, "form": form, "note": note}
 
 
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
