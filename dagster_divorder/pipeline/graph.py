@@ -54,9 +54,7 @@ class Graph(Mapping[str, Stage]):
         """The stages that are evidence (`Stage.evidence`)."""
         return tuple(name for name, stage in self._stages.items() if stage.evidence)
 
-    def upstream(
-        self, settings: Settings, among: Container[str] | None = None
-    ) -> dict[str, tuple[str, ...]]:
+    def upstream(self, settings: Settings, among: Container[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Stage -> the stages that it reads directly, for all stages that these settings have, in the order of a run.
         among: for these assets, and the stages before them, alone."""
         assets = [
