@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,6 @@ import numpy as np
 
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.connect import open_engine
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import (
     address_limit,
     give_back_memory,
@@ -294,7 +294,8 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
     """Run stages in order, small ones beside the stages that do not read them (`Stage.beside`)."""
     receipts: dict[str, Receipt] = {}
     last = max((place for place, stage in enumerate(stages) if not run.graph[stage].beside), default=-1)
-    parallel = count_workers(run.settings.engine.workers) > 1
+    # Of a container's quota of one core, two threads make the same results.
+    parallel = (run.settings.engine.workers or os.cpu_count() or 1) > 1
     with Beside(run, _run_one) as beside:
 
         def take(stages: Iterable[str]) -> None:
