@@ -281,9 +281,14 @@ def run_graph(
                 progress.note(mended)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
-            if "raw_docs" in stages:
+            needed = graph.needed(settings)
+            # A run that reads the input checks all that an output needs; other stages check themselves.
+            checked = [*needed, *stages]
+            if "raw_docs" not in stages:
+                checked = [stage for stage in stages if stage not in needed]
+            if checked:
                 with progress("checking the settings"):
-                    check_settings(run, [*graph.needed(settings), *stages])
+                    check_settings(run, checked)
             receipts = _run_stages(run, stages)
         retire(store, graph, stages)
         keep_copy(store)

@@ -32,7 +32,7 @@ from dagster_divorder.models.export_tokenizer import (
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
-from dagster_divorder.pipeline.reordered import Reordered
+from dagster_divorder.pipeline.reordered import Reordered, moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -89,6 +89,8 @@ def _write_exports(run: Run) -> Made:
         tokens = stored_tokens(run, load_base_model(run).directory, scratch)
         for name in run.settings.exports.formats:
             FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
+        if sentence := moved_by_appends(run.settings, _lacks_each(run)):
+            run.progress.note(sentence)
         for lacking in _lacks_each(run):
             _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
@@ -190,12 +192,8 @@ def _columns(settings: Settings) -> tuple[str, ...]:
 
 
 def _layout(settings: Settings, format: Format) -> dict[str, int]:
-    """The numbers of ranks, sequences and workers for which a format's rows are laid out; empty if rows are in the
-    order of training."""
-    exports = settings.exports
-    if not format.contiguous_ranks or exports.world_size * exports.workers == 1:
-        return {}
-    return exports.model_dump(include={"world_size", "micro_batch", "workers"})
+    """`Exports.layout` if it applies to the format; else empty."""
+    return settings.exports.layout if format.contiguous_ranks else {}
 
 
 def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
@@ -218,11 +216,6 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
     extends = run.settings.order.extends
-    if extends and _layout(run.settings, format):
-        run.progress.note(
-            f"{format.name}: rows are laid out for ranks and workers, so an append moves all of them, and all files "
-            "are written again"
-        )
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
