@@ -321,7 +321,7 @@ class PastCache:
         """Fill a buffer; returns the number of bytes, 0 at the end of the file."""
         if self._direct and (size := self._past_cache(lambda descriptor: os.readv(descriptor, [buffer]))):
             return size
-        return self._file.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        return self._file.readinto(buffer)  # type: ignore[attr-defined]
 
     def write(self, data: memoryview) -> int:
         """Write all of the data; returns its size. Nothing may be left in the file's own buffer."""
