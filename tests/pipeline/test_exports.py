@@ -566,7 +566,9 @@ def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
     assert not list(asked.store.path.glob("documents/**/*"))
 
 
-def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Path) -> None:
+def test_the_tokenizer_beside_an_export_gives_its_ids(
+    make: Make, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import AutoTokenizer
 
     (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
@@ -589,3 +591,14 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Pa
         tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / f"_{name}")
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
+    # What was compared is known, so the next export has the same files.
+    monkeypatch.setattr("dagster_divorder.stages.output.exports.choose_form", None)
+    run_all(make("parquet", "olmo", model={"base": str(checkpoint)}), Log(notes.append))
+    assert sum("names the class PreTrainedTokenizerFast" in note for note in notes) == 2
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        beside = [settings.exports.path / f"_{name}" / file for name in ("parquet", "olmo")]
+        assert beside[0].read_bytes() == beside[1].read_bytes()
+    # Another tokenizer is compared again.
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(TypeError, match="not callable"):
+        run_all(make("parquet", model={"base": str(checkpoint)}, sequence={"length": 32}), Silent())
