@@ -165,6 +165,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.choice:
         parts += ["", Line(planned.choice, "bad")]
+    if planned.moved:
+        parts += ["", planned.moved]
     return Answer(parts, asdict(planned))
 
 
@@ -358,7 +360,8 @@ def _for_the_trainer(
         readers = [
             trainer
             for trainer in TRAINERS.values()
-            if export["format"] in trainer.formats and (trainer.reads_labels or not has_loss_mask(settings))
+            if export["format"] in trainer.formats
+            and not trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
         ]
         # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,9 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
+
+_OPENING = threading.Lock()
+"""Held while an engine is opened: stages beside this one open their own, and a process joins a cluster once."""
 
 
 class ToBeMadeError(MissingStageError):
@@ -96,7 +100,8 @@ class Run(Reader):
     def engine(self) -> Engine:
         """Runs functions over many items. Opened when it is first needed; `close` closes it."""
         if self._engine is None:
-            self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
+            with _OPENING:
+                self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine
 
     def close(self) -> None:
@@ -276,9 +281,14 @@ def run_graph(
                 progress.note(mended)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
-            if "raw_docs" in stages:
+            needed = graph.needed(settings)
+            # A run that reads the input checks all that an output needs; other stages check themselves.
+            checked = [*needed, *stages]
+            if "raw_docs" not in stages:
+                checked = [stage for stage in stages if stage not in needed]
+            if checked:
                 with progress("checking the settings"):
-                    check_settings(run, [*graph.needed(settings), *stages])
+                    check_settings(run, checked)
             receipts = _run_stages(run, stages)
         retire(store, graph, stages)
         keep_copy(store)
