@@ -299,7 +299,8 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
     """Run stages in order, small ones beside the stages that do not read them (`Stage.beside`)."""
     receipts: dict[str, Receipt] = {}
     last = max((place for place, stage in enumerate(stages) if not run.graph[stage].beside), default=-1)
-    # Of a container's quota of one core, two threads make the same results.
+    # Cores of the machine, not of a container's quota, which takes long to ask: two threads on one core give the same
+    # results.
     parallel = (run.settings.engine.workers or os.cpu_count() or 1) > 1
     with Beside(run, _run_one) as beside:
 
