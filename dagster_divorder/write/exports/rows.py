@@ -233,7 +233,7 @@ class Rows:
         remaining = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
         if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
             raise StoreError(
-                "the plan of packed_sequences names tokens that documents have not; make it again"
+                "the plan of packed_sequences names tokens that its documents do not have; make packed_sequences again"
             )
         return np.minimum(self.run_tokens, remaining)
 
@@ -258,7 +258,7 @@ class Rows:
                 {name: file for name, file in each.items() if name not in kept} for each in (files, beside)
             )
             if kept:
-                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files stay as they are")
+                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files are unchanged")
         self._stage(folder, files, beside)
         for name, content in contents.items():
             folder.entries[name] = {**folder.entries[name], "content": content}
