@@ -315,18 +315,15 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
     """
     from dagster_divorder.pipeline.graph import OUTPUT
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.state import load_receipt
+    from dagster_divorder.store.state import load_state
 
-    settings = run.settings
+    settings, recorded = run.settings, load_state(run.store).receipts
     stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
     needed = [stage for stage in stages if GRAPH[stage].asset]
-    receipts = {
-        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
-    }
     figures = {
-        stage: receipt.figures
-        for stage, receipt in receipts.items()
-        if receipt and (stage in needed or run.is_current(stage))
+        stage: recorded[stage].figures
+        for stage in (GRAPH.upstream(settings, among=recorded) if output else stages)
+        if stage in recorded and (stage in needed or run.is_current(stage))
     }
     if missing := [stage for stage in needed if stage not in figures]:
         raise MissingStageError(

@@ -87,7 +87,7 @@ class _Made:
         return super().from_local(base_dir, inst_data)  # type: ignore[misc]
 
 
-class _Runs(_Made, SqliteRunStorage):  # type: ignore[misc]
+class _Runs(_Made, SqliteRunStorage):
     database = "runs"
 
     @cached_property
@@ -103,7 +103,7 @@ class _Runs(_Made, SqliteRunStorage):  # type: ignore[misc]
         self._engine.dispose()
 
 
-class _Schedules(_Made, SqliteScheduleStorage):  # type: ignore[misc]
+class _Schedules(_Made, SqliteScheduleStorage):
     database = "schedules"
 
 

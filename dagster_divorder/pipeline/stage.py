@@ -198,7 +198,7 @@ class Stage(ABC):
     asset: bool = True
     then: tuple[str, ...] = ()
     beside: bool = False
-    """Whether it may run beside stages that do not read it. Its memory must be bounded, and it must use no engine."""
+    """Whether it may run beside stages that do not read it. Its memory must be bounded."""
     evidence: str = ""
     """A description of what the report shows of the result. A stage with a description is evidence: the report,
     `divorder report --all` and the jobs `explore` and `report` include it."""
