@@ -161,7 +161,7 @@ class LocalStore(Store):
             if not name.startswith(TEMPORARY) and (name != LEASE_FILE or not self._has_lease())
         ):
             raise StoreError(
-                f"store.path {self.root} is a folder with other files in it ({others[0]}), and no store; expected a "
+                f"store.path {self.root} is a folder with other files ({others[0]}), not a store; expected a "
                 "new or empty folder, or a store: set store.path to one"
             )
         elif create:
@@ -363,7 +363,7 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
             missing = f"{what} and what is written beside it take more than the {byte_size(free)} that are free there"
         return DiskFullError(
             f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
-            "again: it goes on from here"
+            "again: it continues from here"
         )
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return StoreError(

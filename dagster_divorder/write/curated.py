@@ -99,7 +99,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     if owner["id"] != store.id and owner["path"] != store.real_place:
         raise InputError(
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
-            f"{_setting(name)} to another folder, or move what is in {place} away"
+            f"{_setting(name)} to another folder, or move the files of {place} away"
         )
     by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
@@ -157,7 +157,7 @@ def check_format(kind: str, output: Output) -> None:
     """
     if output.format == "parquet" and kind == "jsonl":
         raise InputError(
-            "output.format = 'parquet' needs Parquet input, of the same columns in every [[input]]: JSONL lines have "
+            "output.format = 'parquet' needs Parquet input, with the same columns in every [[input]]: JSONL lines have "
             "no schema; use output.format = 'auto', or convert the input to Parquet first"
         )
 

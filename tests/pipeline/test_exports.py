@@ -21,9 +21,11 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
+from dagster_divorder.cli.runs import summary
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.tokenize import special_ids
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
@@ -395,6 +397,31 @@ def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dic
     assert not [line for line in of_export if line.endswith("nothing set") and " 0 of " in line]
 
 
+def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
+    packing = {"method": "best_fit"}
+    settings = make("parquet", sequence={"length": 64, "batch": 4}, packing=packing)
+    run_all(settings, Silent())
+    folder = settings.exports.path / "parquet"
+    for place, message in [
+        (folder, r"the \d+ short rows of .*: it joins rows"),
+        (None, "this plan: it joins rows"),
+    ]:
+        with pytest.raises(
+            InputError, match=rf"torchtitan does not read {message}.*packing.method = \"concat\""
+        ):
+            verify(settings, place, "torchtitan")
+        readers = {row["trainer"] for row in verify(settings, place, None).data["trainers"]}
+        assert "hf-trainer" in readers and not {"torchtitan", "torchtitan-streaming"} & readers
+    assert "torchtitan" not in str(summary(settings))
+
+
+def test_the_short_last_row_of_an_epoch_is_said_of_trainers_that_join_rows(make: Make) -> None:
+    settings = make("parquet", sequence={"length": 64, "batch": 4, "epochs": 2})
+    run_all(settings, Silent())
+    said = {name: str(verify(settings, None, name, world_size=1)) for name in ("torchtitan", "hf-trainer")}
+    assert ["begin up to 63 tokens inside" in text for text in said.values()] == [True, False]
+
+
 def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Input should be 'parquet', 'megatron', 'olmo'"):
         make("parket")
@@ -538,6 +565,29 @@ def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
         with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
             run_all(settings, Silent(), ["raw_docs", stage])
     assert not list(asked.store.path.glob("documents/**/*"))
+
+
+def test_special_tokens_are_looked_up_again_once_a_file_names_others(
+    make: Make, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the tokenizer takes longer than all else that a run with nothing new does."""
+    monkeypatch.setattr("dagster_divorder.models.checkpoint.SETTLED_NS", 0)
+    settings = make("parquet", model={"base": str(checkpoint)})
+    run_all(settings, Silent())
+    read: list[Path] = []
+    monkeypatch.setattr(
+        "dagster_divorder.stages.output.exports.special_ids",
+        lambda folder: read.append(folder) or special_ids(folder),
+    )
+    run_all(settings, Silent())
+    assert read == []
+    (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
+    with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
+        run_all(settings, Silent(), ["raw_docs", "exports"])
+    (checkpoint / "special_tokens_map.json").unlink()
+    os.utime(checkpoint / "tokenizer.json")
+    run_all(settings, Silent())
+    assert read == [checkpoint] * 2
 
 
 def test_the_tokenizer_beside_an_export_gives_its_ids(

@@ -38,11 +38,15 @@ def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> 
     moved = two.replace("two", "one")
     store.local(one).unlink()
     store.local(two).rename(store.local(moved))
-    with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
+    with pytest.raises(
+        DamagedFileError, match=r"one\..* is damaged: the content of lengths has another hash"
+    ):
         files.column([Fragment("one", "", 1)], "lengths")
     with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
         list(files.each([Fragment("one", "", 1)]))
-    with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
+    with pytest.raises(
+        DamagedFileError, match=r"one\..* is damaged: the content of lengths has another hash"
+    ):
         list(files.mapped([Fragment("one", "", 1)], "lengths"))
 
 
@@ -78,7 +82,7 @@ def test_a_state_that_is_not_what_was_written_is_refused_and_mended(store: Local
     store.put(STATE, data, replace=True)
     with pytest.raises(DamagedFileError, match=r"state\.json is damaged or gone; run again"):
         load_state(store)
-    assert "goes on from its copy" in str(mend_state(store))
+    assert "continues from the copy" in str(mend_state(store))
     assert load_state(store) == state
     assert mend_state(store) is None
 

@@ -57,7 +57,6 @@ from dagster_divorder.stages.mix.repeats import load_mixing, stream_reads, strea
 from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
-from dagster_divorder.stages.topics.cluster_map import add_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
@@ -176,6 +175,8 @@ def _lacks_output(run: Run, key: str) -> str | None:
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:
+    from dagster_divorder.stages.topics.cluster_map import add_map
+
     folder = run.settings.output.path
     if "arrays" in run.settings.output.sidecars and run.is_current("cluster_map"):
         add_map(run, run.receipt("cluster_map"), receipt)

@@ -233,7 +233,7 @@ class Rows:
         remaining = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
         if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
             raise StoreError(
-                "the plan of packed_sequences names tokens that documents have not; make it again"
+                "the plan of packed_sequences names tokens that its documents do not have; make packed_sequences again"
             )
         return np.minimum(self.run_tokens, remaining)
 
@@ -263,7 +263,7 @@ class Rows:
             kept = {*takewhile(lambda name: folder.take_over(name, contents[name]["content"]), files)}
             kept |= {name for name in beside if folder.take_over(name, contents[name]["content"])}
             if kept:
-                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files stay as they are")
+                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files are unchanged")
             if sizes is not None:
                 for name, file in files.items():
                     contents[name]["begins"] = self._begins(file, sizes)
