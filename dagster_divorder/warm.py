@@ -17,7 +17,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
 
 TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
-EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration")
+EVIDENCE = ("near_duplicates", "strategy_comparison", "k_calibration", "map_fit")
 """Stages with kernels that an output does not need."""
 
 

@@ -465,8 +465,6 @@ class PinnedFit(Stage):
     refit: FitName | None = None
     """The name by which people ask for it (`divorder run --refit NAME`) and set its rule (`[refit]`); without one the
     rule is `auto`."""
-    can_be_made: Callable[[], bool] = lambda: True
-    """Whether this machine can make the fit again; where it cannot, an existing fit stays."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
@@ -486,8 +484,7 @@ class PinnedFit(Stage):
 
     def rule(self, settings: Settings) -> str:
         """When the fit is made again: `auto` by its drift, `now` in this run, or `never`."""
-        rule = settings.refit[self.refit] if self.refit else "auto"
-        return rule if rule == "never" or self.can_be_made() else "never"
+        return settings.refit[self.refit] if self.refit else "auto"
 
     def decide(self, run: Run) -> Decision:
         key, rule = self.key(run), self.rule(run.settings)

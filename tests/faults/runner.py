@@ -49,7 +49,6 @@ IMPORTED_IN_FUNCTIONS = (
     *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
 )
 REPORTING = (
-    "umap",
     "matplotlib.pyplot",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
