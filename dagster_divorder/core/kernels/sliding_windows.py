@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@njit(inline="always")
+@njit(cache=True, nogil=True)
 def _put(tree: Floats, total: Floats, leaf: int, value: float) -> None:
     """Sets a leaf of the tree, whose root is 1, and updates the maxima above it and the sum of all leaves, total[0]."""
     total[0] += value - tree[leaf]
@@ -69,7 +69,9 @@ def slide_documents(
         since += 1
         if since >= n_values:
             since = 0
-            total[0] = tree[width:].sum()
+            total[0] = 0.0
+            for node in range(width, 2 * width):
+                total[0] += tree[node]
         most, tv = tree[1], total[0] / 2
         if most > worst:
             worst = most

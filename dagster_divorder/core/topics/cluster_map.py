@@ -84,7 +84,7 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     points = pca.project(vectors, projection)
     start = np.random.default_rng(seed).normal(scale=START_NOISE, size=(len(points), 2))
     start[:, : points.shape[1]] += points[:, :2]
-    xy = _umap(points, start, seed) if len(points) > 2 else start.astype(np.float32)
+    xy = umap(points, start, seed) if len(points) > 2 else start.astype(np.float32)
     return MapFit(pca=projection, points=points, xy=xy)
 
 
@@ -114,7 +114,7 @@ def _geometric_median(places: NDArray[np.float32], weights: NDArray[np.floating]
     return median
 
 
-def _umap(points: NDArray[np.float32], start: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
+def umap(points: NDArray[np.float32], start: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
     """UMAP's layout float32 (n, 2) of points float32 (n, C), n > 2, from a start float64 (n, 2)."""
     from dagster_divorder.core.kernels.umap_layout import lay_out
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +57,7 @@ def load_map(run: Run) -> ClusterMap:
 def _map_clusters(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     shown, new = _places(run)
-    files = {
+    files: dict[str, Any] = {
         "picture": File(_picture(shown, names, sizes), "png"),
         "places": asdict(shown),
         "map": File(_parquet(shown, names), "parquet"),
