@@ -42,10 +42,10 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@$(PART) "2 pip" sh -c '$(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python $(PIP_INSTALL) \
 		-c constraints.txt --upgrade pip 2>/dev/null || \
 		{ $(PYTHON) -m venv .venv && $(PIP) -c constraints.txt --upgrade pip; }'
-	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt $(COMPILED_WITH)
+	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt setuptools $(COMPILED_WITH)
 	@# Kernels are compiled once for this processor, beside the rest of the installation.
 	@$(PART) "4 compiling kernels, meanwhile" $(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
-		$(PART) "5 torch, Dagster and the rest" $(PIP) -c constraints.txt -e '.[films]' && wait $$kernels
+		$(PART) "5 torch, Dagster and the rest" $(PIP) --no-build-isolation -c constraints.txt -e '.[films]' && wait $$kernels
 	@touch $@
 	@echo "Installed: make lists the verbs"
 
