@@ -8,11 +8,12 @@ import warnings
 
 import dagster as dg
 
-from dagster_divorder.defs.factory import build_definitions
-
 # The code location has its processes to itself. Only it may set what follows.
-# By default Python searches modules and events for cycles again and again.
+# By default Python searches modules and events for cycles again and again, first while it imports these modules.
 gc.set_threshold(10_000, 20, 20)
+
+from dagster_divorder.defs.factory import build_definitions  # noqa: E402
+
 # Our use of a selection of `*` is stable.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 

@@ -20,6 +20,7 @@ from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.settings.sections import Packing
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
@@ -64,7 +65,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers),
         "",
     ]
-    parts += _in_full(run, replays[chosen.name], other) if chosen else _table(replays)
+    parts += _in_full(run, replays[chosen.name], shapes[chosen.name], other) if chosen else _table(replays)
     labels = [] if folder is None else _labels(run, folder, chosen)
     parts += labels_shown(labels)
     # A trainer without its own collator takes a reader's batches.
@@ -94,10 +95,6 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
 
 Readings = tuple[str, dict[str, Shape], str]
 """The first line of the answer, what each trainer reads, by name, and why that cannot be measured; "" if it can."""
-NO_LABELS = (
-    "it makes labels from the ids and trains on every token; train with TRL or dagster_divorder.torch, or set "
-    'chats.train_on = "all"'
-)
 NOT_SEQUENCES = "measures need packed sequences, and its rows are records"
 
 
@@ -106,7 +103,7 @@ def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
     records = [reader for reader in TRAINERS.values() if set(reader.forms) & settings.forms]
     able = {name for name, format in FORMATS.items() if format.masks or not has_loss_mask(settings)}
     able_readers = [reader for reader in TRAINERS.values() if able & set(reader.formats[:1])]
-    readers = [reader for reader in able_readers if reader.reads_labels or not has_loss_mask(settings)]
+    readers = [reader for reader in able_readers if not _obstacle(reader, settings)]
     if "pairs" in settings.forms:
         readers = []
     if settings.masked or chosen in records:
@@ -134,9 +131,13 @@ def _not_for(trainer: Trainer, settings: Settings) -> str:
         return f"it reads records of {' or '.join(trainer.forms)}, and the inputs hold {held}"
     if "pairs" in settings.forms:
         return "it reads exports, and a sequence of tokens cannot hold a pair of answers"
-    if not trainer.reads_labels:
-        return NO_LABELS
+    if obstacle := _obstacle(trainer, settings):
+        return obstacle
     return f"{trainer.formats[0]} cannot say that chats.train_on = {settings.chats.train_on!r} leaves tokens untrained"
+
+
+def _obstacle(trainer: Trainer, settings: Settings) -> str:
+    return trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
 
 
 def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
@@ -166,10 +167,15 @@ def _not_sequences(run: Run, shape: Shape) -> str:
 def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     manifest = load_export(folder)
     readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
-    if "loss_mask" in manifest:
-        if chosen and chosen in readers and not chosen.reads_labels:
-            raise InputError(f"{chosen.name} does not read the loss mask of {folder}: {NO_LABELS}")
-        readers = [reader for reader in readers if reader.reads_labels]
+    masked, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
+    obstacles = {
+        reader.name: reader.obstacle(masked=masked, short_rows=pads and manifest["padded_rows"] > 0)
+        for reader in readers
+    }
+    if chosen and (obstacle := obstacles.get(chosen.name)):
+        unread = "the loss mask" if masked else f"the {manifest['padded_rows']:,} short rows"
+        raise InputError(f"{chosen.name} does not read {unread} of {folder}: {obstacle}")
+    readers = [reader for reader in readers if not obstacles[reader.name]]
     readers = _fitting(readers, chosen, f"{manifest['format']}, the format of {folder}")
     if not readers:
         raise InputError(
@@ -272,7 +278,7 @@ def _table(replays: Mapping[str, Replay]) -> list[Part]:
     return [TextTable(rows), "", note]
 
 
-def _in_full(run: Run, replayed: Replay, other: str) -> list[Part]:
+def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]:
     trainer, default, best = replayed.trainer, replayed.default, replayed.best
     rows = "records" if trainer.forms else "sequences"
     lines: list[Part] = [
@@ -282,6 +288,11 @@ def _in_full(run: Run, replayed: Replay, other: str) -> list[Part]:
         *(f"  by default {line}" for line in _differences(default.kept, rows)),
     ]
     lines += [f"  at its best {line}" for line in _differences(best.kept, rows) if best is not default]
+    if trainer.joins_rows and shape.epochs > 1:
+        lines.append(
+            "the last sequence of an epoch may be short: the trainer joins rows, so in later epochs its sequences "
+            f"begin up to {shape.sequence_length - 1:,} tokens inside the planned ones"
+        )
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
     lines += [f"the reads cannot be measured: {other}", ""] if other else _measures(run, replayed)
     if replayed.lines is None:

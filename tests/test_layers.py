@@ -111,6 +111,53 @@ def test_a_run_loads_neither_pandas_nor_matplotlib(tmp_path: Path) -> None:
     assert (tmp_path / "exports/_parquet/manifest.json").is_file()
 
 
+@pytest.mark.slow
+def test_a_run_with_nothing_new_imports_nothing_that_computes(tmp_path: Path) -> None:
+    config = make_corpus(tmp_path, files=1)
+    run = f"from dagster_divorder.cli import main\nassert main(['--config', {str(config)!r}, 'run']) == 0"
+    first, second = (modules_after(run) for _ in range(2))
+    assert COMPUTING & second == set()
+    # The check can fail: the first run loads most of them.
+    assert {"numba", "tokenizers", "dagster_divorder.core.topics.terms"} <= first
+
+
+COMPUTING = {
+    "gigatoken",
+    "joblib",
+    "matplotlib",
+    "numba",
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "rich.console",
+    "scipy",
+    "sklearn",
+    "tokenizers",
+    "torch",
+    "dagster_divorder.core.kernels",
+    "dagster_divorder.core.mix.selection",
+    "dagster_divorder.core.topics.terms",
+    "dagster_divorder.core.vectors.ppmi",
+    "dagster_divorder.models.embed",
+    "dagster_divorder.stages.evidence",
+    "dagster_divorder.stages.topics.ari_comparison",
+    "dagster_divorder.stages.topics.deep_embeddings",
+    "dagster_divorder.stages.topics.external_embeddings",
+    "dagster_divorder.stages.topics.k_calibration",
+    "dagster_divorder.stages.output.ordering_animation",
+    "dagster_divorder.stages.output.ordering_report",
+    "dagster_divorder.view.pictures",
+}
+"""Modules that a run with nothing new does without."""
+
+
+def modules_after(code: str) -> set[str]:
+    """All modules in sys.modules after running code in a fresh interpreter."""
+    script = f"{code}\nimport sys; print('modules', *sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
 BELOW_ALL = {"errors", "extras", "caches", "units"}
 """Modules that any layer may import; they import no layer."""
 BELOW_SETTINGS = {"core", "chats", *(f"{module}.py" for module in BELOW_ALL)}

@@ -121,6 +121,15 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ),
         (
             {
+                "DIVORDER_SEQUENCE__STRATEGY": "f1",
+                "DIVORDER_ORDER__TARGETS": '{"length": {"progress": [0, 1], "1": [1, 0]}}',
+            },
+            [
+                "sequence.strategy is 'f1', which balances only the first trait, cluster, and targets move length"
+            ],
+        ),
+        (
+            {
                 "DIVORDER_SEQUENCE__STRATEGY": "balanced_buffer",
                 "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
             },
@@ -128,6 +137,10 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         ({"DIVORDER_HELDOUT__DOCUMENTS": "0.7"}, ["heldout.documents = 0.7", "less than or equal to 0.5"]),
+        (
+            {"DIVORDER_EVIDENCE__TOKENS": "1000"},
+            ["evidence.tokens is set, but no documents are held out", "set heldout.documents"],
+        ),
         ({"DIVORDER_CLUSTERS__METHOD": "l2"}, ["clusters.method", "'cosine', 'euclidean' or 'minibatch'"]),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},

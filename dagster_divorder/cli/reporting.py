@@ -9,12 +9,11 @@ from dataclasses import asdict, replace
 from urllib.parse import urlsplit
 
 from dagster_divorder.cli.verb import Options
+from dagster_divorder.defs import HOME
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import SettingsError, printable, without_secrets
 from dagster_divorder.view.answer import Answer
 from dagster_divorder.view.words import count
-
-HOME = "DAGSTER_HOME"
 
 
 def add_reporting(parser: argparse.ArgumentParser) -> None:

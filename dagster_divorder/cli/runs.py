@@ -165,6 +165,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.choice:
         parts += ["", Line(planned.choice, "bad")]
+    if planned.moved:
+        parts += ["", planned.moved]
     return Answer(parts, asdict(planned))
 
 
@@ -313,18 +315,15 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
     """
     from dagster_divorder.pipeline.graph import OUTPUT
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.state import load_receipt
+    from dagster_divorder.store.state import load_state
 
-    settings = run.settings
+    settings, recorded = run.settings, load_state(run.store).receipts
     stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
     needed = [stage for stage in stages if GRAPH[stage].asset]
-    receipts = {
-        stage: load_receipt(run.store, stage) for stage in (GRAPH.upstream(settings) if output else stages)
-    }
     figures = {
-        stage: receipt.figures
-        for stage, receipt in receipts.items()
-        if receipt and (stage in needed or run.is_current(stage))
+        stage: recorded[stage].figures
+        for stage in (GRAPH.upstream(settings, among=recorded) if output else stages)
+        if stage in recorded and (stage in needed or run.is_current(stage))
     }
     if missing := [stage for stage in needed if stage not in figures]:
         raise MissingStageError(
@@ -361,7 +360,8 @@ def _for_the_trainer(
         readers = [
             trainer
             for trainer in TRAINERS.values()
-            if export["format"] in trainer.formats and (trainer.reads_labels or not has_loss_mask(settings))
+            if export["format"] in trainer.formats
+            and not trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
         ]
         # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
         readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])

@@ -42,9 +42,12 @@ class Spans:
     def cut(self, first: Ints, length: Ints) -> tuple[Ints, Ints, Ints]:
         """Cuts spans at runs of positions [first, first + length), int64 (n,) each. Returns (run, first position in the
         run, position after the last), int64 (k,) each, by run and position."""
-        end = first + length
-        low = np.searchsorted(self.last, first, side="right")
-        counts = np.maximum(np.searchsorted(self.first, end) - low, 0)
+        end, rising = first + length, np.argsort(first)
+        low, high = np.empty_like(first), np.empty_like(first)
+        # A search for rising positions takes a tenth of the time.
+        low[rising] = np.searchsorted(self.last, first[rising], side="right")
+        high[rising] = np.searchsorted(self.first, end[rising])
+        counts = np.maximum(high - low, 0)
         run = np.arange(len(first)).repeat(counts)
         span = np.arange(len(run)) + (low - (np.cumsum(counts) - counts)).repeat(counts)
         return (

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_text, number_array, text_array
 from dagster_divorder.core.fields import column_at, value_at
-from dagster_divorder.core.order.traits import as_category, number_text
+from dagster_divorder.core.order.traits import MAX_CATEGORIES, as_category, is_whole, number_text
 from dagster_divorder.corpus.json_records import parse, with_exact_integers
 from dagster_divorder.errors import InputError
 
@@ -28,7 +28,8 @@ ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
 """Columns of `extract_ids`."""
 
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
-"""A JSON value as stored: a number, or anything else as text; both null if the field is null or missing."""
+"""A JSON value as stored: a number, or anything else as text; both null if the field is null or missing. A whole number
+from 2^53 on has both: its digits are the text."""
 
 
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
@@ -132,9 +133,16 @@ def may_hold_ids(kind: pa.DataType) -> bool:
 def _column(values: list[Any]) -> pa.Array:
     is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
     numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
-    texts = [None if number else _as_text(value) for value, number in zip(values, is_number, strict=True)]
+    texts = [
+        _digits(value) if number else _as_text(value) for value, number in zip(values, is_number, strict=True)
+    ]
     parts = [number_array(numbers, np.float64), text_array(texts)]
     return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
+
+
+def _digits(number: float) -> str | None:
+    """The digits of a whole number from 2^53 on, which float64 may round; None for other numbers."""
+    return str(number) if isinstance(number, int) and abs(number) >= 1 << 53 else None
 
 
 def _as_text(value: Any) -> str | None:
@@ -147,13 +155,23 @@ def _as_text(value: Any) -> str | None:
         return "(nested too deeply)"
 
 
-def settle(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values of records: numbers if all are, else text with numbers in their shortest form."""
+def settle(column: pa.ChunkedArray, *, categories: bool = False) -> pa.ChunkedArray:
+    """Values of records: numbers if all are, else text with numbers in their shortest form. categories: whole numbers
+    become text as in `as_category`, with every digit."""
     if column.type != _JSON_VALUE:
-        return column
+        return as_category(column) if categories else column
     import pyarrow.compute as pc
 
-    return number_or_text(pc.struct_field(column, "number"), pc.struct_field(column, "text"))
+    number, text = pc.struct_field(column, "number"), pc.struct_field(column, "text")
+    if pc.any(pc.and_(pc.is_valid(text), pc.is_null(number))).as_py():
+        return number_or_text(number, text)
+    if not categories:
+        return number
+    if text.null_count == len(text):
+        return as_category(number)
+    exact = number_or_text(number, text)
+    whole = is_whole(pc.if_else(pc.is_valid(text), 0.0, number))
+    return exact if whole and pc.count_distinct(exact).as_py() <= MAX_CATEGORIES else number
 
 
 def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy
 from dagster._core.events.log import EventLogEntry
@@ -75,12 +75,20 @@ def _has_tables(database: str) -> bool:
             return False
 
 
-class _Runs(SqliteRunStorage):
+class _Made:
+    """A storage whose database `<database>.db` is opened without migrations if its tables exist."""
+
+    database: ClassVar[str]
+
     @classmethod
-    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> _Runs:
-        if _has_tables(os.path.join(base_dir, "runs.db")):
-            return cls(create_db_conn_string(base_dir, "runs"), inst_data)
-        return super().from_local(base_dir, inst_data)
+    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Any:
+        if _has_tables(os.path.join(base_dir, f"{cls.database}.db")):
+            return cls(create_db_conn_string(base_dir, cls.database), inst_data)  # type: ignore[call-arg]
+        return super().from_local(base_dir, inst_data)  # type: ignore[misc]
+
+
+class _Runs(_Made, SqliteRunStorage):
+    database = "runs"
 
     @cached_property
     def _engine(self) -> sqlalchemy.Engine:
@@ -95,12 +103,8 @@ class _Runs(SqliteRunStorage):
         self._engine.dispose()
 
 
-class _Schedules(SqliteScheduleStorage):
-    @classmethod
-    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Any:
-        if _has_tables(os.path.join(base_dir, "schedules.db")):
-            return cls(create_db_conn_string(base_dir, "schedules"), inst_data)
-        return super().from_local(base_dir, inst_data)
+class _Schedules(_Made, SqliteScheduleStorage):
+    database = "schedules"
 
 
 class _Events(SqliteEventLogStorage):

@@ -33,6 +33,7 @@ from dagster._core.definitions.data_version import (
     get_input_event_pointer_tag,
 )
 
+from dagster_divorder.defs import HOME
 from dagster_divorder.defs.checks import check_results
 from dagster_divorder.defs.jobs import BEGUN
 from dagster_divorder.defs.metadata import asset_metadata
@@ -45,7 +46,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt
 
-HOME = "DAGSTER_HOME"
 TOKEN = "DAGSTER_CLOUD_API_TOKEN"
 """Environment variable with a user's token for Dagster+; sent only there."""
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.vectors.ppmi import token_vectors
 from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import write_checkpoint, write_json
@@ -60,6 +59,8 @@ def train(
     Raises:
         InputError: no text, a text that is not valid Unicode, vocab_size below 257 or dim below 1.
     """
+    from dagster_divorder.core.vectors.ppmi import token_vectors
+
     if not texts or vocab_size < 257 or dim < 1:
         raise InputError(
             f"{len(texts)} texts, vocab_size {vocab_size} and dim {dim}; "

@@ -201,9 +201,14 @@ def tokenizer_bytes(directory: Path) -> bytes:
     if not path.is_file():
         raise _no_tokenizer(directory)
     data = path.read_bytes()
+    return data + b" without dropout" if has_dropout(path, data) else data
+
+
+def has_dropout(path: Path, data: bytes) -> bool:
+    """Whether a tokenizer.json, which holds `data`, has BPE dropout."""
     # A vocabulary may also hold this word.
     model = read_object(path).get("model") if re.search(rb'"dropout":\s*[\d.]', data) else None
-    return data + b" without dropout" if isinstance(model, dict) and model.get("dropout") else data
+    return isinstance(model, dict) and bool(model.get("dropout"))
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:

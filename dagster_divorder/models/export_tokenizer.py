@@ -6,20 +6,24 @@ files are the checkpoint's own, without BPE dropout, if these give the ids. Else
 that runs tokenizer.json as it is: without the config.json of a model, transformers chooses another class, and several
 classes replace the splitting of text by their own.
 Cost: a process that imports transformers without torch, some 2 s of processor time; 0.3 s of it are the sample's.
-Known weakness: another version of transformers may read the same files in another way.
+Known weakness: another version of transformers may read the same files in another way. Texts that are appended later
+are not compared.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from dagster_divorder.engine.local import Worker
 from dagster_divorder.models.auto_tokenizer import VARIABLES, Compared, difference
-from dagster_divorder.models.checkpoint import TOKENIZER, read_object
+from dagster_divorder.models.checkpoint import TOKENIZER, has_dropout, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
@@ -35,38 +39,59 @@ KEPT = ("chat_template", "model_max_length", "model_input_names", "padding_side"
 """Keys of a tokenizer_config.json that stay beside the special tokens when the class is replaced: they change no id."""
 
 
-def tokenizer_files(
+Form = Literal["own", "plain", "none"]
+"""Which files lie beside an export: the checkpoint's own, those of PLAIN_CLASS, or none."""
+
+
+def choose_form(
     directory: Path, encoder: Encoder, special: Mapping[str, int], texts: Sequence[str]
-) -> tuple[dict[str, bytes], str]:
-    """(files of a checkpoint's tokenizer, by name, that give the ids of `encoder` for `texts`; a note if they are not
-    the checkpoint's own, or ""). No files if none give the ids. special: known ids of `eos`, `bos` and `pad`.
+) -> tuple[Form, str]:
+    """(the form of a checkpoint's tokenizer whose files give the ids of `encoder` for `texts`; a note if they are not
+    the checkpoint's own, or ""). special: known ids of `eos`, `bos` and `pad`.
 
     Raises:
         InputError: a file that is no JSON.
     """
-    own_files = {
-        name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
-    }
-    content = read_object(directory / TOKENIZER)
-    if content["model"].get("dropout"):
-        content["model"]["dropout"] = None
-        own_files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
-    compared = [*conformance_texts(token["content"] for token in content.get("added_tokens") or []), *texts]
+    added = read_object(directory / TOKENIZER).get("added_tokens") or []
+    compared = [*conformance_texts(token["content"] for token in added), *texts]
     ids, lengths = encoder.encode(compared)
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
-    why = _difference(own_files, compared, expected, special)
+    why = _difference(tokenizer_files(directory, "own"), compared, expected, special)
     if not why:
-        return own_files, ""
-    files = _of_plain_class(directory, own_files)
-    if _difference(files, compared, expected, special):
+        return "own", ""
+    if _difference(tokenizer_files(directory, "plain"), compared, expected, special):
         return (
-            {},
+            "none",
             f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
         )
-    return files, (
+    return "plain", (
         f"{CONFIG} beside the exports names the class {PLAIN_CLASS}: with the checkpoint's own files alone, "
         f"AutoTokenizer does not give the ids of the exports ({why})"
     )
+
+
+def tokenizer_files(directory: Path, form: Form) -> dict[str, bytes]:
+    """The files of a checkpoint's tokenizer in a form, by name.
+
+    Raises:
+        InputError: a file that is no JSON.
+    """
+    if form == "none":
+        return {}
+    files = {
+        name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
+    }
+    if has_dropout(directory / TOKENIZER, files[TOKENIZER]):
+        content = read_object(directory / TOKENIZER)
+        content["model"]["dropout"] = None
+        files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
+    return files if form == "own" else _of_plain_class(directory, files)
+
+
+def form_version(directory: Path) -> list[str]:
+    """What `choose_form` depends on besides the ids: the files of the tokenizer, and the versions of packages."""
+    files = [hashlib.sha256(data).hexdigest() for data in tokenizer_files(directory, "own").values()]
+    return [*files, *map(importlib.metadata.version, ("transformers", "tokenizers"))]
 
 
 def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from xxhash import xxh3_128_hexdigest
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
@@ -383,20 +385,31 @@ def special_ids(directory: Path) -> dict[str, int | None]:
     Raises:
         InputError: tokenizer.json cannot be read, or lacks a token that a file names; or no token has an id.
     """
+    named, path = named_specials(directory), directory / TOKENIZER
+    content = xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""
+    candidates = tuple(map(tuple, named.values()))
+    return dict(zip(named, _special_ids(directory, content, candidates), strict=True))
+
+
+@lru_cache(maxsize=1)
+def _special_ids(
+    directory: Path, content: str, named: tuple[tuple[NamedToken, ...], ...]
+) -> list[int | None]:
+    """content: a hash of tokenizer.json. named: by special, what names it."""
     reference = load_reference(directory)
     tokens, added = reference.get_vocab(with_added_tokens=True), reference.get_added_tokens_decoder()
-    return {
-        special: next(
+    return [
+        next(
             (
                 number
-                for named in candidates
-                if (number := _id_of(named, tokens, directory / TOKENIZER)) in added
-                or isinstance(named.value, str)
+                for token in candidates
+                if (number := _id_of(token, tokens, directory / TOKENIZER)) in added
+                or isinstance(token.value, str)
             ),
             None,
         )
-        for special, candidates in named_specials(directory).items()
-    }
+        for candidates in named
+    ]
 
 
 def _id_of(named: NamedToken, tokens: Mapping[str, int], path: Path) -> int:

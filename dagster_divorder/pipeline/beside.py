@@ -53,6 +53,8 @@ class Beside:
         self._run, self._run_stage = run, run_stage
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="divorder-beside")
         self._stopped = threading.Event()
+        self._ended = contextlib.ExitStack()
+        """Closes the engines that these stages have opened, once no stage uses one."""
         self.started: dict[str, Future[Receipt]] = {}
         """The stages that were started here, in that order."""
 
@@ -66,6 +68,7 @@ class Beside:
             _current={},
             _engine=None,
         )
+        self._ended.callback(run.close)
         self.started[stage] = self._thread.submit(self._run_stage, run, stage)
 
     def receipt(self, stage: str) -> Receipt:
@@ -88,4 +91,5 @@ class Beside:
         while True:
             with contextlib.suppress(BaseException):
                 self._thread.shutdown(cancel_futures=True)
-                return
+                break
+        self._ended.close()

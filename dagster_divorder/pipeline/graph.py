@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
@@ -33,8 +33,9 @@ class Graph(Mapping[str, Stage]):
     A stage without an asset runs if another stage reads it, or lists it in `then` and the settings have it.
     """
 
-    def __init__(self, stages: Iterable[Stage]) -> None:
-        self._stages = {stage.name: stage for stage in stages}
+    def __init__(self, stages: Iterable[Stage] | Mapping[str, Stage]) -> None:
+        by_name = stages if isinstance(stages, Mapping) else {stage.name: stage for stage in stages}
+        self._stages: Mapping[str, Stage] = by_name
 
     def __getitem__(self, name: str) -> Stage:
         return self._stages[name]
@@ -45,15 +46,22 @@ class Graph(Mapping[str, Stage]):
     def __len__(self) -> int:
         return len(self._stages)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stages
+
     @property
     def evidence(self) -> tuple[str, ...]:
         """The stages that are evidence (`Stage.evidence`)."""
         return tuple(name for name, stage in self._stages.items() if stage.evidence)
 
-    def upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """Stage -> the stages that it reads directly, for all stages that these settings have, in the order of a
-        run."""
-        assets = [stage.name for stage in self._stages.values() if stage.asset and stage.when(settings)]
+    def upstream(self, settings: Settings, among: Container[str] | None = None) -> dict[str, tuple[str, ...]]:
+        """Stage -> the stages that it reads directly, for all stages that these settings have, in the order of a run.
+        among: for these assets, and the stages before them, alone."""
+        assets = [
+            name
+            for name in self._stages
+            if (among is None or name in among) and self[name].asset and self[name].when(settings)
+        ]
         return {name: tuple(self[name].reads_under(settings)) for name in self._closure(settings, assets)}
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import disk_use
-from dagster_divorder.pipeline.reordered import choice
+from dagster_divorder.pipeline.reordered import choice, moved_by_appends
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision, Size
 from dagster_divorder.settings import Settings
@@ -43,13 +43,15 @@ class StagePlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run would do. new_records: number of records never seen before. disk: bytes by part of the store. choice:
-    what to set before a new order (`reordered.choice`); "" if nothing."""
+    what to set before a new order (`reordered.choice`); "" if nothing. moved: exports that are written again although
+    outputs are extended (`reordered.moved_by_appends`); "" if none."""
 
     records: int
     new_records: int
     stages: tuple[StagePlan, ...]
     disk: dict[str, int]
     choice: str = ""
+    moved: str = ""
 
 
 def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
@@ -67,8 +69,15 @@ def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     run.foreseen = dict.fromkeys(wanted)
     plans = tuple(_plan(run, stage) for stage in wanted)
     records, new = run.corpus.records, run.receipt("raw_docs").facts["new_records"]
-    reorders = any(plan.stage == "sequence_order" and plan.scope != "nothing" for plan in plans)
-    return Plan(records, new, plans, disk_use(store), choice(settings) if reorders else "")
+    computed = {plan.stage for plan in plans if plan.scope != "nothing"}
+    return Plan(
+        records,
+        new,
+        plans,
+        disk_use(store),
+        choice(settings) if "sequence_order" in computed else "",
+        moved_by_appends(settings, settings.exports.formats) if "exports" in computed else "",
+    )
 
 
 def _plan(run: Run, stage: str) -> StagePlan:

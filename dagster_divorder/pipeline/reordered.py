@@ -6,7 +6,7 @@ from where, and what to set: `choice` before the run (plan, sensor), `Reordered`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from dagster_divorder.write.exports import FORMATS
 
 Unit = Literal["row", "record"]
 NONE_READ = "if none has, set order.frozen_tokens = 0"
@@ -46,6 +47,20 @@ def choice(settings: Settings) -> str:
     return (
         f"order.frozen_tokens is unset, so a new order changes {_listed(places)} from the beginning: if a trainer has "
         f"read it, `divorder freeze --step N` before the run keeps the rows of N steps; {NONE_READ}"
+    )
+
+
+def moved_by_appends(settings: Settings, formats: Iterable[str]) -> str:
+    """Which exports an append writes again although `order.append` is "extend"; "" if none. formats: those that are
+    written."""
+    if not (settings.order.extends and settings.exports.layout):
+        return ""
+    names = [name for name in formats if FORMATS[name].contiguous_ranks]
+    return (
+        f"{', '.join(names)}: rows are laid out for ranks and workers, so an append moves all of them, and all files "
+        "are written again"
+        if names
+        else ""
     )
 
 

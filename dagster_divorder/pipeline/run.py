@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,6 @@ import numpy as np
 
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.connect import open_engine
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import (
     address_limit,
     give_back_memory,
@@ -41,6 +42,9 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
+
+_OPENING = threading.Lock()
+"""Held while an engine is opened: stages beside this one open their own, and a process joins a cluster once."""
 
 
 class ToBeMadeError(MissingStageError):
@@ -96,7 +100,8 @@ class Run(Reader):
     def engine(self) -> Engine:
         """Runs functions over many items. Opened when it is first needed; `close` closes it."""
         if self._engine is None:
-            self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
+            with _OPENING:
+                self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
         return self._engine
 
     def close(self) -> None:
@@ -276,9 +281,14 @@ def run_graph(
                 progress.note(mended)
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
-            if "raw_docs" in stages:
+            needed = graph.needed(settings)
+            # A run that reads the input checks all that an output needs; other stages check themselves.
+            checked = [*needed, *stages]
+            if "raw_docs" not in stages:
+                checked = [stage for stage in stages if stage not in needed]
+            if checked:
                 with progress("checking the settings"):
-                    check_settings(run, [*graph.needed(settings), *stages])
+                    check_settings(run, checked)
             receipts = _run_stages(run, stages)
         retire(store, graph, stages)
         keep_copy(store)
@@ -289,7 +299,8 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
     """Run stages in order, small ones beside the stages that do not read them (`Stage.beside`)."""
     receipts: dict[str, Receipt] = {}
     last = max((place for place, stage in enumerate(stages) if not run.graph[stage].beside), default=-1)
-    parallel = count_workers(run.settings.engine.workers) > 1
+    # Of a container's quota of one core, two threads make the same results.
+    parallel = (run.settings.engine.workers or os.cpu_count() or 1) > 1
     with Beside(run, _run_one) as beside:
 
         def take(stages: Iterable[str]) -> None:

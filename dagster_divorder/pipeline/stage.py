@@ -197,7 +197,7 @@ class Stage(ABC):
     asset: bool = True
     then: tuple[str, ...] = ()
     beside: bool = False
-    """Whether it may run beside stages that do not read it: its memory is bounded, and it uses no engine."""
+    """Whether it may run beside stages that do not read it: its memory is bounded."""
     evidence: str = ""
     """What the report shows of the result if it exists, in words. A stage with such words is evidence: the report,
     `divorder report --all` and the jobs `explore` and `report` find it by them."""

@@ -116,10 +116,14 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _targets_are_followed(self) -> Self:
         if self.order.targets:
-            check_follows_targets("order.strategy", self.order.strategy)
+            moved, traits = self.order.targets, self.order.traits
+            # As `order_documents` and `sequence_traits` sort them.
+            first = min(traits, key=lambda trait: trait != "cluster")
+            check_follows_targets("order.strategy", self.order.strategy, moved, first)
             # Sequences in packed order follow the targets as their documents do.
             if self.sequence.strategy != "original":
-                check_follows_targets("sequence.strategy", self.sequence.strategy)
+                first = min(traits, key=lambda trait: (trait != "cluster", trait))
+                check_follows_targets("sequence.strategy", self.sequence.strategy, moved, first)
         return self
 
     @model_validator(mode="after")
@@ -151,6 +155,15 @@ class Settings(BaseModel):
             raise ValueError(
                 f'{fault}, and order.append is "extend"; expected an order of one epoch without a schedule, since an '
                 'append would change what every later step is to read: remove it, or set order.append = "whole"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _trainings_are_validated(self) -> Self:
+        if self.evidence.tokens is not None and not self.holds_out:
+            raise ValueError(
+                "evidence.tokens is set, but no documents are held out to validate on; set heldout.documents to a "
+                "share, such as 0.01, or to files"
             )
         return self
 

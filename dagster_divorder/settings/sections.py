@@ -799,6 +799,11 @@ class Packing(_Section):
         """Whether a sequence may hold several records."""
         return self.method != "none"
 
+    @property
+    def pads(self) -> bool:
+        """Whether other sequences than the last of an epoch may hold fewer tokens than `sequence.length`."""
+        return self.method != "concat"
+
     def fault(self, forms: Collection[str]) -> str:
         """Why records of these forms cannot be packed this way; "" if they can."""
         if "pairs" not in forms:
@@ -868,6 +873,14 @@ class Exports(_Section):
     """Columns of `parquet` beside ids and document lengths, one value a token. labels: the id, or -100 if the token is
     not trained on; assistant_masks, completion_mask: 1 if it is, else 0; position_ids: from 0 in each document;
     attention_mask: 1. Unset: labels if not every token is trained on, else none."""
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """The numbers of ranks, sequences and workers that rows are laid out for, in formats whose trainers give each
+        rank a contiguous part; empty if rows are in the order of training."""
+        if self.world_size * self.workers == 1:
+            return {}
+        return self.model_dump(include={"world_size", "micro_batch", "workers"})
 
     @field_validator("formats", "columns")
     @classmethod

@@ -1,118 +1,93 @@
-"""The stages, one a file. A stage is registered here, in an order in which all of them can run."""
+"""The stages, one a file. A stage is registered here, in an order in which all of them can run.
 
-from collections.abc import Iterable
+The module of a stage is imported when the stage is first asked for: a run needs half of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
-from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import FIELDS
-from dagster_divorder.stages.corpus.ids import IDS
-from dagster_divorder.stages.corpus.minhash import MINHASH
-from dagster_divorder.stages.corpus.near_duplicates import NEAR_DUPLICATES
-from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.stages.evidence.curriculum_comparison import CURRICULUM_COMPARISON
-from dagster_divorder.stages.evidence.gradient_proxy import GRADIENT_PROXY
-from dagster_divorder.stages.evidence.strategy_comparison import STRATEGY_COMPARISON
-from dagster_divorder.stages.evidence.training_evidence import TRAINING_EVIDENCE
-from dagster_divorder.stages.measure.diversity_metrics import DIVERSITY_METRICS
-from dagster_divorder.stages.measure.schedule import SCHEDULE
-from dagster_divorder.stages.measure.set_diversity import SET_DIVERSITY
-from dagster_divorder.stages.measure.stationarity import STATIONARITY
-from dagster_divorder.stages.mix.heldout import HELDOUT
-from dagster_divorder.stages.mix.heldout_copies import HELDOUT_COPIES
-from dagster_divorder.stages.mix.repeats import REPEATS
-from dagster_divorder.stages.mix.subset_selection import SUBSET_SELECTION
-from dagster_divorder.stages.order.bin_edges import BIN_EDGES
-from dagster_divorder.stages.order.frozen import FROZEN
-from dagster_divorder.stages.order.greedy_order import GREEDY_ORDER
-from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES
-from dagster_divorder.stages.order.scores import SCORES
-from dagster_divorder.stages.order.sequence_order import SEQUENCE_ORDER
-from dagster_divorder.stages.order.traits import TRAITS
-from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
-from dagster_divorder.stages.output.exports import EXPORTS
-from dagster_divorder.stages.output.ordering_animation import ORDERING_ANIMATION
-from dagster_divorder.stages.output.ordering_report import ORDERING_REPORT
-from dagster_divorder.stages.text.base_model import BASE_MODEL
-from dagster_divorder.stages.text.difficulty import DIFFICULTY
-from dagster_divorder.stages.text.difficulty_counts import DIFFICULTY_COUNTS
-from dagster_divorder.stages.text.loss import LOSS
-from dagster_divorder.stages.text.quality_scores import QUALITY_SCORES
-from dagster_divorder.stages.text.text_statistics import TEXT_STATISTICS
-from dagster_divorder.stages.text.token_counts import TOKEN_COUNTS
-from dagster_divorder.stages.topics.ari_comparison import ARI_COMPARISON
-from dagster_divorder.stages.topics.centroids import CENTROIDS
-from dagster_divorder.stages.topics.cluster_map import CLUSTER_MAP
-from dagster_divorder.stages.topics.cluster_names import CLUSTER_NAMES
-from dagster_divorder.stages.topics.cluster_table import CLUSTER_TABLE
-from dagster_divorder.stages.topics.clusters import CLUSTERS
-from dagster_divorder.stages.topics.components import COMPONENTS
-from dagster_divorder.stages.topics.deep_embeddings import DEEP_EMBEDDINGS
-from dagster_divorder.stages.topics.deep_model import DEEP_MODEL, GRADIENT_MODEL
-from dagster_divorder.stages.topics.external_embeddings import EXTERNAL_EMBEDDINGS
-from dagster_divorder.stages.topics.gradient_embeddings import GRADIENT_EMBEDDINGS
-from dagster_divorder.stages.topics.k_calibration import K_CALIBRATION
-from dagster_divorder.stages.topics.map_fit import MAP_FIT
-from dagster_divorder.stages.topics.shallow_embeddings import SHALLOW_EMBEDDINGS
+from dagster_divorder.pipeline.stage import Stage
+from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt
 
-GRAPH = Graph(
-    (
-        RAW_DOCS,
-        IDS,
-        BASE_MODEL,
-        TOKEN_COUNTS,
-        SHALLOW_EMBEDDINGS,
-        DEEP_MODEL,
-        DEEP_EMBEDDINGS,
-        LOSS,
-        GRADIENT_MODEL,
-        GRADIENT_EMBEDDINGS,
-        GRADIENT_PROXY,
-        EXTERNAL_EMBEDDINGS,
-        *COMPONENTS,
-        ARI_COMPARISON,
-        K_CALIBRATION,
-        CENTROIDS,
-        CLUSTERS,
-        CLUSTER_NAMES,
-        CLUSTER_TABLE,
-        MAP_FIT,
-        CLUSTER_MAP,
-        FIELDS,
-        DIFFICULTY_COUNTS,
-        DIFFICULTY,
-        TEXT_STATISTICS,
-        BIN_EDGES,
-        TRAITS,
-        SCORES,
-        MINHASH,
-        HELDOUT,
-        HELDOUT_COPIES,
-        QUALITY_SCORES,
-        NEAR_DUPLICATES,
-        SUBSET_SELECTION,
-        REPEATS,
-        FROZEN,
-        GREEDY_ORDER,
-        PACKED_SEQUENCES,
-        SEQUENCE_ORDER,
-        STATIONARITY,
-        SCHEDULE,
-        DIVERSITY_METRICS,
-        CURATED_OUTPUT,
-        EXPORTS,
-        STRATEGY_COMPARISON,
-        CURRICULUM_COMPARISON,
-        SET_DIVERSITY,
-        TRAINING_EVIDENCE,
-        ORDERING_ANIMATION,
-        ORDERING_REPORT,
-    )
-)
+MODULES = {
+    "raw_docs": "corpus.raw_docs",
+    "ids": "corpus.ids",
+    "base_model": "text.base_model",
+    "token_counts": "text.token_counts",
+    "shallow_embeddings": "topics.shallow_embeddings",
+    "deep_model": "topics.deep_model",
+    "deep_embeddings": "topics.deep_embeddings",
+    "loss": "text.loss",
+    "gradient_model": "topics.deep_model",
+    "gradient_embeddings": "topics.gradient_embeddings",
+    "gradient_proxy": "evidence.gradient_proxy",
+    "external_embeddings": "topics.external_embeddings",
+    **{f"{kind}_components": "topics.components" for kind in KINDS},
+    "ari_comparison": "topics.ari_comparison",
+    "k_calibration": "topics.k_calibration",
+    "centroids": "topics.centroids",
+    "clusters": "topics.clusters",
+    "cluster_names": "topics.cluster_names",
+    "cluster_table": "topics.cluster_table",
+    "map_fit": "topics.map_fit",
+    "cluster_map": "topics.cluster_map",
+    "fields": "corpus.fields",
+    "difficulty_counts": "text.difficulty_counts",
+    "difficulty": "text.difficulty",
+    "text_statistics": "text.text_statistics",
+    "bin_edges": "order.bin_edges",
+    "traits": "order.traits",
+    "scores": "order.scores",
+    "minhash": "corpus.minhash",
+    "heldout": "mix.heldout",
+    "heldout_copies": "mix.heldout_copies",
+    "quality_scores": "text.quality_scores",
+    "near_duplicates": "corpus.near_duplicates",
+    "subset_selection": "mix.subset_selection",
+    "repeats": "mix.repeats",
+    "frozen": "order.frozen",
+    "greedy_order": "order.greedy_order",
+    "packed_sequences": "order.packed_sequences",
+    "sequence_order": "order.sequence_order",
+    "stationarity": "measure.stationarity",
+    "exports": "output.exports",
+    "schedule": "measure.schedule",
+    "diversity_metrics": "measure.diversity_metrics",
+    "curated_output": "output.curated_output",
+    "strategy_comparison": "evidence.strategy_comparison",
+    "curriculum_comparison": "evidence.curriculum_comparison",
+    "set_diversity": "measure.set_diversity",
+    "training_evidence": "evidence.training_evidence",
+    "ordering_animation": "output.ordering_animation",
+    "ordering_report": "output.ordering_report",
+}
+"""Stage -> its module in this package, which holds the stage under its name in capitals."""
+
+
+class _Stages(Mapping[str, Stage]):
+    """The stages by name."""
+
+    def __getitem__(self, name: str) -> Stage:
+        stage: Stage = getattr(import_module(f"{__name__}.{MODULES[name]}"), name.upper())
+        return stage
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES
+
+
+GRAPH = Graph(_Stages())
 
 
 def run_all(

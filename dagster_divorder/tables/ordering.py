@@ -61,7 +61,8 @@ def order(
         strategies that read them. seed: 0 or more, of every random choice.
     frozen: int (F,), rows that are already consumed, in order. The result begins with them.
     targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
-        each of them, ...}, for columns of one value a row. The strategies balanced, f1, f2 and f3 follow it.
+        each of them, ...}, for columns of one value a row. The strategies balanced and f3 follow it; f1
+        and f2, in the first column of `by`.
     score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
         a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
         its own mix.

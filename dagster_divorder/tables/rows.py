@@ -16,6 +16,7 @@ from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.arguments import make_task
 from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.order.items import TABLE_WITHIN, Items, document_items
+from dagster_divorder.core.order.strategies import check_follows_targets
 from dagster_divorder.core.order.target_tables import Tables, check_tables
 from dagster_divorder.core.order.trait_targets import document_targets
 from dagster_divorder.core.order.traits import Codes, ManyCodes, Traits
@@ -116,11 +117,14 @@ def order_arguments(
     if targets and schedule.score is not None:
         raise InputError("score and targets are given; an order follows one of them: remove the other")
     items = rows.items(within)
+    moving = rows.targets(targets, items)
+    if targets:
+        check_follows_targets("strategy", strategy, targets, next(iter(rows.traits)))
     return {
         "counts": items.counts,
         "groups": items.groups,
         "weights": items.weights,
         "coordinates": items.coordinates,
-        "targets": rows.targets(targets, items),
+        "targets": moving,
         **schedule.arguments(rows, strategy, options),
     }

@@ -90,7 +90,8 @@ def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) ->
     """Codes of the rows by one column. Nulls aside, numbers get at most `bins` codes and vectors at most `clusters`.
 
     Raises:
-        InputError: the column does not exist, or its type makes no trait; the message lists the types that do.
+        InputError: the column does not exist, its type makes no trait (the message lists the types that do), or its
+            values hardly repeat (`category_codes`).
     """
     import pyarrow as pa
 
@@ -120,7 +121,7 @@ def _value_trait(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
 
     types, kind = pa.types, column.type
     if types.is_dictionary(kind) or is_text(kind) or types.is_boolean(kind) or types.is_null(kind):
-        return category_codes(column)
+        return category_codes(column, balanced=f"column {name!r}")
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
         binary = types.is_binary(kind) or types.is_large_binary(kind)
         raise InputError(
@@ -131,7 +132,7 @@ def _value_trait(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
     if pc.count_distinct(column).as_py() < len(column) - column.null_count:
         column = as_category(column, MOST_CATEGORIES)
     if is_text(column.type):
-        return category_codes(column)
+        return category_codes(column, balanced=f"column {name!r}")
     return column_codes(column, bins=bins, name=f"column {name!r}")
 
 
@@ -149,7 +150,8 @@ def _list_trait(name: str, column: pa.ChunkedArray) -> ManyCodes:
         )
     widths = numbers_of(pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0))
     flat = pc.list_flatten(column)
-    flat_codes = category_codes(flat if types.is_dictionary(inner) else flat.cast(pa.large_string()))
+    flat_text = flat if types.is_dictionary(inner) else flat.cast(pa.large_string())
+    flat_codes = category_codes(flat_text, balanced=f"column {name!r}")
     indptr = np.concatenate([[0], np.cumsum(np.maximum(widths, 1))])
     names, none = flat_codes.names, indptr[:-1][widths == 0]
     if len(none) and not pc.any(pc.is_null(flat)).as_py():

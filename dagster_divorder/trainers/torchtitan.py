@@ -41,6 +41,7 @@ dataloader = HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
 training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps})
 """,
     reads_labels=False,
+    joins_rows=True,
     resumes="refuses: it asserts the same data-parallel degree",
     contiguous_ranks=True,
 )

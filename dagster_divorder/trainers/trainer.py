@@ -23,6 +23,14 @@ Rows: TypeAlias = NDArray[np.int64]
 CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
 """Forms of records that trainers of conversations read."""
 
+NO_LABELS = (
+    "it makes labels from the ids and trains on every token; train with TRL or dagster_divorder.torch, or set "
+    'chats.train_on = "all"'
+)
+SHORT_ROWS = (
+    "it joins rows into one stream of tokens, so rows that hold fewer tokens than the others shift all rows after "
+    'them; set packing.method = "concat", or train with dagster_divorder.torch'
+)
 MAX_WORKERS = 1024
 """Most loader processes of a rank. A larger number is a mistake, and each process costs the model time and memory."""
 
@@ -116,9 +124,18 @@ class Trainer:
     reads_labels: bool = True
     """Whether an export's loss mask reaches the trainer's loss. If not, it makes labels from the ids and trains on
     every token."""
+    joins_rows: bool = False
+    """Whether it joins rows into one stream of tokens and cuts this again. A row with fewer tokens than the others then
+    shifts all rows after it."""
     contiguous_ranks: bool = False
     """Whether with `best` each rank reads a contiguous part of the export. Rows must then be laid out by
     `rows_for_contiguous_ranks`, and are numbered in this layout."""
+
+    def obstacle(self, *, masked: bool, short_rows: bool) -> str:
+        """Why it cannot read exports with a loss mask, or with short rows before the last of an epoch; "" if it can."""
+        if masked and not self.reads_labels:
+            return NO_LABELS
+        return SHORT_ROWS if short_rows and self.joins_rows else ""
 
     def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
         """The lines for `best`. prefix: of the names of the export's files. sequence_length: tokens of a row."""

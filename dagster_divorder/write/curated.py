@@ -221,6 +221,56 @@ def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
             yield folder
 
 
+class AlteredFileError(StoreError):
+    """A published file is missing, or is not as it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first `size` bytes of a published file, with which a new file begins. entry: of the published file in its
+    manifest."""
+
+    place: Place
+    name: str
+    size: int
+    entry: Mapping[str, Any]
+
+    def copy(self, file: IO[bytes]) -> None:
+        """Copy the bytes to the start of a file of `OutputFolder.stage`. One pass copies them, hashes the new file and
+        verifies the published one.
+
+        Raises:
+            AlteredFileError: the published file has not its size and sha256.
+        """
+        assert isinstance(file, _HashedFile)
+        try:
+            published = folder_at(self.place).open(self.name)
+        except FileNotFoundError as error:
+            raise AlteredFileError(f"{self.place} lacks {self.name}") from error
+        buffer = memoryview(bytearray(THREAD_BYTES))
+        with published:
+            while (left := self.size - file.size) and (count := _read(published, buffer[:left])):
+                file.write(buffer[:count])
+            digest, size = file.digest.copy(), file.size
+            while count := _read(published, buffer):
+                digest.update(buffer[:count])
+                size += count
+        if (size, digest.hexdigest()) != (self.entry["bytes"], self.entry["sha256"]):
+            raise AlteredFileError(f"{self.name} in {self.place} was altered since it was written")
+
+
+def _read(published: IO[bytes], buffer: memoryview) -> int:
+    """Fill a buffer from a published file; returns the number of bytes, 0 at its end.
+
+    Raises:
+        AlteredFileError: the file cannot be read.
+    """
+    try:
+        return published.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+    except OSError as error:
+        raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
+
+
 @dataclass(slots=True)
 class OutputFolder:
     """Files of one output, under temporary names until `commit`.
@@ -275,7 +325,12 @@ class OutputFolder:
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
         temporary = self.draw(name)
         with self.explaining(name):
-            return write_hashed(self.folder, name, temporary, write)
+            try:
+                return write_hashed(self.folder, name, temporary, write)
+            except AlteredFileError:
+                # The file is written again, under another temporary name.
+                self.folder.delete([temporary])
+                raise
 
     def take_over(self, name: str, content: str) -> bool:
         """Reuse a whole published file whose entry has this `content`, without writing it again; returns whether there

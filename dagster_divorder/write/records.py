@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +12,13 @@ import pyarrow as pa
 
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import Place
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View
+from dagster_divorder.write.curated import Beginning
 from dagster_divorder.write.permute import ReadArray, WriteArrays
 
 LINE_FEED = b"\n"
-COPIED_BYTES = 4 << 20
-"""Bytes per read when a published file is copied."""
 
 
 def stored_records(store: Store, view: View) -> list[ReadArray]:
@@ -60,16 +56,17 @@ class WriteRecords:
 
 @dataclass(frozen=True, slots=True)
 class WriteBehind:
-    """Writes a file of lines: an unchanged copy of the published file `name` in `place`, then the records that `write`
-    writes."""
+    """Writes a file that begins as a published one does, then the records that `write` writes.
 
-    place: Place
-    name: str
+    Raises:
+        AlteredFileError: see `Beginning.copy`.
+    """
+
+    beginning: Beginning
     write: WriteArrays
 
     def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
-        with folder_at(self.place).open(self.name) as published:
-            shutil.copyfileobj(published, file, COPIED_BYTES)
+        self.beginning.copy(file)
         self.write(parts, file)
 
 

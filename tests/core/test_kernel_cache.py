@@ -81,3 +81,8 @@ def test_a_link_in_the_temporary_folder_is_not_trusted(
     (tmp_path / f"divorder-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="XDG_CACHE_HOME"):
         cache_folder()
+
+
+def test_functions_that_are_not_compiled_are_refused() -> None:
+    ran = run_kernel("/nothing/", NUMBA_DISABLE_JIT="1")
+    assert ran.returncode and "SettingsError: NUMBA_DISABLE_JIT is set" in ran.stderr

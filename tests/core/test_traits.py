@@ -194,6 +194,11 @@ def test_a_column_of_nulls_and_one_of_nothing(of):
     assert empty.codes.tolist() == [] and empty.names == ()
 
 
+def test_balanced_values_are_few_or_repeat():
+    for values, most in (("abcd", 4), ("aabbccdd", 3)):
+        category_codes([*values], most, balanced="tags")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -203,6 +208,10 @@ def test_a_column_of_nulls_and_one_of_nothing(of):
         (lambda: column_codes(pd.Series(["a", 1], dtype=object), bins=3), "one type"),
         (lambda: quantile_edges([1.0], 0), "bins is 0"),
         (lambda: category_codes(["a"], 0), "max_values is 0"),
+        (
+            lambda: category_codes([None, *"aabcd"], 3, balanced="tags"),
+            "tags has 4 distinct values in 5 rows, .*; balance values that repeat",
+        ),
     ],
 )
 def test_columns_that_cannot_be_coded_are_refused_by_name(call, message):

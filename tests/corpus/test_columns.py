@@ -37,6 +37,7 @@ def column(values: list[Any]) -> pa.ChunkedArray:
         (["a", None, "1"], ["a", None, "1"]),
         ([1, 1.0, "1", 0.1], ["1", "1", "1", "0.1"]),
         ([123456789012, "123456789012", -0.0], ["123456789012", "123456789012", "0"]),
+        ([1, (1 << 53) + 1], [1.0, float(1 << 53)]),
         ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
         ([None, None], [None, None]),
     ],
@@ -51,14 +52,24 @@ def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: 
         ([1, 1.0, None, 123456789012], ["1", "1", None, "123456789012"]),
         ([1, "1", 2.0], ["1", "1", "2"]),
         ([1, 2.5], [1.0, 2.5]),
-        ([1, 1 << 53], [1.0, float(1 << 53)]),
+        ([1, 1 << 53, (1 << 53) + 1], ["1", "9007199254740992", "9007199254740993"]),
+        ([(1 << 64) - 1, (1 << 64) - 2], ["18446744073709551615", "18446744073709551614"]),
+        ([(1 << 53) + 1, "a", (1 << 53) + 2.0], ["9007199254740993", "a", "9007199254740994"]),
+        ([(1 << 53) + 1, 0.5], [float(1 << 53), 0.5]),
         ([True, False], ["true", "false"]),
         ([[1], 1], ["[1]", "1"]),
         ([None, None], [None, None]),
     ],
 )
 def test_whole_numbers_can_be_categories(held: list[Any], names: list[Any]) -> None:
-    assert as_category(settle(column(held))).to_pylist() == names
+    assert settle(column(held), categories=True).to_pylist() == names
+
+
+def test_large_whole_floats_can_be_categories() -> None:
+    large = [float(1 << 53), float((1 << 53) + 2)]
+    assert as_category(column_of(pa.array(large))).to_pylist() == ["9007199254740992", "9007199254740994"]
+    for beyond in (float(1 << 63), float("inf")):
+        assert as_category(column_of(pa.array([beyond, 1.0]))).to_pylist() == [beyond, 1.0]
 
 
 def test_many_whole_numbers_are_no_categories() -> None:

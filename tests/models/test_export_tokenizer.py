@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from dagster_divorder.models import export_tokenizer
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.conformance import conformance_texts
-from dagster_divorder.models.export_tokenizer import CONFIG, SPECIAL_TOKENS, tokenizer_files
+from dagster_divorder.models.export_tokenizer import CONFIG, SPECIAL_TOKENS, choose_form, tokenizer_files
 from dagster_divorder.models.tokenize import load_encoder, special_ids
 from tests.models.conftest import WORDS
 
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.slow
 
 def files_of(directory: Path) -> tuple[dict[str, bytes], str]:
     special = {name: number for name, number in special_ids(directory).items() if number is not None}
-    return tokenizer_files(directory, load_encoder(directory), special, TEXTS)
+    form, note = choose_form(directory, load_encoder(directory), special, TEXTS)
+    return tokenizer_files(directory, form), note
 
 
 def read_by_transformers(files: dict[str, bytes], folder: Path) -> Any:

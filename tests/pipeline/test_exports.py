@@ -21,6 +21,7 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
+from dagster_divorder.cli.runs import summary
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
@@ -393,6 +394,31 @@ def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dic
     assert len(of_export) > 5 and of_export <= rows(None)
     # What is at its best as it comes needs no other way.
     assert not [line for line in of_export if line.endswith("nothing set") and " 0 of " in line]
+
+
+def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
+    packing = {"method": "best_fit"}
+    settings = make("parquet", sequence={"length": 64, "batch": 4}, packing=packing)
+    run_all(settings, Silent())
+    folder = settings.exports.path / "parquet"
+    for place, message in [
+        (folder, r"the \d+ short rows of .*: it joins rows"),
+        (None, "this plan: it joins rows"),
+    ]:
+        with pytest.raises(
+            InputError, match=rf"torchtitan does not read {message}.*packing.method = \"concat\""
+        ):
+            verify(settings, place, "torchtitan")
+        readers = {row["trainer"] for row in verify(settings, place, None).data["trainers"]}
+        assert "hf-trainer" in readers and not {"torchtitan", "torchtitan-streaming"} & readers
+    assert "torchtitan" not in str(summary(settings))
+
+
+def test_the_short_last_row_of_an_epoch_is_said_of_trainers_that_join_rows(make: Make) -> None:
+    settings = make("parquet", sequence={"length": 64, "batch": 4, "epochs": 2})
+    run_all(settings, Silent())
+    said = {name: str(verify(settings, None, name, world_size=1)) for name in ("torchtitan", "hf-trainer")}
+    assert ["begin up to 63 tokens inside" in text for text in said.values()] == [True, False]
 
 
 def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:

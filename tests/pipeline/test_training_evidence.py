@@ -462,7 +462,6 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("evidence", "sections", "said"),
     [
-        ({}, {"heldout": {}}, "no documents are held out to validate on; set heldout.documents"),
         ({"batch": 10**6}, {}, "a batch has 1,000,000; expected at least one batch"),
         ({"tokens": 5}, {}, "evidence.tokens = 5 of the plan.s .* tokens make 0 sequences of 32 tokens"),
         ({"model": "1T"}, {}, "evidence.model is '1T'; expected tiny"),
@@ -475,10 +474,13 @@ def test_bad_input_is_said(
     of = settings(evidence)
     if "engine" in sections:
         of = of.model_copy(update={"engine": of.engine.model_copy(update=sections["engine"])})
-    if "heldout" in sections:
-        of = of.model_copy(update={"heldout": of.heldout.model_copy(update={"documents": None})})
     with pytest.raises(InputError, match=said):
         ran(of)
+
+
+def test_the_stage_alone_checks_its_settings(settings: Callable[..., Settings]) -> None:
+    with pytest.raises(InputError, match=r"evidence\.model is '1T'; expected tiny"):
+        run_all(settings({"model": "1T"}), Silent(), ["training_evidence"])
 
 
 def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.store import ids as ids_module
-from dagster_divorder.store.ids import IdIndex, distinct, hash_all, to_bytes, words
+from dagster_divorder.store.ids import IdIndex, distinct, hash_all, places, to_bytes, words
 
 # Few distinct words, so that ids collide in one word or both.
 ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
@@ -57,3 +57,20 @@ def test_distinct_ids_come_in_the_order_of_their_first_occurrence(pairs: list[tu
     assert [pairs[at] for at in result.first] == list(dict.fromkeys(pairs))
     assert result.first.tolist() == sorted(result.first.tolist())
     assert [pairs[result.first[at]] for at in result.inverse] == pairs
+
+
+HALVES = st.sampled_from([0, 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+
+
+@given(
+    st.lists(st.tuples(HALVES, HALVES), unique=True), st.lists(st.tuples(HALVES, HALVES)), st.integers(0, 99)
+)
+def test_places_are_those_of_an_index(
+    known: list[tuple[int, int]], wanted: list[tuple[int, int]], others: int
+) -> None:
+    ids = np.array(known, np.uint64).reshape(-1, 2)
+    ids = np.concatenate([ids, words(hash_all([b"%d" % number for number in range(others)]))])
+    queries = np.concatenate([np.array(wanted, np.uint64).reshape(-1, 2), ids[::-2]])
+    index = IdIndex()
+    index.add(ids)
+    assert np.array_equal(places(queries, ids), index.find(queries))

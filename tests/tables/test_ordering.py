@@ -150,6 +150,10 @@ def test_a_mix_may_move() -> None:
             divorder.order(rows, "topic", tokens="tokens", targets=wrong)
     with pytest.raises(InputError, match=r"'random', which does not follow targets; .*balanced, f1, f2, f3"):
         divorder.order(rows, "topic", tokens="tokens", targets=targets, strategy="random")
+    with pytest.raises(
+        InputError, match=r"strategy is .f2., which balances only the first trait, tokens, .* topic;"
+    ):
+        divorder.order(rows, ["tokens", "topic"], tokens="tokens", targets=targets, strategy="f2")
     with pytest.raises(InputError, match="a column of lists"):
         divorder.order(ROWS, "tags", tokens="tokens", targets={"tags": {"progress": [0, 1], "g0": [1, 0]}})
 

@@ -164,6 +164,8 @@ def test_labels_of_a_dataset_have_their_names() -> None:
         (pd.DataFrame([[1, 2]], columns=["c", "c"]), "several columns are called 'c'"),
         ({"c": np.zeros((2, 2, 2))}, r"the shape \(2, 2, 2\)"),
         ({"c": np.zeros(2, complex)}, "cannot be read"),
+        ({"c": [f"text {row}" for row in range(1500)]}, "column 'c' has 1,500 distinct values in 1,500 rows"),
+        ({"c": [[f"tag {row}"] for row in range(1500)]}, "column 'c' has 1,500 distinct values"),
         (pa.table({"c": pa.array([None], pa.month_day_nano_interval())}), "holds month_day_nano_interval"),
     ],
     ids=[
@@ -185,6 +187,8 @@ def test_labels_of_a_dataset_have_their_names() -> None:
             "one name twice",
             "three dims",
             "complex",
+            "texts that all differ",
+            "tags that all differ",
         ),
         "interval",
     ],

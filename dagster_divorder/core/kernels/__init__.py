@@ -16,6 +16,13 @@ import numba
 import xxhash
 
 from dagster_divorder.caches import cache_folder
+from dagster_divorder.errors import SettingsError
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise SettingsError(
+        "NUMBA_DISABLE_JIT is set, but DivOrder's loops need compiled functions: as Python they take hours, and whole "
+        "numbers of 64 bits overflow otherwise. Unset it; to debug a loop, read its slow twin in tests/twins"
+    )
 
 
 def _cache_folder_of(file: str) -> Path | None:

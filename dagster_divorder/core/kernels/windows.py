@@ -189,12 +189,16 @@ def window_counts(tokens: Ints, codes: Codes, n_values: int, window: int) -> Int
     for d in range(tokens.shape[0]):
         total += tokens[d]
     out = np.zeros((-(-total // window), n_values), np.int64)
-    start = 0
+    i = 0
+    filled = 0
     for d in range(tokens.shape[0]):
-        end = start + tokens[d]
-        while start < end:
-            i = start // window
-            stop = min(end, (i + 1) * window)
-            out[i, codes[d]] += stop - start
-            start = stop
+        left = tokens[d]
+        while left > 0:
+            take = min(left, window - filled)
+            out[i, codes[d]] += take
+            left -= take
+            filled += take
+            if filled == window:
+                i += 1
+                filled = 0
     return out

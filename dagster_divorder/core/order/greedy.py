@@ -66,7 +66,7 @@ def f2(problem: Problem, *, f2_lambda: float) -> Order:
 
 
 EXACT = (
-    Strategy("f1", f1, follows_targets=True),
-    Strategy("f2", f2, F2Options, follows_targets=True),
+    Strategy("f1", f1, follows_targets=True, first_group_only=True),
+    Strategy("f2", f2, F2Options, follows_targets=True, first_group_only=True),
     Strategy("f3", f3, takes_coordinates=True, follows_targets=True),
 )

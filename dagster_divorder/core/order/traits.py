@@ -28,8 +28,8 @@ Edges = NDArray[np.float64]
 
 MAX_CATEGORIES = 1000
 """A column with more distinct whole numbers is not a category."""
-_MAX_WHOLE = 1 << 53
-"""Below this float64 represents every whole number."""
+_MAX_WHOLE = 1 << 63
+"""Digits of whole numbers below this fit int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,17 @@ def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
     return codes
 
 
-def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values: int = 1000) -> Codes:
+def category_codes(
+    values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values: int = MAX_CATEGORIES, *, balanced: str = ""
+) -> Codes:
     """Codes of a column of text, booleans or other plain values (Arrow, pandas or NumPy, (N,)).
 
     Names are sorted by falling frequency, equally frequent ones bytewise. With more than `max_values` distinct values,
     the max_values - 1 most frequent keep their names and the others share "(other)". Nulls are "(missing)". Both come
-    last.
+    last. balanced: the column's name, if an order balances it; its values then have to repeat.
+
+    Raises:
+        InputError: a balanced column has more than `max_values` distinct values, and most of them occur once.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -131,6 +136,12 @@ def category_codes(values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values:
     index = _filled([part.indices for part in parts], np.int32(len(distinct)))
     counts = np.bincount(index, minlength=len(distinct) + 1)
     n_missing = counts[-1]
+    present = len(index) - int(n_missing)
+    if balanced and len(distinct) > max_values and 2 * len(distinct) > present:
+        raise InputError(
+            f"{balanced} has {len(distinct):,} distinct values in {present:,} rows, so no window can carry their mix; "
+            "balance values that repeat, such as a topic or a site, or give rare values one name"
+        )
 
     kept = len(distinct) if len(distinct) <= max_values else max_values - 1
     ranking = pa.table({"count": plain_array(counts[:-1]), "name": distinct})
@@ -161,17 +172,18 @@ def column_codes(
     values: "ArrayLike | pa.Array | pa.ChunkedArray",
     *,
     bins: int,
-    max_values: int = 1000,
     edges: ArrayLike | None = None,
     name: str = "the column",
+    balanced: bool = False,
 ) -> Codes:
     """Codes of any column (N,): quantile bins for a number, categories for text and booleans.
 
-    bins: most bins of a number. max_values: see `category_codes`. edges: pinned bin edges, from an earlier
-    `Codes.edges`, used instead of this column's own. name: the column's name in messages.
+    bins: most bins of a number. edges: pinned bin edges, from an earlier `Codes.edges`, used instead of this column's
+    own. name: the column's name in messages. balanced: whether an order balances it (`category_codes`).
 
     Raises:
-        InputError: the column is not of numbers, text or booleans, or edges are given for text.
+        InputError: the column is not of numbers, text or booleans, edges are given for text, or the values of a
+            balanced column hardly repeat.
     """
     import pyarrow.types as types
 
@@ -189,7 +201,7 @@ def column_codes(
         raise InputError(
             f"{name} holds {kind}, but was binned as a number before; give it numbers, or refit its bins"
         )
-    return category_codes(column, max_values)
+    return category_codes(column, balanced=name if balanced else "")
 
 
 def as_category(column: "pa.ChunkedArray", most: int = MAX_CATEGORIES) -> "pa.ChunkedArray":
@@ -201,8 +213,15 @@ def as_category(column: "pa.ChunkedArray", most: int = MAX_CATEGORIES) -> "pa.Ch
     kind = column.type
     whole = types.is_integer(kind) or (types.is_decimal(kind) and kind.scale == 0)
     if not whole and types.is_floating(kind):
-        whole = bool(pc.all(_is_whole(column), min_count=1).as_py())
+        whole = is_whole(column)
     return number_text(column) if whole and pc.count_distinct(column).as_py() <= most else column
+
+
+def is_whole(numbers: "pa.ChunkedArray") -> bool:
+    """Whether numbers are whole, and one is not null."""
+    import pyarrow.compute as pc
+
+    return bool(pc.all(_are_whole(numbers), min_count=1).as_py())
 
 
 def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
@@ -214,11 +233,11 @@ def number_text(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
     if not pa.types.is_floating(number.type):
         return text
     digits = number.cast(pa.int64(), safe=False).cast(pa.large_string())
-    return pc.if_else(pc.fill_null(_is_whole(number), False), digits, text)
+    return pc.if_else(pc.fill_null(_are_whole(number), False), digits, text)
 
 
-def _is_whole(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """Whether each number is whole, bool; null for null."""
+def _are_whole(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """Whether each number is whole and fits int64, bool; null for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -155,8 +155,10 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
     sizes = np.bincount(labels, minlength=clusters)
     size = sizes.repeat(np.diff(holding.indptr))
     least = np.minimum(size, np.maximum(LEAST_DOCUMENTS, LEAST_SHARE * size))
-    names_something = np.array([_names_something(word) for word in words.vocabulary], bool)
-    often = np.flatnonzero((holding.data >= least) & names_something[holding.indices])
+    often = np.flatnonzero(holding.data >= least)
+    met, at = np.unique(holding.indices[often], return_inverse=True)
+    names_something = np.array([_names_something(words.vocabulary[word]) for word in met.tolist()], bool)
+    often = often[names_something[at]]
     ends = np.searchsorted(often, holding.indptr).tolist()
     candidates, at = np.unique(holding.indices[often], return_inverse=True)
     written = [words.vocabulary[word] for word in candidates.tolist()]

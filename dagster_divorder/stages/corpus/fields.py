@@ -16,7 +16,6 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.order.strategy import nearest
-from dagster_divorder.core.order.traits import as_category
 from dagster_divorder.corpus.columns import concat, extract, settle, sources
 from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.peek import first_records, unseen
@@ -192,13 +191,14 @@ def read_fields(
     tables = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
     rows = row_array(view.record_row)
     columns = {
-        field: settle(concat([table.column(field) for table in tables]).take(rows)) for field in fields
+        field: settle(
+            concat([table.column(field) for table in tables]).take(rows), categories=field in categories
+        )
+        for field in fields
     }
     for field, column in columns.items():
         if column.null_count == len(column):
             raise no_such_field(field)
-        if field in categories:
-            columns[field] = as_category(column)
     return pa.table(columns)
 
 
@@ -226,7 +226,7 @@ def shapes_read(run: Run) -> dict[str, Any]:
 
 FIELDS = PerDocument(
     name="fields",
-    version=1,
+    version=2,
     asset=False,
     unit="records",
     description="Fields of the records that orders balance.",

@@ -969,11 +969,6 @@ def _training_evidence_inputs(run: Run) -> dict[str, Any]:
 def _check_settings(run: Run) -> None:
     from dagster_divorder.models.training import check_model
 
-    if not run.settings.holds_out:
-        raise InputError(
-            "evidence.tokens is set, but no documents are held out to validate on; set heldout.documents to a share, "
-            "such as 0.01, or to files"
-        )
     if "pairs" in run.settings.forms:
         raise InputError(
             "evidence.tokens is set, but an input holds pairs, whose loss compares two answers; trainings here use the "

@@ -38,6 +38,8 @@ WHOLE = 'or order everything again by one run with order.append = "whole" (DIVOR
 
 Output = tuple[Receipt | Result, Receipt | Result, Receipt | Result]
 """Results of ORDERS; each was made from the one before."""
+Items = tuple[np.ndarray, np.ndarray]
+"""(record id of each item of a stream, uint64 (M, 2); its number among equal records, int64 (M,))."""
 
 
 def remedy(run: Run) -> str:
@@ -110,7 +112,9 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
         return CHANGED
     try:
         output = last_output(run.store)
-        prefix = _sequences(run, output, len(sequences["indptr"]) - 1) if output else sequences
+        prefix = sequences
+        if output:
+            prefix = _sequences(run, output, len(sequences["indptr"]) - 1, _items(run, output[0]))
     except DamagedFileError:
         # Later stages make the damaged file again, from the pin.
         return None
@@ -128,7 +132,7 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
             text.
     """
     if wanted is None and run.settings.order.extends:
-        return _extended_prefix(run)
+        return run.memo.get("extended") or _extended_prefix(run)
     wanted = run.settings.order.frozen_tokens or 0 if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
@@ -152,24 +156,32 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
             f"order.frozen_tokens is {wanted}, but the output was made with other settings ({changed}), "
             f"under which tokens are counted differently: restore these settings, {REMEDY}"
         )
-    sequences = _sequences(run, output, -(-wanted // run.settings.sequence.length))
+    items = _items(run, last)
+    sequences = _sequences(run, output, -(-wanted // run.settings.sequence.length), items)
     if not packs:
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    ids, copy = _documents_in_order(run, last)
+    documents = _documents_in_order(run, last, items)
     # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
     known = record_index(run, "id")
-    row, tokens = places(ids, known), np.zeros(len(known), np.int64)
+    row, tokens = places(documents["id"], known), np.zeros(len(known), np.int64)
     tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
     lengths = np.where(row < 0, 0, tokens[row])
     begins = np.cumsum(lengths) - lengths < wanted
-    return {DOCUMENTS: pack({"id": ids[begins], "copy": copy[begins]}), SEQUENCES: pack(sequences)}
+    begun = {name: column[begins] for name, column in documents.items()}
+    return {DOCUMENTS: pack(begun), SEQUENCES: pack(sequences)}
 
 
-def _documents_in_order(run: Run, greedy_order: Receipt | Result) -> tuple[np.ndarray, np.ndarray]:
-    """(record ids, uint64 (N, 2); number of each among equal records, int64 (N,)), in the order of documents."""
-    ids = unpack(run.store.read_verified(greedy_order.files["records"]))["id"]
+def _documents_in_order(run: Run, greedy_order: Receipt | Result, items: Items) -> dict[str, np.ndarray]:
+    """`id` and `copy` of the items of a stream, in the order of documents."""
     order = unpack(run.store.read_verified(greedy_order.files["order"]))["order"]
-    return ids[order], copy_number(distinct(ids).inverse)[order]
+    ids, copy = items
+    return {"id": ids.take(order, axis=0), "copy": copy[order]}
+
+
+def _items(run: Run, greedy_order: Receipt | Result) -> Items:
+    """The items of an output's stream."""
+    ids = unpack(run.store.read_verified(greedy_order.files["records"]))["id"]
+    return ids, copy_number(distinct(ids).inverse)
 
 
 def _other_settings(run: Run, packed: Receipt | Result) -> str:
@@ -203,7 +215,8 @@ def refuse_to_extend(run: Run) -> None:
 def _extension_drift(run: Run, fitted: Fitted) -> str | None:
     """Says if what is pinned is not what the orders were made with, or something has changed since and the last output
     has more."""
-    wanted = _extended_prefix(run, fitted)
+    # What is not pinned yet is what a fit of the same stage pins.
+    wanted = run.memo["extended"] = _extended_prefix(run, fitted)
     return None if wanted == {name: fitted.files[name] for name in wanted} else "the last output has more"
 
 
@@ -231,11 +244,11 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
     count = max(
         full_sequences(output), -(-(run.settings.order.frozen_tokens or 0) // run.settings.sequence.length)
     )
-    sequences = _sequences(run, output, count)
+    items = _items(run, output[0])
+    sequences = _sequences(run, output, count, items)
     if output[1].figures.get("method") == "none":
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    ids, copy = _documents_in_order(run, output[0])
-    return {DOCUMENTS: pack({"id": ids, "copy": copy}), SEQUENCES: pack(sequences)}
+    return {DOCUMENTS: pack(_documents_in_order(run, output[0], items)), SEQUENCES: pack(sequences)}
 
 
 def full_sequences(output: Output) -> int:
@@ -309,7 +322,7 @@ def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, in
         return None
     orders, now = [result for result in before if result], [run.receipt(stage) for stage in ORDERS]
     try:
-        then, rows = (_sequences(run, output, None) for output in (orders, now))
+        then, rows = (_sequences(run, output, None, _items(run, output[0])) for output in (orders, now))
     except DamagedFileError:
         return None
     if unit == "record":
@@ -368,17 +381,20 @@ def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
     return None
 
 
-def _sequences(run: Run, output: Sequence[Receipt | Result], count: int | None) -> dict[str, np.ndarray]:
-    """The runs of an output's first `count` sequences, by default all, in order, with record ids and copies."""
-    last, packed, sequence_order = output
-    ids = unpack(run.store.read_verified(last.files["records"]))["id"]
+def _sequences(
+    run: Run, output: Sequence[Receipt | Result], count: int | None, items: Items
+) -> dict[str, np.ndarray]:
+    """The runs of an output's first `count` sequences, all if None, in order, with record ids and copies. items: of its
+    stream."""
+    _, packed, sequence_order = output
+    ids, copy = items
     plan = unpack(run.store.read_verified(packed.files["plan"]))
     chosen = unpack(run.store.read_verified(sequence_order.files["order"]))["order"][0][:count]
     entries, indptr = runs_in_order(plan["indptr"], chosen)
-    items = plan["document"][entries]
+    item = plan["document"][entries]
     return {
-        "id": ids[items],
-        "copy": copy_number(distinct(ids).inverse)[items],
+        "id": ids.take(item, axis=0),
+        "copy": copy[item],
         "start": plan["start"][entries],
         "length": plan["length"][entries],
         "indptr": indptr,

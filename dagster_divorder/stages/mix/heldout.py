@@ -255,7 +255,8 @@ def _source_names(content: pa.Array, field: str | None, path: str) -> pa.Array:
     bare = PurePosixPath(path).name.split(".")[0]
     if field is None:
         return pa.array([bare] * len(content), pa.large_string())
-    values = settle(extract(pa.chunked_array([content]), [field]).column(0)).combine_chunks()
+    column = extract(pa.chunked_array([content]), [field]).column(0)
+    values = settle(column, categories=True).combine_chunks()
     return pc.fill_null(values.cast(pa.large_string()), bare)
 
 

@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.measure.vendi import each_block, gram, vendi
-from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
@@ -42,7 +40,6 @@ from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
-from dagster_divorder.view.pictures import selection_sweep
 
 REASONS = (
     "selected",
@@ -155,6 +152,8 @@ def _pool(run: Run) -> _Pool:
 
 def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | None) -> np.ndarray:
     """Index in REASONS of each record, int8 (N,): LOWER for the candidates."""
+    from dagster_divorder.core.measure.vendi import each_block
+
     every = np.arange(len(view))
     has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
     consumed = consumed_record_mask(run)
@@ -230,6 +229,8 @@ def _optimise(
     store: Store, file: str, task: tuple[float, np.ndarray, np.ndarray | None]
 ) -> tuple[np.ndarray, int]:
     """(the weights of some candidates, the number of steps). task: alpha, the candidates' rows, their quality."""
+    from dagster_divorder.core.mix.selection import spokes
+
     alpha, rows, quality = task
     if quality is not None and not quality.any():
         quality = np.ones(len(rows))  # if all candidates are equally bad, none is preferred
@@ -262,6 +263,9 @@ def _random(run: Run, rows: np.ndarray) -> np.ndarray:
 
 
 def _select_subset(run: Run) -> Made:
+    from dagster_divorder.core.mix.selection import choose, semdedup
+    from dagster_divorder.view.pictures import selection_sweep
+
     settings, pool = run.settings.selection, _pool(run)
     if not len(pool.rows):
         raise InputError(
@@ -327,6 +331,8 @@ def _name(alpha: float) -> str:
 def _row(pool: _Pool, name: str, chosen: np.ndarray, references: dict[str, np.ndarray]) -> dict[str, Any]:
     """A choice among the candidates, bool (n,), as a row of the table. references: column -> another choice, bool (n,);
     the column has the share of the reference that is in this choice."""
+    from dagster_divorder.core.measure.vendi import gram, vendi
+
     rows = pool.rows[chosen]
     return {
         "choice": name,

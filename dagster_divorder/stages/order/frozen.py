@@ -87,10 +87,9 @@ def load_frozen(run: Run) -> Frozen | None:
         sequence_length=run.settings.sequence.length,
     )
     # A token is in only one sequence, so the first run identifies a sequence.
-    begins = np.c_[runs.document, runs.start][runs.indptr[:-1]]
-    _, first, number, times = np.unique(
-        begins, axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
+    width = int(runs.start.max(initial=0)) + 1
+    begins = (runs.document * width + runs.start)[runs.indptr[:-1]]
+    _, first, number, times = np.unique(begins, return_index=True, return_inverse=True, return_counts=True)
     if (most := times.max(initial=0)) > run.settings.schedule_epochs:
         raise InputError(
             f"order.frozen_tokens is {run.settings.order.frozen_tokens}, but in that output, with one schedule over "
@@ -103,7 +102,7 @@ def load_frozen(run: Run) -> Frozen | None:
         by_place = np.argsort(first)
         place = np.empty_like(by_place)
         place[by_place] = np.arange(len(place))
-        reads = place[number.reshape(-1)]
+        reads = place[number]
         entries, indptr = runs_in_order(runs.indptr, first[by_place])
         columns = {name: getattr(runs, name)[entries] for name in ("document", "start", "length")}
         runs = replace(runs, **columns, indptr=indptr)
@@ -127,16 +126,17 @@ def _which(run: Run) -> str:
 def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. If a record has
     fewer copies than before, the first ones are taken."""
-    row, view = places(ids, record_index(run, "id")), stream_view(run)
-    by_row = np.argsort(view.record_row, kind="stable")
-    first = np.searchsorted(view.record_row[by_row], row)
-    last = np.searchsorted(view.record_row[by_row], row, side="right")
-    if (beyond := copy >= last - first).any():
+    known, view = record_index(run, "id"), stream_view(run)
+    row, by_row = places(ids, known), np.argsort(view.record_row, kind="stable")
+    # The last entry, 0, is of row -1: records that are gone.
+    times = np.bincount(view.record_row, minlength=len(known) + 1)
+    first, copies = np.cumsum(times) - times, times[row]
+    if (beyond := copy >= copies).any():
         record = distinct(ids).inverse
         fewer = np.bincount(record, beyond) > 0
         copy = np.where(fewer[record], dense_copies(record, copy), copy)
-    present = (row >= 0) & (first + copy < last)
-    return np.where(present, by_row[np.where(present, first + copy, 0)], -1)
+    present = copy < copies
+    return np.where(present, by_row[np.where(present, first[row] + copy, 0)], -1)
 
 
 def _settings(settings: Settings) -> dict[str, Any]:

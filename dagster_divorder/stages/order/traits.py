@@ -64,17 +64,19 @@ def trait_codes(
     column = (
         pa.array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
     )
+    setting = "order.traits" if trait in run.settings.order.traits else "mixing.trait"
     number = is_number(column.type)
     if number and trait not in edges:
         raise InputError(
-            f"order.traits: field {trait!r} is a number, but was not when the pinned bins were cut; run divorder run "
+            f"{setting}: field {trait!r} is a number, but was not when the pinned bins were cut; run divorder run "
             "--refit bins to cut them again"
         )
     coded = column_codes(
         column,
         bins=bins_of(run.settings, trait),
         edges=edges[trait] if number else None,
-        name=f"order.traits: field {trait!r}",
+        name=f"{setting}: field {trait!r}",
+        balanced=True,
     )
     return coded.codes, coded.names
 

@@ -14,6 +14,7 @@ import platform
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise, takewhile
 from typing import IO, Any
 
@@ -56,7 +57,6 @@ from dagster_divorder.stages.mix.repeats import load_mixing, stream_reads, strea
 from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
-from dagster_divorder.stages.topics.cluster_map import add_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
@@ -73,6 +73,8 @@ from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
     KEPT_BESIDE,
     RECORDS,
+    AlteredFileError,
+    Beginning,
     OutputFolder,
     check_format,
     scratch_beside,
@@ -173,6 +175,8 @@ def _lacks_output(run: Run, key: str) -> str | None:
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:
+    from dagster_divorder.stages.topics.cluster_map import add_map
+
     folder = run.settings.output.path
     if "arrays" in run.settings.output.sidecars and run.is_current("cluster_map"):
         add_map(run, run.receipt("cluster_map"), receipt)
@@ -262,13 +266,34 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     spans = pairwise([0, *limits])
     shards = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
     form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
-    contents = _contents(run, shards, rows, form) if output.extends else {}
+    ids = record_index(run, "id") if output.extends else np.empty((0, 2), np.uint64)
+    contents = _contents(shards, rows, ids, form) if output.extends else {}
     kept = {*takewhile(lambda name: output.take_over(name, contents[name]["content"]), contents)}
     shards = {name: shard for name, shard in shards.items() if name not in kept}
-    copied = 0
-    if kind == "jsonl":
-        copied, shards = _after_copies(output, shards, record_index(run, "id"), rows, form)
-    # Rows are added at the end, so what is not written again lies before the rest.
+    stage = partial(_permute_records, run, view, rows, row_sizes, output, schema)
+    behind = _behind_published(output, shards, rows, ids, form) if kind == "jsonl" else {}
+    try:
+        stage({**shards, **behind}, exact=schema is None and not behind)
+    except AlteredFileError as error:
+        run.progress.note(f"{error}: all of it is written again")
+        stage(shards, exact=schema is None)
+    for name, content in contents.items():
+        output.entries[name] = {**output.entries[name], **content}
+
+
+def _permute_records(
+    run: Run,
+    view: View,
+    rows: np.ndarray,
+    row_sizes: np.ndarray,
+    output: OutputFolder,
+    schema: pa.Schema | None,
+    shards: Mapping[str, Shard],
+    *,
+    exact: bool,
+) -> None:
+    """Stage files of records; see `Permutation`. Rows are added at the end, so rows of files that are not written again
+    lie before the others."""
     before = min((shard.first for shard in shards.values()), default=len(rows))
     rows, row_sizes = rows[before:], row_sizes[before:]
     permutation = Permutation(
@@ -276,11 +301,11 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
         start=offsets(view.records),
         rows=rows,
         sizes=row_sizes,
-        exact=schema is None and not copied,
+        exact=exact,
         terminator=b"" if schema else LINE_FEED,
         through_files=passes_files(row_sizes),
     )
-    with scratch_beside(run.store, settings.path, output.expected_bytes) as scratch:
+    with scratch_beside(run.store, run.settings.output.path, output.expected_bytes) as scratch:
         permute(
             permutation,
             {
@@ -294,18 +319,17 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
             progress=run.progress,
             unit="records",
         )
-    for name, content in contents.items():
-        output.entries[name] = {**output.entries[name], **content}
 
 
 def _contents(
-    run: Run, shards: Mapping[str, Shard], rows: np.ndarray, form: str
+    shards: Mapping[str, Shard], rows: np.ndarray, ids: np.ndarray, form: str
 ) -> dict[str, dict[str, Any]]:
     """What the manifest says of each file of records of an output that is to be extended: `records`, their number, and
-    `content`, a hash of all that decides its bytes. form: a hash of their kind and schema."""
-    ids, contents = record_index(run, "id"), {}
+    `content`, a hash of all that decides its bytes. ids: of all records, uint64 (n, 2). form: a hash of their kind and
+    schema."""
+    contents = {}
     for name, shard in shards.items():
-        content = _content(ids[rows[shard.first : shard.end]], form)
+        content = _content(ids.take(rows[shard.first : shard.end], axis=0), form)
         contents[name] = {"records": shard.end - shard.first, "content": content}
     return contents
 
@@ -315,21 +339,21 @@ def _content(ids: np.ndarray, form: str) -> str:
     return content_hash(CURATED_OUTPUT.version, form, xxhash.xxh3_128_hexdigest(to_bytes(ids)))
 
 
-def _after_copies(
-    output: OutputFolder, shards: Mapping[str, Shard], ids: np.ndarray, rows: np.ndarray, form: str
-) -> tuple[int, dict[str, Shard]]:
-    """(the number of files that begin with a published one, 0 or 1; the files, of which it begins where the published
-    one ends). Lines are copied from there, so that only new ones are gathered. form: of their kind and schema."""
-    name = next(iter(shards), None)
-    known = output.published.get(name or "", {})
-    if name is None or "content" not in known:
-        return 0, dict(shards)
+def _behind_published(
+    output: OutputFolder, shards: Mapping[str, Shard], rows: np.ndarray, ids: np.ndarray, form: str
+) -> dict[str, Shard]:
+    """The first file that is written, if it begins with the published file of its name: its lines behind them. ids: of
+    all records, uint64 (n, 2). form: a hash of their kind and schema."""
+    name = next(iter(shards), "")
+    known = output.published.get(name, {})
+    if "content" not in known:
+        return {}
     first, end, write = shards[name]
     middle = first + known["records"]
-    same = middle <= end and known["content"] == _content(ids[rows[first:middle]], form)
-    if not same or not is_whole(output.path, {name: known}):
-        return 0, dict(shards)
-    return 1, {**shards, name: Shard(middle, end, WriteBehind(output.path, name, write))}
+    if middle > end or known["content"] != _content(ids.take(rows[first:middle], axis=0), form):
+        return {}
+    beginning = Beginning(output.path, name, known["bytes"], known)
+    return {name: Shard(middle, end, WriteBehind(beginning, write))}
 
 
 def _save_npy(file: IO[bytes], array: np.ndarray) -> None:

@@ -27,10 +27,12 @@ from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
     SAMPLE_ROWS,
     TOKENIZER_FILES,
+    choose_form,
+    form_version,
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
-from dagster_divorder.pipeline.reordered import Reordered
+from dagster_divorder.pipeline.reordered import Reordered, moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -51,7 +53,7 @@ from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change,
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
-from dagster_divorder.stages.text.base_model import BOOTSTRAP, load_base_model
+from dagster_divorder.stages.text.base_model import BOOTSTRAP, is_unchanged, load_base_model, model_directory
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
 from dagster_divorder.store.manifests import (
     EXPORT_MANIFEST,
@@ -87,6 +89,8 @@ def _write_exports(run: Run) -> Made:
         tokens = stored_tokens(run, load_base_model(run).directory, scratch)
         for name in run.settings.exports.formats:
             FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
+        if sentence := moved_by_appends(run.settings, _lacks_each(run)):
+            run.progress.note(sentence)
         for lacking in _lacks_each(run):
             _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
@@ -107,6 +111,8 @@ def _write_exports(run: Run) -> Made:
         )
     figures = {"exports": table, **({"reordered": change.figures} if change else {})}
     facts = {"formats": list(hashes), "plan": plan_fingerprint(run), "orders": keys_of_the_order(run)}
+    if form := run.memo.get("form"):
+        facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
 
 
@@ -186,12 +192,8 @@ def _columns(settings: Settings) -> tuple[str, ...]:
 
 
 def _layout(settings: Settings, format: Format) -> dict[str, int]:
-    """The numbers of ranks, sequences and workers for which a format's rows are laid out; empty if rows are in the
-    order of training."""
-    exports = settings.exports
-    if not format.contiguous_ranks or exports.world_size * exports.workers == 1:
-        return {}
-    return exports.model_dump(include={"world_size", "micro_batch", "workers"})
+    """`Exports.layout` if it applies to the format; else empty."""
+    return settings.exports.layout if format.contiguous_ranks else {}
 
 
 def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
@@ -214,11 +216,6 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
     extends = run.settings.order.extends
-    if extends and _layout(run.settings, format):
-        run.progress.note(
-            f"{format.name}: rows are laid out for ranks and workers, so an append moves all of them, and all files "
-            "are written again"
-        )
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         for name, data in _tokenizer(run, rows.stored).items():
@@ -241,18 +238,28 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
         if run.settings.model.base == BOOTSTRAP:
             # Needs no check here: tests compare this form with transformers.
             paths = [tokens.directory / name for name in TOKENIZER_FILES]
-            files, note = {path.name: path.read_bytes() for path in paths if path.is_file()}, ""
+            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
         else:
-            texts = sample_texts(
-                run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES
-            )
-            encoder = load_base_model(run).encoder()
-            files, note = tokenizer_files(tokens.directory, encoder, tokens.special, texts)
-        if note:
-            run.progress.note(note)
+            run.memo["form"] = form = _tokenizer_form(run, tokens)
+            files = tokenizer_files(tokens.directory, form["form"])
+            if form["note"]:
+                run.progress.note(form["note"])
         run.memo["tokenizer"] = files
     tokenizer: dict[str, bytes] = run.memo["tokenizer"]
     return tokenizer
+
+
+def _tokenizer_form(run: Run, tokens: Tokens) -> dict[str, Any]:
+    """The `form` of the tokenizer beside exports, and a `note` on it. They are kept while what they depend on (`of`)
+    stays the same."""
+    last = load_receipt(run.store, "exports")
+    known: dict[str, Any] = last.facts.get("tokenizer") or {} if last else {}
+    of = [*form_version(tokens.directory), *map(list, sorted(tokens.special.items()))]
+    if known.get("of") == of:
+        return known
+    texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
+    form, note = choose_form(tokens.directory, load_base_model(run).encoder(), tokens.special, texts)
+    return {"of": of, "form": form, "note": note}
 
 
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
@@ -368,7 +375,7 @@ def named_end_of_text(run: Run) -> bool | list[str | int]:
 
 def _key(run: Run, format: Format) -> str:
     """A hash of everything that decides the files and the manifest of a format's export."""
-    settings, directory = run.settings, load_base_model(run).directory
+    settings, directory = run.settings, model_directory(run)
     # The plan's fingerprint covers tokenizer.json; these files say which tokens begin, end and pad.
     paths = [directory / file for file in TOKENIZER_FILES[1:]]
     named = {
@@ -433,7 +440,16 @@ def _check_settings(run: Run) -> None:
         beside = "|".join(map(re.escape, ("manifest.json", *TOKENIZER_FILES)))
         written = re.compile(rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*{re.escape(TRAINED)})")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
-    check_special_tokens(run.settings)
+    if not _was_checked(run):
+        check_special_tokens(run.settings)
+
+
+def _was_checked(run: Run) -> bool:
+    """Whether the last run has written exports with these special tokens and this tokenizer. Reading a tokenizer takes
+    longer than all other checks."""
+    if run.settings.model.base == BOOTSTRAP or not run.is_current("exports") or not is_unchanged(run):
+        return False
+    return run.receipt("exports").key == EXPORTS.key(run)
 
 
 def _refuse_unmasked(settings: Settings) -> None:
@@ -569,6 +585,7 @@ EXPORTS = WholeCorpus(
     name="exports",
     version=3,
     group="output",
+    beside=True,
     kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, as token files in the formats that trainers read.",
     reads=_exports_reads,

@@ -98,10 +98,8 @@ def load_base_model(run: Run) -> BaseModel:
     Raises:
         MissingStageError: base_model has not run with these settings.
     """
-    receipt, files = run.receipt("base_model"), run.fit("base_model")
+    files, place = run.fit("base_model"), _place(run)
     statistics = unpack(files[STATISTICS])
-    bootstrap = run.settings.model.base == BOOTSTRAP
-    place = receipt.files["fit"] if bootstrap else Path(receipt.facts["directory"])
     return BaseModel(
         place=place,
         directory=model_path(run.store, place),
@@ -109,6 +107,30 @@ def load_base_model(run: Run) -> BaseModel:
         document_frequency=statistics["document_frequency"],
         documents=int(statistics["documents"][0]),
     )
+
+
+def _place(run: Run) -> str | Path:
+    """The folder of the pinned base model: of a fit in the store, or the user's own."""
+    receipt = run.receipt("base_model")
+    bootstrap = run.settings.model.base == BOOTSTRAP
+    return receipt.files["fit"] if bootstrap else Path(receipt.facts["directory"])
+
+
+def model_directory(run: Run) -> Path:
+    """The folder of the pinned base model on this machine (`BaseModel.directory`)."""
+    return model_path(run.store, _place(run))
+
+
+def is_unchanged(run: Run) -> bool:
+    """Whether `model.base` is still the checkpoint that the last run pinned, by its place and the times of its
+    files."""
+    from dagster_divorder.models.checkpoint import signature
+
+    directory, facts = _locate(run.settings), run.receipt("base_model").facts
+    if directory is None or str(directory) != facts["directory"]:
+        return False
+    files = signature(directory)
+    return files is not None and files == facts["signature"]
 
 
 def find_checkpoint(

@@ -12,7 +12,6 @@ import numpy as np
 
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
-from dagster_divorder.models.chat_tokens import END, SELECTED
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.stages import StageFiles
@@ -64,6 +63,8 @@ class TurnEnds(NamedTuple):
 
 def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
     """The ends of all answers but the last in each of some document rows, int64 (n,). Only for `settings.masked`."""
+    from dagster_divorder.models.chat_tokens import END
+
     files, fragments = run.files("token_counts"), run.view.documents
     lengths, counts, first, last, kind = files.columns(
         fragments, "lengths", "spans", "span_first", "span_last", "span_kind"
@@ -98,6 +99,8 @@ def trained_tokens(run: Run) -> np.ndarray:
 def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:
     """The mask of the document rows of fragments. files: of token_counts. train_on: as `chats.train_on`, but not
     "all"."""
+    from dagster_divorder.models.chat_tokens import SELECTED
+
     lengths, counts = files.columns(fragments, "lengths", "spans")
     first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
     begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -12,7 +12,6 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
-from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names, without_markup
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
@@ -40,6 +39,13 @@ def load_names(run: Reader) -> list[str]:
 
 
 def _name_clusters(run: Run) -> Mapping[str, bytes]:
+    from dagster_divorder.core.topics.terms import (
+        characteristic_terms,
+        count_words,
+        short_names,
+        without_markup,
+    )
+
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
     # A sample of this size has documents of every cluster.

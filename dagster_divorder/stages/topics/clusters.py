@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.topics.cluster import ClusterFit, assign
-from dagster_divorder.models.embed import NOT_FINITE
 from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
@@ -86,6 +85,8 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 def _documents_have_vectors(run: Run) -> Finding:
     """Few of the clustered vectors are zero, or replace a vector that is not finite."""
+    from dagster_divorder.models.embed import NOT_FINITE
+
     view, stage = run.view, chosen_vectors(run).stage
     used = view.used_documents()
     zero = not_finite = 0

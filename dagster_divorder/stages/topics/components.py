@@ -170,4 +170,4 @@ def _components(kind: str) -> PinnedFit:
     )
 
 
-COMPONENTS = tuple(_components(kind) for kind in STAGE_OF)
+SHALLOW_COMPONENTS, DEEP_COMPONENTS, EXTERNAL_COMPONENTS = map(_components, STAGE_OF)

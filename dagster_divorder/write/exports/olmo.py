@@ -29,7 +29,14 @@ import pyarrow as pa
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, IdBlock, WriteRows, trained_rows
 from dagster_divorder.write.exports.format import Format, Options, fits_uint16
-from dagster_divorder.write.exports.raw import row_files, stage_array, stage_index, stage_trained, write_rows
+from dagster_divorder.write.exports.raw import (
+    row_files,
+    row_sizes,
+    stage_array,
+    stage_index,
+    stage_trained,
+    write_rows,
+)
 from dagster_divorder.write.exports.rows import Rows
 
 LINES = 1 << 16
@@ -49,7 +56,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
         for name, span in files.items()
         for suffix, write_beside in written.items()
     }
-    rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside)
+    rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside, row_sizes(rows, dtype))
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]

@@ -30,6 +30,11 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
     }
 
 
+def row_sizes(rows: Rows, dtype: np.dtype) -> np.ndarray:
+    """The bytes of each row that `write_rows` writes, int64 (R,)."""
+    return np.broadcast_to(np.int64(rows.length * dtype.itemsize), (len(rows),))
+
+
 def write_rows(
     file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype, padding: int
 ) -> None:

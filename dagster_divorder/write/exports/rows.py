@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
-from dagster_divorder.write.curated import OutputFolder
+from dagster_divorder.write.curated import AlteredFileError, Beginning, OutputFolder
 from dagster_divorder.write.exports.file_rows import (
     FileRows,
     IdBlock,
@@ -238,30 +238,70 @@ class Rows:
         return np.minimum(self.run_tokens, remaining)
 
     def stage(
-        self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File] | None = None
+        self,
+        folder: OutputFolder,
+        files: Mapping[str, _File],
+        beside: Mapping[str, _File] | None = None,
+        sizes: np.ndarray | None = None,
     ) -> None:
-        """Stage consecutive files, and files `beside` them, whose writers read no blocks.
+        """Stage consecutive files, and files `beside` them, whose writers read no blocks. sizes: bytes of each row,
+        int64 (R,), if the files are their rows end to end.
 
-        If the folder extends a published output, unchanged files are taken over and only the other files are written.
+        If the folder extends a published output, unchanged files are taken over, and a file of rows end to end that
+        goes on where a published one ends begins with a copy of it.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan does not fit the stored ids.
         """
-        beside, contents = beside or {}, dict[str, str]()
+        beside, contents = beside or {}, dict[str, dict[str, Any]]()
         if folder.extends:
-            contents = {name: self._content(*file) for name, file in files.items()}
-            contents |= {name: self._content(*file, by_place=True) for name, file in beside.items()}
+            contents = {name: {"content": self._content(*file)} for name, file in files.items()}
+            contents |= {
+                name: {"content": self._content(*file, by_place=True)} for name, file in beside.items()
+            }
             # New rows come last, so all files before the first new file are unchanged.
-            kept = {*takewhile(lambda name: folder.take_over(name, contents[name]), files)}
-            kept |= {name for name in beside if folder.take_over(name, contents[name])}
+            kept = {*takewhile(lambda name: folder.take_over(name, contents[name]["content"]), files)}
+            kept |= {name for name in beside if folder.take_over(name, contents[name]["content"])}
+            if kept:
+                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files stay as they are")
+            for name, file in files.items() if sizes is not None else ():
+                contents[name]["begins"] = self._begins(file, sizes)
             files, beside = (
                 {name: file for name, file in each.items() if name not in kept} for each in (files, beside)
             )
-            if kept:
-                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files stay as they are")
-        self._stage(folder, files, beside)
+        first = next(iter(files), "")
+        behind = self._behind_published(folder, files[first], sizes) if files and sizes is not None else None
+        try:
+            self._stage(folder, {**files, **({first: behind} if behind else {})}, beside)
+        except AlteredFileError as error:
+            self.stored.progress.note(f"{error}: all of it is written again")
+            self._stage(folder, files, beside)
         for name, content in contents.items():
-            folder.entries[name] = {**folder.entries[name], "content": content}
+            folder.entries[name] = {**folder.entries[name], **content}
+
+    def _begins(self, file: _File, sizes: np.ndarray) -> dict[str, Any]:
+        """What the manifest says of the rows of a file that stay if rows are added: their number, bytes and a hash of
+        what decides these. These are all rows but a last one that is not full: more tokens may be packed into it."""
+        (first, end), write = file
+        end -= bool(end > first and self.tokens[end - 1] < self.length)
+        return {
+            "rows": end - first,
+            "bytes": int(sizes[first:end].sum()),
+            "content": self._content((first, end), write),
+        }
+
+    def _behind_published(self, folder: OutputFolder, file: _File, sizes: np.ndarray) -> _File | None:
+        """A file whose first rows are copied from a published file; None if no published file begins as it does."""
+        (first, end), write = file
+        for name, entry in folder.published.items():
+            begins = entry.get("begins")
+            if not begins or not 0 < begins["rows"] <= end - first:
+                continue
+            middle = first + begins["rows"]
+            if begins["content"] == self._content((first, middle), write):
+                beginning = Beginning(folder.path, name, begins["bytes"], entry)
+                return (middle, end), partial(_write_behind, beginning, write)
+        return None
 
     def _stage(self, folder: OutputFolder, files: Mapping[str, _File], beside: Mapping[str, _File]) -> None:
         stored, all_files = self.stored, {**files, **beside}
@@ -305,7 +345,7 @@ class Rows:
         spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
         for array in (
             file_rows.indptr,
-            stored.document_ids[stored.view.document_row[self.document[runs]]],
+            stored.document_ids.take(stored.view.document_row[self.document[runs]], axis=0),
             file_rows.start,
             file_rows.run_tokens,
             self.text_tokens[runs],
@@ -404,6 +444,18 @@ class Rows:
             through_files=True,
         )
         return permutation, at
+
+
+def _write_behind(
+    beginning: Beginning, write: WriteRows, file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes]
+) -> None:
+    """Write a file that begins as a published one does, then rows.
+
+    Raises:
+        AlteredFileError: see `Beginning.copy`.
+    """
+    beginning.copy(file)
+    write(file_rows, blocks, file)
 
 
 def _write(write: WriteRows, file_rows: FileRows, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
