@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from dagster_divorder.cli import GROUPS, main
+from dagster_divorder.view.answer import UNLIMITED, Line, TextTable, as_text
 from tests.conftest import topic_records, write_jsonl
 
 PAGE = (Path(__file__).parent.parent / "docs/json.md").read_text()
@@ -26,6 +27,30 @@ def documented(command: str) -> set[str]:
             return {key for head in heads for key in re.findall(r"`([^`]+)`", head)}
     (row,) = re.findall(rf"^\| `{command}` \| (.*) \|$", PAGE, re.M)
     return set(re.findall(r"`([^`]+)`", row))
+
+
+CELLS = (
+    "a",
+    "日本語",
+    "12.5",
+    "-",
+    "e\u0301",
+    "1,234",
+    "🙂",
+    "two\tparts",
+    "two\nlines",
+    "  ends  ",
+    "",
+    "[red]a[/]",
+)
+
+
+@pytest.mark.parametrize("first", range(len(CELLS)))
+def test_text_outside_terminals_is_laid_out_as_on_a_wide_one(first: int) -> None:
+    cells = CELLS[first:] + CELLS[:first]
+    rows = [dict(zip("日b3", cells[at:], strict=False)) for at in range(0, 9, 3)]
+    parts = [*cells[:4], TextTable(rows, cells[4]), Line(cells[5], "good"), TextTable([], "no rows"), ""]
+    assert as_text(parts) == as_text(parts, width=UNLIMITED - 1)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Runs of stages, and what a stage works with: settings, store, progress, and the results of the stages before it."""
+"""Runs of stages. A `Run` gives a stage its settings, store, progress and the results of earlier stages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OPENING = threading.Lock()
 
 
 class ToBeMadeError(MissingStageError):
-    """While planning: a run would make this stage anew, and only that run can tell what follows from it."""
+    """While planning: a run would make this stage again, and only that run knows what follows."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"{stage} is made again")
@@ -57,9 +57,9 @@ class ToBeMadeError(MissingStageError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The input as a run reads it. records: number of accepted records. distinct: numbers of distinct "records" and
-    "documents" (texts). stored: by these, the number that each stored fragment holds. ids: a function that gives the
-    first half of the id of every document, uint64 (documents,)."""
+    """The input of a run. records: number of accepted records. distinct: numbers of distinct "records" and "documents"
+    (texts). stored: for each of these two, fragment -> the number that it holds. ids: returns the first half of the id
+    of every document, uint64 (documents,)."""
 
     version: str
     records: int
@@ -74,10 +74,10 @@ class Corpus:
 
 @dataclass(slots=True)
 class Run(Reader):
-    """What the functions of a stage work with; it reads the current results.
+    """Settings, store, progress and current results, for the functions of a stage.
 
-    While `planning`, `foreseen` holds the receipt that a run would give each stage, None if only a run can tell. Stages
-    that a run would skip have their stored receipts.
+    While `planning`, `foreseen` holds the future receipt of each stage; None if only a run can tell. Stages that a run
+    would skip have their stored receipts.
     """
 
     settings: Settings
@@ -87,18 +87,18 @@ class Run(Reader):
     planning: bool = False
     foreseen: dict[str, Receipt | None] = field(default_factory=dict)
     observed: dict[str, Any] = field(default_factory=dict)
-    """Figures of a stage in this run alone, such as a rate."""
+    """Figures of a stage that belong to this run alone, such as a rate."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """Values that `decide` of a stage has computed and `make` needs again."""
+    """Values that `decide` has computed and `make` needs, for the stage that runs."""
     _current: dict[str, Receipt] = field(default_factory=dict)
     _engine: Engine | None = None
     _view: tuple[str, View] | None = None
     _corpus: tuple[str | None, Corpus] | None = None
-    """(the file of a view, its corpus); while planning (None, the corpus that a survey found)."""
+    """(the file of a view, its corpus). While planning: (None, the corpus of a survey)."""
 
     @property
     def engine(self) -> Engine:
-        """Runs functions over many items. Opened when it is first needed; `close` closes it."""
+        """Runs functions over many items. The first use opens it; `close` closes it."""
         if self._engine is None:
             with _OPENING:
                 self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
@@ -111,10 +111,10 @@ class Run(Reader):
             self._engine = None
 
     def receipt(self, stage: str) -> Receipt:
-        """The current result of a stage before this one, known to fit these settings and its own inputs.
+        """The current result of an earlier stage. It fits these settings and its own inputs.
 
         Raises:
-            MissingStageError: it never ran, ran with other settings, or a stage before it has changed since.
+            MissingStageError: the stage never ran or ran with other settings, or a stage that it reads has changed.
         """
         if self.planning and stage in self.foreseen:
             foreseen = self.foreseen[stage]
@@ -150,7 +150,7 @@ class Run(Reader):
         return next((name for name in assets if stage in self.graph.step(self.settings, name)), stage)
 
     def is_current(self, stage: str) -> bool:
-        """Whether a stage has a current result (see `receipt`)."""
+        """Whether `receipt` finds a current result of a stage."""
         try:
             self.receipt(stage)
         except MissingStageError:
@@ -163,10 +163,10 @@ class Run(Reader):
         self.adopt(receipt)
 
     def adopt(self, receipt: Receipt) -> None:
-        """Read a receipt that was saved as the current one of its stage."""
+        """Take a saved receipt as the current one of its stage."""
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
-            # Other current results may depend on the result that this one replaces.
+            # Other current results may depend on the replaced result.
             self._current.clear()
         self._current[receipt.stage] = receipt
 
@@ -177,12 +177,12 @@ class Run(Reader):
 
     @property
     def has_view(self) -> bool:
-        """Whether all records of the input are stored: while planning, records of a new input are not."""
+        """Whether all records of the input are stored. While planning, records of a new input are not."""
         return "view" in self.receipt("raw_docs").files
 
     @property
     def view(self) -> View:
-        """The accepted records, in the fragments that hold them."""
+        """The accepted records, and the fragments that hold them."""
         file = self.receipt("raw_docs").files.get("view")
         if file is None:
             raise ToBeMadeError("raw_docs")
@@ -199,12 +199,12 @@ class Run(Reader):
         return self._corpus[1]
 
     def foresee(self, corpus: Corpus) -> None:
-        """Plan for an input as a survey found it."""
+        """Plan for the corpus of a survey."""
         self._corpus = (None, corpus)
 
 
 def _unseen(store: Store, id: str) -> str:
-    """Why a worker cannot use the store of this id, "" where it can."""
+    """Why a worker cannot use the store with this id; "" if it can."""
     try:
         id_there = store.id
     except DivOrderError as error:
@@ -238,7 +238,7 @@ def _used_by_fragment(fragments: tuple[Fragment, ...], used: np.ndarray) -> dict
 
 
 class Receipts(AsTable, dict[str, Receipt]):
-    """Receipts by stage, shown as a table by print and in a notebook."""
+    """Receipts by stage. print and notebooks show them as a table."""
 
     @property
     def _as_table(self) -> TextTable:
@@ -246,7 +246,7 @@ class Receipts(AsTable, dict[str, Receipt]):
 
 
 def stage_row(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage as it last ran: `stage`, numbers of `documents`, `new` and `reused` ones, and `seconds`."""
+    """The last run of a stage: `stage`, numbers of `documents`, `new` and `reused` documents, and `seconds`."""
     columns = {
         "documents": "documents",
         "new": "new_documents",
@@ -267,11 +267,11 @@ def stages_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> TextTabl
 def run_graph(
     graph: Graph, settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> Receipts:
-    """Run stages of a graph in order, by default all that an output needs; see `dagster_divorder.stages.run_all`."""
+    """Run stages of a graph in order, by default all that an output needs. See `dagster_divorder.stages.run_all`."""
     need_addresses()
     stages = graph.needed(settings) if stages is None else tuple(stages)
     progress = progress or STANDARD_ERROR
-    # Settings that were built in Python have not been checked by loading.
+    # Loading checks settings; settings built in Python are checked here.
     refuse_overlap(settings)
     store = store_of(settings.store)
     with store.lease(wait=settings.store.wait, on_wait=progress.note):
@@ -296,15 +296,16 @@ def run_graph(
 
 
 def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
-    """Run stages in order, small ones beside the stages that do not read them (`Stage.beside`)."""
+    """Run stages in order. Small stages run beside stages that do not read them (`Stage.beside`)."""
     receipts: dict[str, Receipt] = {}
     last = max((place for place, stage in enumerate(stages) if not run.graph[stage].beside), default=-1)
-    # Of a container's quota of one core, two threads make the same results.
+    # Cores of the machine, not of a container's quota, which takes long to ask: two threads on one core give the same
+    # results.
     parallel = (run.settings.engine.workers or os.cpu_count() or 1) > 1
     with Beside(run, _run_one) as beside:
 
         def take(stages: Iterable[str]) -> None:
-            """Wait for stages that run beside this one; a stage that met a damaged file runs again here."""
+            """Wait for stages that run beside this one. A stage that met a damaged file runs again here."""
             for stage in stages:
                 if stage in beside.started and stage not in receipts:
                     try:
@@ -324,13 +325,13 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
 
 
 def check_settings(run: Run, stages: Iterable[str]) -> None:
-    """Raise settings errors that are detectable before these stages compute anything."""
+    """Raise the errors in settings that can be found before these stages compute anything."""
     for name in dict.fromkeys(stages):
         run.graph[name].check_settings(run)
 
 
 def _run_and_repair(run: Run, stage: str, beside: Beside) -> Receipt:
-    """Run a stage; damaged files that it meets are discarded and made again, each file once, with nothing beside."""
+    """Run a stage. Damaged files that it meets are discarded and made again, each file once, with no stage beside."""
     order = run.graph.needed(run.settings, stage)
     order = order[: order.index(stage) + 1]
     first = len(order) - 1
@@ -356,7 +357,7 @@ def _run_and_repair(run: Run, stage: str, beside: Beside) -> Receipt:
 
 
 def _run_one(run: Run, name: str) -> Receipt:
-    # Memory freed by the previous stage would add to this stage's memory.
+    # Otherwise memory that the previous stage freed would add to this stage's.
     give_back_memory()
     run.store.check()
     stage = run.graph[name]
@@ -374,7 +375,7 @@ def _run_one(run: Run, name: str) -> Receipt:
     seconds = time.perf_counter() - start
     figures = receipt.figures
     timing = {"seconds": round(seconds, 3)}
-    # Plans use the pace of this run if it computed documents, else of an earlier run.
+    # Plans use the pace of the last run that computed documents.
     new = decision.documents or figures["new_documents"]
     pace = before.facts.get("seconds_per_new_document") if before else None
     if new and seconds > 0:
@@ -398,5 +399,5 @@ def _memory_ran_out(stage: str, error: Exception) -> MemoryLimitError:
     )
     return MemoryLimitError(
         f"memory ran out in {stage} ({type(error).__name__}: {str(error).partition(chr(10))[0] or 'no more said'}); "
-        f"{allowed}: allow more, or lower engine.workers, and run again: the fragments that are done are kept"
+        f"{allowed}: allow more, or lower engine.workers, and run again: finished fragments are kept"
     )

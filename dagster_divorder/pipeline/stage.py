@@ -1,13 +1,13 @@
-"""Stages. A stage is one value, defined whole in one file of `stages/`. There are three kinds:
+"""Stages. A stage is one value, defined in one file of `stages/`. There are three kinds:
 
 - `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
   key is never computed again.
 - `WholeCorpus`: named files, made from results of other stages and kept under a key of all their inputs.
-- `PinnedFit`: a fit on the corpus, pinned, so that appended data uses it unchanged. Its own drift rule or a request
-  makes the fit again, and the reason is recorded.
+- `PinnedFit`: a fit on the corpus. It is pinned: appended data uses it unchanged. The stage's drift rule or a request
+  makes the fit again. The reason is recorded.
 
-`decide` says what to compute, for how many documents, and why; a run and a plan both follow it. Key, reuse, receipt,
-counts and timing belong to the kinds. The only stage known here by name is `raw_docs`, which all others read.
+`decide` says what to compute, for how many documents, and why. Runs and plans both follow it. Key, reuse, receipt,
+counts and timing belong to the kinds. This module knows only one stage by name: `raw_docs`, which all others read.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
 
 SKETCH = "documents.safetensors"
-"""File of every fit: a sketch of the documents that it was made on (`core.sketch`)."""
+"""A file of every fit: a sketch of the documents that the fit was made on (`core.sketch`)."""
 
 TEXT_OF_A_WORKER = 2 * WORKER_BYTES
-"""Bytes of text that take about WORKER_BYTES when they are stored, compressed."""
+"""Bytes of text that take about WORKER_BYTES in the store, where they are compressed."""
 
 
 def content_hash(*values: Any) -> str:
@@ -75,8 +75,8 @@ def content_hash(*values: Any) -> str:
 class Decision:
     """What a stage would compute now.
 
-    `key` is the key of the result. `receipt` is the future receipt, None if it depends on computing the result.
-    `unless` names what would make the stage compute more and only a run can find out.
+    `key` is the key of the result. `receipt` is the future receipt; None if only the computation gives it. `unless`
+    names a reason to compute more that only a run can find.
     """
 
     scope: Literal["nothing", "new", "all"]
@@ -88,7 +88,7 @@ class Decision:
 
 
 class Size(NamedTuple):
-    """The size of a corpus: documents, and bytes and tokens of their texts."""
+    """The size of a corpus: the number of documents, and of bytes and tokens in their texts."""
 
     documents: float
     bytes: float
@@ -108,8 +108,8 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A whole-corpus result: its files by name (arrays become safetensors, rows of plain values Parquet), `facts` for
-    later stages, and `figures` for people."""
+    """A whole-corpus result: `files` by name, `facts` for later stages, and `figures` for people. Arrays are stored as
+    safetensors, and rows of plain values as Parquet."""
 
     files: Mapping[str, File | Mapping[str, np.ndarray] | list[dict[str, Any]]]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Table(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A PNG file, and what it shows in words."""
+    """A PNG file, and a description of it."""
 
     file: Path
     what: str
@@ -142,12 +142,13 @@ class Link(NamedTuple):
 
 
 Shown = Mapping[str, Table | Picture | Text | Link | float]
-"""What people see of a result besides its figures, by name."""
+"""What people see of a result beside its figures, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Whether a check passed: the result in words, what to do if it failed, figures, and tables (lists of rows)."""
+    """The outcome of a check. text: the outcome in words. remedy: what to do if the check failed. figures: numbers, and
+    tables as lists of rows."""
 
     passed: bool
     text: str
@@ -157,8 +158,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A claim about a stage's result, and the function that tests it on what is stored. If a `blocking` check fails,
-    nothing made from the result may be used."""
+    """A claim about a stage's result, and the function that tests it on the stored files. If a `blocking` check fails,
+    results made from this one must not be used."""
 
     name: str
     description: str
@@ -172,12 +173,12 @@ class Check:
 class Stage(ABC):
     """One stage.
 
-    `version` is raised when the code gives other bytes for the same input. `reads` names the stages before it, and
-    `settings` the settings that decide its own result, both under given settings. `inputs` says what of the stages
-    before it decides the result, by default their versions (for fragments' results and fits without the corpus).
-    Without `asset` a stage has no Dagster asset: it runs with the stages that read it, or right after the stage that
-    lists it in `then`. `quotes` names the files that may hold words of documents ("*": all): `divorder prune` removes
-    them with deleted documents.
+    `version` rises when the code gives other bytes for the same input. `reads` names the stages that it reads under
+    given settings. `settings` gives the settings that decide its own result. `inputs` gives the parts of earlier
+    results that decide its result: by default their versions, without the corpus for results of fragments and for fits.
+    A stage without `asset` has no Dagster asset: it runs with the stages that read it, or right after the stage that
+    lists it in `then`. `quotes` names the files that may hold words of documents ("*": all files). `divorder prune`
+    removes these files with deleted documents.
     """
 
     name: str
@@ -187,42 +188,42 @@ class Stage(ABC):
     settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
     inputs: Callable[[Run], Mapping[str, Any]] | None = None
     key_from_inputs: bool = False
-    """The key consists of the code version and `inputs` alone. `inputs` hold what settings such as `auto` came to on
-    this machine, so settings with one outcome share a result."""
+    """Whether the key consists of the code version and `inputs` alone. `inputs` then hold the outcome of settings such
+    as `auto` on this machine, so settings with the same outcome share a result."""
     when: Callable[[Settings], bool] = lambda settings: True
     """Whether these settings have the stage at all."""
     group: str = "evidence"
     kinds: Collection[str] | Callable[[Settings], Collection[str]] = ()
-    """Libraries and formats of the result, such as `faiss`; Dagster shows icons of those that it knows."""
+    """Libraries and formats of the result, such as `faiss`. Dagster shows icons for the names that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
     beside: bool = False
-    """Whether it may run beside stages that do not read it: its memory is bounded."""
+    """Whether it may run beside stages that do not read it. Its memory must be bounded."""
     evidence: str = ""
-    """What the report shows of the result if it exists, in words. A stage with such words is evidence: the report,
-    `divorder report --all` and the jobs `explore` and `report` find it by them."""
+    """A description of what the report shows of the result. A stage with a description is evidence: the report,
+    `divorder report --all` and the jobs `explore` and `report` include it."""
     shows_evidence: bool = False
-    """Whether it shows the evidence that exists; in Dagster it comes after all evidence."""
+    """Whether it shows the existing evidence. In Dagster it comes after all evidence."""
     quotes: tuple[str, ...] = ()
     doing: str = ""
-    """What it does, for progress, such as `tokenising`."""
+    """What the stage does, for progress lines, such as `tokenising`."""
     figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-    """Figures that every run computes anew, since they depend on more than the result."""
+    """Figures that every run computes again, because they depend on more than the result."""
     check_settings: Callable[[Run], object] = lambda run: None
-    """Raises settings errors that are detectable before the first stage runs."""
+    """Raises errors in settings that can be found before the stage runs."""
     show: Callable[[Run, Receipt], Shown] = lambda run, receipt: {}
     checks: tuple[Check, ...] = ()
     amount: Callable[[Settings, Size], float] = lambda settings, size: size.bytes
-    """The amount of work for a corpus of this size. An estimate takes time to have a fixed part and one that grows with
-    this amount."""
+    """The amount of work for a corpus of this size. Estimates assume a fixed time and a time proportional to this
+    amount."""
     pace: tuple[float, float] | None = None
-    """Processor seconds of a first run, (fixed, for a million of `amount`), which a plan shows until a run has been
-    timed: 2 cores of an AMD EPYC, the mixture corpus (benchmarks/estimate.py)."""
+    """Processor seconds of a first run: (fixed, for each million of `amount`). A plan shows them until a run has been
+    timed. Measured on the mixture corpus and 2 cores of an AMD EPYC (benchmarks/estimate.py)."""
     shared_from: int | None = None
-    """Bytes of text per worker: from twice as many on several workers share the work. None: always one process."""
+    """Bytes of text a worker. From twice as many on, several workers share the work. None: always one process."""
 
     def reads_under(self, settings: Settings) -> Sequence[str]:
-        """The stages before it, under these settings."""
+        """The stages that it reads under these settings."""
         return self.reads(settings) if callable(self.reads) else self.reads
 
     def kinds_under(self, settings: Settings) -> Collection[str]:
@@ -234,12 +235,12 @@ class Stage(ABC):
         return self.description(settings) if callable(self.description) else self.description
 
     def fingerprint(self, settings: Settings) -> str:
-        """Code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""
+        """The code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""
         decides = orjson.dumps(dict(self.settings(settings)), option=orjson.OPT_SORT_KEYS, default=str)
         return f"{self.version}-{xxhash.xxh3_64_hexdigest(decides)}"
 
     def key(self, run: Run) -> str:
-        """The key that the result is stored under: a hash of all that the result depends on.
+        """The key of the result in the store: a hash of everything that the result depends on.
 
         Raises:
             MissingStageError: a stage before it has no current result.
@@ -258,7 +259,7 @@ class Stage(ABC):
             fingerprint=self.fingerprint(run.settings),
             key=key,
             version=version,
-            # Receipts of a plan are not kept, and some stages that are read may be unknown in a plan.
+            # A plan keeps no receipts, and may not know the results of some stages.
             upstream={} if run.planning else versions(run, *self.reads_under(run.settings)),
             settings=given_settings(run.settings),
             **content,
@@ -270,7 +271,7 @@ class Stage(ABC):
 
     @abstractmethod
     def make(self, run: Run, decision: Decision) -> Receipt:
-        """Compute what was decided; the receipt of the result."""
+        """Compute what was decided. Returns the receipt of the result."""
 
 
 def versions(run: Run, *stages: str) -> dict[str, str]:
@@ -279,8 +280,8 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
 
 
 def _versions_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
-    """What names the results of the stages before one, without the corpus: a fragment's result does not depend on it,
-    and a fit outlives it."""
+    """Keys or versions of the results that a stage reads, without the corpus: a fragment's result does not depend on
+    the corpus, and a fit outlives it."""
     receipts = {name: run.receipt(name) for name in stage.reads_under(run.settings) if name != "raw_docs"}
     return {
         name: receipt.key if isinstance(run.graph[name], PerDocument) else receipt.version
@@ -295,9 +296,9 @@ def counts(documents: int, new: int) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerDocument(Stage):
-    """A function of a fragment. `compute` returns that function for workers: picklable, with all that it depends on but
-    its fragment. `needs` says what the engine has to give it. `unit` says what its fragments hold. `figures` are of all
-    results."""
+    """A function of a fragment. `compute` returns the function for workers. It can be pickled, and holds everything
+    that it depends on except the fragment. `needs` says what the engine has to give it. `unit` says what its fragments
+    hold. `figures` summarise all results."""
 
     compute: Callable[[Run], Callable[[Fragment], Computed]]
     needs: Callable[[Run, Sequence[Fragment]], Needs] = by_size
@@ -343,7 +344,7 @@ class PerDocument(Stage):
             receipt.upstream,
         )
         kept = last.figures if last and same else self.figures(run, files)
-        # A rate belongs to the run that computed.
+        # A rate belongs to the run that measured it.
         figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
         total = run.corpus.distinct[self.unit]
         return replace(receipt, figures={**figures, **counts(total, decision.documents)})
@@ -373,16 +374,16 @@ class PerDocument(Stage):
         missing: Sequence[Fragment],
         advance: Advance | None = None,
     ) -> Iterator[StoredFragment]:
-        """As `compute_missing`, with another function than `compute(run)`. advance: see `Engine.each`."""
+        """As `compute_missing`, with a function in place of `compute(run)`. advance: see `Engine.each`."""
         compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
         return run.engine.each(compute_and_store, missing, **self.needs(run, missing), advance=advance)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeCorpus(Stage):
-    """Named files, made from results of other stages. `content` names the files whose bytes make the version; without
-    it the key does. `lacks` says why a stored result is still not whole. `publish` puts a result, new or not, where
-    people look for it."""
+    """Named files, made from results of other stages. `content` names the files whose hashes make the version; if it is
+    empty, the version is the key. `lacks` says why a stored result is incomplete. `publish` copies every result, new or
+    stored, to the place where people look for it."""
 
     compute: Callable[[Run], Made]
     content: tuple[str, ...] = ()
@@ -433,7 +434,7 @@ class WholeCorpus(Stage):
             Result(key=key, version=version, files=files, facts=computed.facts, figures=computed.figures)
         )
         if before and _without_counts(before) == _without_counts(result):
-            # The same result was made again; it keeps its first counts.
+            # An equal result keeps its first counts.
             result = replace(result, figures=before.figures)
         keep_result(run.store, self.name, result)
         return result
@@ -448,7 +449,7 @@ def _without_counts(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A stored fit: its result, its files by name, the number of `documents` that it was made on, and a `sketch` of
-    them, uint64 (m,), rising."""
+    these documents, uint64 (m,), rising."""
 
     result: Result
     files: Mapping[str, bytes]
@@ -458,24 +459,24 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PinnedFit(Stage):
-    """Something learnt from the corpus. `drift` says why a fit no longer describes the corpus, None where it does;
-    `tentative` says what of this only a run can tell. `facts` and `figures` are of a fit, new or not."""
+    """A fit on the corpus. `drift` says why a fit no longer describes the corpus; None if it does. `tentative` names a
+    drift that only a run can find. `facts` and `figures` describe a fit, new or stored."""
 
     compute: Callable[[Run], Mapping[str, bytes]]
     refit: FitName | None = None
-    """The name by which people ask for it (`divorder run --refit NAME`) and set its rule (`[refit]`); without one the
-    rule is `auto`."""
+    """The name in `divorder run --refit NAME` and in the table `[refit]`, which sets the rule. Without a name the rule
+    is `auto`."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
-    """Whether `drift` depends on the corpus alone, so that once a corpus is enough. False where it also depends on
+    """Whether `drift` depends on the corpus alone, so that one check a corpus is enough. False if it also depends on
     settings or on the last output."""
     outlives: Callable[[Collection[str]], bool] = lambda files: False
-    """Whether a fit with files of these names stays when a fit before it is made again, and when `divorder prune` runs
-    under other settings: no run could make the same fit again."""
+    """Whether a fit with files of these names stays when an earlier fit is made again, and when `divorder prune` runs
+    under other settings. Such a fit cannot be repeated."""
     kept_by_outcome: bool = False
-    """Stages after it depend on what was chosen (a kind of vectors, a number of clusters), not on the fit's hash; their
-    results stay when it is made again."""
+    """Whether later stages depend on the choice (a kind of vectors, a number of clusters), not on the fit's hash. Their
+    results then stay when the fit is made again with the same choice."""
     facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
@@ -483,7 +484,7 @@ class PinnedFit(Stage):
         return _versions_without_corpus(run, self)
 
     def rule(self, settings: Settings) -> str:
-        """When the fit is made again: `auto` by its drift, `now` in this run, or `never`."""
+        """When the fit is made again: `auto` (after drift), `now` (in this run) or `never`."""
         return settings.refit[self.refit] if self.refit else "auto"
 
     def decide(self, run: Run) -> Decision:
@@ -518,7 +519,7 @@ class PinnedFit(Stage):
 
     def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
         result = fitted.result
-        # The result's own facts: `documents` that it was made on, and the `reason`.
+        # `result.facts` hold the number of documents that the fit was made on, and the reason.
         facts = {**self.facts(run, fitted), **result.facts, "checked": run.corpus.version}
         return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
 
@@ -548,11 +549,11 @@ def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
-    """The fit of a stage under a key, None where there is none. name: by which `--refit` asks for another.
+    """The fit of a stage under a key; None if there is none. name: the stage's name for `--refit`.
 
     Raises:
-        StoreError: a file of it is missing or altered. For a stage without a `name`, people may delete the folder of
-            all its fits to have another.
+        StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of
+            all its fits; the stage then makes another.
     """
     result = load_result(store, stage, key)
     if result is None:
@@ -567,10 +568,10 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
 
 
 def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
-    """Remove results that were made with a fit that another one has replaced. Nothing leads to them any more, and small
-    appends may replace a fit every few days. `pipeline.retire` removes files of fits."""
+    """Remove results that used a replaced fit. No key leads to them any more, and with small appends fits may be
+    replaced every few days. `pipeline.retire` removes files of fits."""
     results = load_state(run.store).results
-    # Another key may have come to the same fit.
+    # Another key may lead to the same fit.
     if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
         return
     for stage in run.graph.values():

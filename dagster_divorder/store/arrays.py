@@ -96,7 +96,7 @@ def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str =
             file.seek(8 + size + start)
             data = file.read(min(end - start, file_size))
             if _hash(owner, name, dtype, shape, data) != hashes[name]:
-                raise ValueError(f"{name} does not hash to what its header says")
+                raise ValueError(f"the content of {name} has another hash than its header says")
             arrays.append(np.frombuffer(data, dtype).reshape(shape))
     except (orjson.JSONDecodeError, KeyError, TypeError, OSError, OverflowError) as error:
         raise ValueError(f"its header is unreadable: {error!r}") from error

@@ -395,7 +395,7 @@ class Store(ABC):
         if version != FORMAT_VERSION:
             raise StoreError(
                 f"store {self.place} has format version {version}, this package reads version {FORMAT_VERSION}; "
-                "install the version that wrote it, or set store.path to a new folder, where everything is computed "
+                "install the version that wrote it, or set store.path to a new folder: a run then computes everything "
                 "again"
             )
         if not re.fullmatch("[0-9a-f]{32}", str(about.get("id"))):
@@ -434,7 +434,7 @@ class Store(ABC):
         if actual != expected:
             raise DamagedFileError(
                 f"{self.where(name)} is damaged: its name and content hash to {actual}, expected {expected}; "
-                "delete the file and run again, which makes it again",
+                "delete it and run again to make it again",
                 name,
             )
         return data

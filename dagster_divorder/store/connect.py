@@ -26,7 +26,7 @@ def store_at(place: str | os.PathLike[str], cache: Path | None = None) -> Store:
     try:
         url = checked_url(os.fspath(place), OBJECT_STORES)
     except ValueError as error:
-        raise InputError(f"a store cannot be at this URL: {error}") from None
+        raise InputError(f"this URL cannot hold a store: {error}") from None
     return ObjectStore(url, cache or cache_folder(), sys.maxsize if cache else CACHE_BYTES)
 
 

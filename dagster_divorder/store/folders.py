@@ -91,7 +91,7 @@ class ObjectFolder(Folder):
 
         if self.place.scheme in WEB:
             raise InputError(
-                f"input.paths: {path} cannot be listed, as web servers have no lists; name each file by its URL"
+                f"input.paths: {path} cannot be listed, because web servers list no files; name each file by its URL"
             )
         store, key = bucket(path)
         with explained(path, self._error):
@@ -132,7 +132,7 @@ class ObjectFolder(Folder):
         sizes = self.sizes()
         if gone := [name for name, temporary in staged.items() if temporary not in sizes]:
             raise StoreError(
-                f"{self.where(gone[0])} was removed by somebody else before it had its final name; make sure that "
+                f"{self.where(gone[0])} was removed by another process before it had its final name; make sure that "
                 f"only one run writes there, and run again"
             )
 
@@ -289,7 +289,7 @@ class _HubFolder(Folder):
                 if error.response.status_code != 412:
                     raise
                 raise StoreError(
-                    f"{self.place}: somebody else has committed to the dataset since this run began (it was at "
+                    f"{self.place}: another commit was made to the dataset since this run began (then at "
                     f"{self._commit}), so nothing was published; run again to write on the present commit"
                 ) from None
         self._known_commit = ""

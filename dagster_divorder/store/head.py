@@ -158,7 +158,7 @@ class Head:
             obstore.delete(self.objects, name)
         if refused < 2:
             raise StoreError(
-                f"{self.place}: the server ignores conditions of writes (If-None-Match, If-Match), which keep two "
+                f"{self.place}: the server ignores the conditions of writes (If-None-Match, If-Match) that keep two "
                 f"runs on one store from overwriting each other's results; expected a server that supports them, "
                 f"such as Amazon S3 since 2024: set store.path to such a server or to a folder"
             )
@@ -196,7 +196,7 @@ class Head:
             )
             if not wait:
                 raise StoreBusyError(
-                    f"{message}; wait for it to end, or stop it: a run that was killed counts as dead {TTL:g} s later"
+                    f"{message}; wait for it to end, or stop it: a killed run counts as dead after {TTL:g} s"
                 )
             if on_wait and not announced:
                 on_wait(f"{message}; waiting for it to end, or to give no sign of life for {TTL:g} s")
@@ -232,8 +232,8 @@ class Head:
             if self._lease is lease:
                 self._lease = None
         raise LeaseLostError(
-            f"store {self.place} was taken over by another run while this one gave no sign of life for {TTL:g} s or "
-            "more (stopped, out of reach, or a machine that slept); nothing that it had finished is lost: run again"
+            f"store {self.place} was taken over by another run, because this one gave no sign of life for {TTL:g} s or "
+            "more (it was stopped or cut off, or its machine slept); finished results are kept: run again"
         )
 
     def check(self, lease: Lease) -> None:

@@ -70,11 +70,11 @@ def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterat
         raise
     except RevisionNotFoundError:
         raise error_class(
-            f"{url}: the dataset has no revision {dataset(url).revision!r}; name one that it has"
+            f"{url}: the dataset has no revision {dataset(url).revision!r}; name an existing one"
         ) from None
     except RepositoryNotFoundError:
         raise error_class(
-            f"{url}: there is no dataset {dataset(url).name} on the Hub, or this token may not read it; check the "
+            f"{url}: there is no dataset {dataset(url).name} on the Hub, or your token may not read it; check the "
             f"name, HF_TOKEN (or `hf auth login`) and the dataset's terms"
         ) from None
     except HfHubHTTPError as error:
@@ -82,7 +82,7 @@ def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterat
         hint = "; the token in HF_TOKEN may not do this" if status in (401, 403) else "; run again later"
         raise error_class(f"{url}: the Hub answered {status}{hint}") from None
     except HFValidationError as error:
-        raise error_class(f"{url}: no dataset can have this name: {error}") from None
+        raise error_class(f"{url}: this name is not allowed for a dataset: {error}") from None
     except (HTTPError, OSError, RuntimeError) as error:
         raise error_class(
             f"{url}: the Hub cannot be reached: {error}; check the network, HF_ENDPOINT and HF_HUB_OFFLINE"

@@ -70,7 +70,7 @@ class ObjectStore(Store):
             # A killed probe may have left a temporary object.
             if others := sorted(name for name in names if not name.startswith((TEMPORARY, HEAD))):
                 raise StoreError(
-                    f"store.path {self.place} has other objects below it ({others[0]}), and is no store; expected a "
+                    f"store.path {self.place} has other objects below it ({others[0]}) and is not a store; expected a "
                     "new or empty prefix, or a store: set store.path to one"
                 )
             if not create:
@@ -85,7 +85,7 @@ class ObjectStore(Store):
             TypeAdapter(HeadState).validate_python(about)
         except ValidationError as error:
             raise StoreError(
-                f"{self.where(HEAD)} is damaged: its {error.errors()[0]['loc'][0]} is not what a store writes there; "
+                f"{self.where(HEAD)} is damaged: a store writes another {error.errors()[0]['loc'][0]}; "
                 "restore it from a copy, or set store.path to a new prefix"
             ) from None
         return about
@@ -195,7 +195,7 @@ class ObjectStore(Store):
         """Change the head; None only checks that the lease is held."""
         if self._lease is None:
             raise StoreError(
-                f"store {self.place} is written to without its lease; do it within `with store.lease():`"
+                f"store {self.place} is written to without its lease; write inside `with store.lease():`"
             )
         if change:
             self._head.update(self._lease, change)

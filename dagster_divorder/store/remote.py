@@ -62,7 +62,7 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
         )
     except Exception as error:
         raise InputError(
-            f"{url} cannot be reached with this environment: {_first_line(error)}; see to its variables, such as "
+            f"{url} cannot be reached with this environment: {_first_line(error)}; check its variables, such as "
             f"{CREDENTIALS.get(url.partition('://')[0], 'AWS_ENDPOINT_URL')}"
         ) from None
 
@@ -72,7 +72,7 @@ def _check_environment(url: str) -> None:
     scheme, _, rest = url.partition("://")
     if "@" in rest.partition("/")[0]:
         raise InputError(
-            f"{url} names a user; expected a URL without: give the credentials in the environment"
+            f"{url} names a user; expected a URL without one: give the credentials in the environment"
         )
     prefix = {"s3": "AWS_", "az": "AZURE_"}.get(scheme, "-")
     for name, value in os.environ.items():
@@ -81,7 +81,7 @@ def _check_environment(url: str) -> None:
         # The message does not repeat the value, which may be a password.
         if name in _ENDPOINTS and not _is_web_server(value):
             raise InputError(
-                f"{name} is no URL of a server; expected one such as http://127.0.0.1:9000, without a query: set or "
+                f"{name} is not a server's URL; expected one such as http://127.0.0.1:9000, without a query: set or "
                 "unset it"
             )
         if name in _REGIONS and not re.fullmatch(r"[\w-]*", value, re.ASCII):
@@ -127,7 +127,7 @@ def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterat
         if type(error).__name__ != "PanicException":
             raise
         raise error_class(
-            f"{url}: obstore panicked ({_first_line(error)}); see to the variables that it reads, such as "
+            f"{url}: obstore panicked ({_first_line(error)}); check the variables that it reads, such as "
             f"{CREDENTIALS.get(url.partition('://')[0], 'HTTPS_PROXY')}"
         ) from None
 
@@ -141,30 +141,30 @@ def explain(error: Exception, url: str) -> str:
     who = CREDENTIALS.get(scheme, "the credentials")
     answer = f"the server answered {code or status}"
     if _is_full(error):
-        return f"no space left for {url}: {answer}; raise the quota or free some, then run again: it goes on from here"
+        return f"no space left for {url}: {answer}; raise the quota or free space, then run again: it continues here"
     if code in ("NoSuchBucket", "ContainerNotFound"):
         return f"{url}: there is no bucket {bucket!r} ({answer}); make it, or give another URL"
     if code in _CLOCK:
-        return f"{url}: {answer}: this machine's clock and the server's differ too much; set it right (NTP), run again"
+        return f"{url}: {answer}: this machine's clock and the server's differ too much; set it (NTP) and run again"
     if "169.254." in str(error) or "metadata.google" in str(error):
         return f"{url}: no credentials were found; set {who} in the environment"
     if status in (400, 401, 403):
         return (
-            f"{url}: {answer}: the credentials are wrong, or may not do this, or there is no bucket {bucket!r}; see to "
-            f"{who} in the environment, and to what they are allowed"
+            f"{url}: {answer}: the credentials are wrong or lack a permission, or there is no bucket {bucket!r}; check "
+            f"{who} in the environment, and their permissions"
         )
     if status == 404:
-        return f"{url}: {answer}: there is no such bucket or endpoint; see to the URL and to {_ENDPOINTS[1]}"
+        return f"{url}: {answer}: there is no such bucket or endpoint; check the URL and {_ENDPOINTS[1]}"
     if status in (429, 503):
-        return f"{url}: {answer} again and again: it is overloaded or starting; run again later, it goes on from here"
+        return f"{url}: {answer} again and again: it is overloaded or starting; run again later: it continues from here"
     if status >= 500:
-        return f"{url}: {answer} again and again; see to the server (is it full?), and run again: it goes on from here"
+        return f"{url}: {answer} again and again; check the server (is it full?), and run again: it continues from here"
     if not status:
         return (
-            f"{url} cannot be reached: {_first_line(error)}; see to the network, its proxies and the endpoint "
-            f"({_ENDPOINTS[1]}), and run again: it goes on from here"
+            f"{url} cannot be reached: {_first_line(error)}; check the network, its proxies and the endpoint "
+            f"({_ENDPOINTS[1]}), and run again: it continues from here"
         )
-    return f"{url}: {answer}, which was not expected ({_first_line(error)})"
+    return f"{url}: {answer}: an unexpected answer ({_first_line(error)})"
 
 
 def _is_full(error: Exception) -> bool:

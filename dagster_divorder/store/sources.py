@@ -108,8 +108,8 @@ class RemoteFile:
 
     def _changed(self) -> InputError:
         return InputError(
-            f"{self.url} was changed while it was read; run again once nobody writes it. (An object that has grown is "
-            "another one: only what was added is computed)"
+            f"{self.url} was changed while it was read; run again when nothing writes to it. (Growing an object makes "
+            "another object. Only the added part is computed)"
         )
 
 
@@ -212,7 +212,7 @@ class _Reader(io.RawIOBase):
         end = min(start + PIECE_BYTES, self._file.size)
         data = self._file.fetch(start, end)
         if len(data) != end - start:
-            raise OSError(f"the server sent {len(data):,} bytes, and {end - start:,} were asked for")
+            raise OSError(f"the server sent {len(data):,} bytes, expected {end - start:,}")
         return data
 
     def close(self) -> None:

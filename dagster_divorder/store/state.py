@@ -117,8 +117,8 @@ def load_state(store: Store) -> State:
     elif not store.list(COPIES):
         return State()
     raise DamagedFileError(
-        f"{store.where(STATE)} is damaged or gone; run again: a run goes on from its copy in {store.where(COPIES)}, "
-        "where that is whole; else restore the store from a copy, or set store.path to a new folder",
+        f"{store.where(STATE)} is damaged or gone; run again: a run continues from its copy in {store.where(COPIES)} "
+        "if that is undamaged; else restore the store from a copy, or set store.path to a new folder",
         STATE,
     )
 
@@ -167,9 +167,7 @@ def mend_state(store: Store) -> str | None:
     last = max(copies, key=lambda name: copies[name].modified)
     store.put(STATE, store.read_verified(last), replace=True)
     load_state(store)
-    return (
-        f"{store.where(STATE)} is damaged or gone: this run goes on from its copy, of the end of the last run"
-    )
+    return f"{store.where(STATE)} is damaged or gone: this run continues from the copy that the last run left"
 
 
 def load_receipt(store: Store, stage: str) -> Receipt | None:

@@ -173,13 +173,14 @@ def _plain_lines(part: Part) -> Iterator[str]:
 
     lines = [[_cell(cell) for cell in line] for line in (part.rows[0], *(row.values() for row in part.rows))]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    columns = list(zip(widths, part.numeric, strict=True))
     for line in lines:
         cells = []
-        for cell, width, numeric in zip(line, widths, part.numeric, strict=True):
+        for cell, (width, numeric) in zip(line, columns, strict=True):
             space = " " * (width - cell_len(cell))
             cells.append(space + cell if numeric else cell + space)
         yield "  ".join(cells)
 
 
 def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(line.rstrip() for line in lines).rstrip("\n")
+    return "\n".join(line.expandtabs().rstrip() for line in lines).rstrip("\n")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import mmap
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, temporary_name
 from dagster_divorder.store.folders import Folder, folder_at
+from dagster_divorder.store.local import PastCache
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
@@ -62,6 +64,8 @@ KEPT_BESIDE = 4
 _EARLIER = re.compile(
     rf"(?:{'|'.join(name.partition('.')[0] for name in BESIDE)})-(\d{{4}}-\d\d-\d\d(?:T\d{{6}})?)\.\w+"
 )
+COPIED_BYTES = 4 << 20
+"""Bytes per read when a published file is copied."""
 THREAD_BYTES = 1 << 20
 """From this size on, a write takes longer than handing the bytes to another thread."""
 
@@ -95,7 +99,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     if owner["id"] != store.id and owner["path"] != store.real_place:
         raise InputError(
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
-            f"{_setting(name)} to another folder, or move what is in {place} away"
+            f"{_setting(name)} to another folder, or move the files of {place} away"
         )
     by_manifest = {*manifest["files"], *manifest_names(name)}
     if noted is None:
@@ -153,7 +157,7 @@ def check_format(kind: str, output: Output) -> None:
     """
     if output.format == "parquet" and kind == "jsonl":
         raise InputError(
-            "output.format = 'parquet' needs Parquet input, of the same columns in every [[input]]: JSONL lines have "
+            "output.format = 'parquet' needs Parquet input, with the same columns in every [[input]]: JSONL lines have "
             "no schema; use output.format = 'auto', or convert the input to Parquet first"
         )
 
@@ -242,31 +246,34 @@ class Beginning:
         Raises:
             AlteredFileError: the published file has not its size and sha256.
         """
-        assert isinstance(file, _HashedFile)
+        assert isinstance(file, _HashedFile) and not file.size
         try:
             published = folder_at(self.place).open(self.name)
         except FileNotFoundError as error:
             raise AlteredFileError(f"{self.place} lacks {self.name}") from error
-        buffer = memoryview(bytearray(THREAD_BYTES))
-        with published:
-            while (left := self.size - file.size) and (count := _read(published, buffer[:left])):
-                file.write(buffer[:count])
-            digest, size = file.digest.copy(), file.size
-            while count := _read(published, buffer):
-                digest.update(buffer[:count])
+        buffer, digest, size = memoryview(mmap.mmap(-1, COPIED_BYTES)), None, 0
+        with published, file.past_cache():
+            reader = PastCache(published)
+            while count := _read(reader, buffer):
                 size += count
+                copied = min(count, self.size - file.size)
+                if copied:
+                    file.write(buffer[:copied])
+                if file.size == self.size:
+                    digest = digest or file.digest.copy()
+                    digest.update(buffer[copied:count])
+        digest = digest or file.digest
         if (size, digest.hexdigest()) != (self.entry["bytes"], self.entry["sha256"]):
             raise AlteredFileError(f"{self.name} in {self.place} was altered since it was written")
 
 
-def _read(published: IO[bytes], buffer: memoryview) -> int:
-    """Fill a buffer from a published file; returns the number of bytes, 0 at its end.
-
+def _read(published: PastCache, buffer: memoryview) -> int:
+    """
     Raises:
         AlteredFileError: the file cannot be read.
     """
     try:
-        return published.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        return published.read(buffer)
     except OSError as error:
         raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
 
@@ -529,6 +536,7 @@ class _HashedFile(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
+        self._write: Callable[[memoryview], int] = file.write
         self._thread = thread
         self.digest = hashlib.sha256()
         self.head = b""
@@ -540,13 +548,24 @@ class _HashedFile(io.RawIOBase):
         self.head += view[: HEAD_BYTES - len(self.head)]
         if len(view) < THREAD_BYTES:
             self.digest.update(view)
-            return self._file.write(view)
+            return self._write(view)
         hashing = self._thread.submit(self.digest.update, view)
         try:
-            return self._file.write(view)
+            return self._write(view)
         finally:
             # The caller may reuse the memory.
             hashing.result()
+
+    @contextlib.contextmanager
+    def past_cache(self) -> Iterator[None]:
+        """Write the beginning of the file past the system's cache, where it can."""
+        past = PastCache(self._file)
+        self._write = past.write
+        try:
+            yield
+        finally:
+            past.end()
+            self._write = self._file.write
 
     def tell(self) -> int:
         return self.size

@@ -83,14 +83,14 @@ def grid_shuffle(
     """
     if memory < 1 or not 0 <= seed < 1 << 63:
         raise InputError(
-            f"memory is {memory:,} bytes and seed {seed:,}; expected a memory of 1 or more, and a seed in [0, 2**63)"
+            f"memory is {memory:,} bytes and seed is {seed:,}; expected a memory of 1 or more, and a seed in [0, 2**63)"
         )
     paths = [exports] if isinstance(exports, str | Path) else exports
     sources, out = open_exports(paths), Path(out).absolute()
     for source in sources:
         if source.manifest["epochs"] > 1:
             raise InputError(
-                f"{source.path} holds {source.manifest['epochs']} epochs, which a shuffle would mix; export it again "
+                f"{source.path} holds {source.manifest['epochs']} epochs; a shuffle would mix them: export it again "
                 "with sequence.epochs = 1"
             )
         if source.trained:
@@ -186,25 +186,25 @@ class _Files:
         names = {name for name in os.listdir(self.out) if not name.startswith(TEMPORARY)}
         if names and PLAN not in names:
             raise InputError(
-                f"{self.out} holds {min(names)}, which was not written for this shuffle; name an empty folder"
+                f"{self.out} holds {min(names)}, which this shuffle did not write; name an empty folder"
             )
         if names:
             begun = orjson.loads((self.out / PLAN).read_bytes())
             if begun != self.plan:
                 other = [key for key in self.plan if begun.get(key) != self.plan[key]]
                 raise InputError(
-                    f"{self.out} holds a shuffle that was begun with another {', '.join(other)}: {begun}, and this one "
-                    f"is {self.plan}; go on with the same exports, memory and seed, or name an empty folder"
+                    f"{self.out} holds an unfinished shuffle with another {', '.join(other)}: {begun}; this one "
+                    f"is {self.plan}; continue with the same exports, memory and seed, or name an empty folder"
                 )
             if strangers := names - {PLAN, *self.columns, *self.rows}:
                 raise InputError(
-                    f"{self.out} holds {min(strangers)}, which is no file of this shuffle; move it away"
+                    f"{self.out} holds {min(strangers)}, which is not a file of this shuffle; move it away"
                 )
         else:
             beside = export_manifest_file(self.out).parent
             if beside.exists() and self._manifest() is None and os.listdir(beside):
                 raise InputError(
-                    f"{beside} holds {min(os.listdir(beside))}, and the manifest of the shuffle would lie there; name "
+                    f"{beside} holds {min(os.listdir(beside))}, where the manifest of the shuffle belongs; name "
                     f"another folder than {self.out}, or move it away"
                 )
             beside.mkdir(exist_ok=True)
@@ -264,7 +264,7 @@ class _Files:
             if self._about(name).items() <= (pq.read_schema(self.out / name).metadata or {}).items():
                 return True
         raise StoreError(
-            f"{self.out / name} is damaged, or of another shuffle; remove it, and run again, which makes it anew"
+            f"{self.out / name} is damaged, or belongs to another shuffle; remove it and run again to make it again"
         )
 
     def _about(self, name: str) -> dict[bytes, bytes]:

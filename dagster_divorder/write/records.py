@@ -85,7 +85,7 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
             except pa.ArrowInvalid as error:
                 # Arrow versions refuse different nested types here.
                 raise InputError(
-                    f"a column has a type that Arrow cannot read once rows are reordered: {error}; "
+                    f"Arrow cannot read the type of a column after rows are reordered: {error}; "
                     'set output.format = "jsonl", or leave that column out of the input'
                 ) from error
 

@@ -152,7 +152,7 @@ def test_a_full_bucket_leaves_the_output_that_was_there(s3: str, proxy: Proxy, t
     before = objects(f"{s3}/out")
     put(f"{s3}/in/a.jsonl", b"".join(LINES))
     proxy.fault = lambda request: Fault(403, "QuotaExceeded") if request.method == "PUT" else None
-    with pytest.raises(DiskFullError, match="raise the quota or free some, then run again"):
+    with pytest.raises(DiskFullError, match="raise the quota or free space, then run again"):
         run_all(settings, Silent())
     proxy.fault = lambda request: None
     assert objects(f"{s3}/out") == before

@@ -194,7 +194,7 @@ def test_a_damaged_state_is_mended_from_its_copy(
     status = runner.run(config, folder / "log")
     said = (folder / "log.out").read_text()
     assert status == 0, said
-    assert f"{path} is damaged or gone: this run goes on from its copy" in said
+    assert f"{path} is damaged or gone: this run continues from the copy" in said
     assert differing(config, expected[event.__name__]) == []
     assert runner.run(config, folder / "log") == 0
     said = (folder / "log.out").read_text()

@@ -25,6 +25,7 @@ from dagster_divorder.cli.runs import summary
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.tokenize import special_ids
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
@@ -566,7 +567,32 @@ def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
     assert not list(asked.store.path.glob("documents/**/*"))
 
 
-def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Path) -> None:
+def test_special_tokens_are_looked_up_again_once_a_file_names_others(
+    make: Make, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the tokenizer takes longer than all else that a run with nothing new does."""
+    monkeypatch.setattr("dagster_divorder.models.checkpoint.SETTLED_NS", 0)
+    settings = make("parquet", model={"base": str(checkpoint)})
+    run_all(settings, Silent())
+    read: list[Path] = []
+    monkeypatch.setattr(
+        "dagster_divorder.stages.output.exports.special_ids",
+        lambda folder: read.append(folder) or special_ids(folder),
+    )
+    run_all(settings, Silent())
+    assert read == []
+    (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
+    with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
+        run_all(settings, Silent(), ["raw_docs", "exports"])
+    (checkpoint / "special_tokens_map.json").unlink()
+    os.utime(checkpoint / "tokenizer.json")
+    run_all(settings, Silent())
+    assert read == [checkpoint] * 2
+
+
+def test_the_tokenizer_beside_an_export_gives_its_ids(
+    make: Make, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import AutoTokenizer
 
     (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
@@ -589,3 +615,14 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(make: Make, checkpoint: Pa
         tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / f"_{name}")
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
+    # What was compared is known, so the next export has the same files.
+    monkeypatch.setattr("dagster_divorder.stages.output.exports.choose_form", None)
+    run_all(make("parquet", "olmo", model={"base": str(checkpoint)}), Log(notes.append))
+    assert sum("names the class PreTrainedTokenizerFast" in note for note in notes) == 2
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        beside = [settings.exports.path / f"_{name}" / file for name in ("parquet", "olmo")]
+        assert beside[0].read_bytes() == beside[1].read_bytes()
+    # Another tokenizer is compared again.
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(TypeError, match="not callable"):
+        run_all(make("parquet", model={"base": str(checkpoint)}, sequence={"length": 32}), Silent())

@@ -25,6 +25,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from dagster_divorder.write.curated import Beginning
 from tests.conftest import examples, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -226,16 +227,57 @@ def test_a_damaged_file_is_not_taken_over(make: Make, tmp_path: Path) -> None:
         assert file.read_bytes() == kept[file.name.partition("-of-")[0].rpartition("-")[2]]
 
 
-def test_one_file_of_lines_begins_with_the_published_one(make: Make, tmp_path: Path) -> None:
-    chosen = make()
+@pytest.mark.parametrize("damage", ["", "first byte", "last byte", "shorter", "longer"])
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_a_file_that_goes_on_begins_with_a_copy_that_is_verified(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, damage: str
+) -> None:
+    """Lines and tokens below the size of a file: only what is new is gathered, and damage is not copied."""
+    formats = {"concat": ("ds", "olmo", "megatron"), "best_fit": ("olmo", "megatron")}[packing]
+    sections = {"packing": {"method": packing}}
+    chosen = make(exports={"formats": formats}, **sections)
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
     before = (tmp_path / "out/curated.jsonl").read_bytes()
+    published = [tmp_path / "out/curated.jsonl"]
+    published += [next((tmp_path / "exports").glob(name)) for name in ("olmo/train*.npy", "megatron/*.bin")]
+    for file in published:
+        data = file.read_bytes()
+        changed = {
+            "first byte": bytes([data[0] ^ 1]) + data[1:],
+            "last byte": data[:-1] + bytes([data[-1] ^ 1]),
+            "shorter": data[:-100],
+            "longer": data + b"!",
+        }
+        file.write_bytes(changed.get(damage, data))
+    copied: list[str] = []
+    copy = Beginning.copy
+
+    def copy_and_note(beginning: Beginning, file: Any) -> None:
+        copy(beginning, file)
+        copied.append(beginning.name.rpartition(".")[2])
+
+    monkeypatch.setattr(Beginning, "copy", copy_and_note)
     write(tmp_path, RECORDS[: FIRST + 20])
-    run_all(chosen, Silent())
+    said: list[str] = []
+    run_all(chosen, Log(said.append))
+    notes = [line for line in said if "all of it is written again" in line]
+    kinds = {"ds": "ds", "olmo": "npy", "megatron": "bin"}
+    sound = {"jsonl", *(kinds[name] for name in formats)} - ({"npy", "bin", "jsonl"} if damage else set())
+    assert sorted(copied) == sorted(sound)
+    assert len(notes) == (len(published) if damage else 0)
     now = (tmp_path / "out/curated.jsonl").read_bytes()
     assert now.startswith(before) and len(now) > len(before)
-    assert run_checks(GRAPH, chosen)["every_record_in_output"].passed
+    finding = run_checks(GRAPH, chosen)
+    assert finding["every_record_in_output"].passed and finding["exports_are_whole"].passed
+    other = make(
+        exports={"formats": formats, "path": tmp_path / "other"},
+        output={"path": tmp_path / "other_out"},
+        **sections,
+    )
+    run_all(other, Silent())
+    for name in formats:
+        assert files(tmp_path / "exports" / name) == files(tmp_path / "other" / name), name
 
 
 @pytest.mark.parametrize("change", ["deleted", "edited"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, open_run, run_all, run_stage
+from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -32,12 +33,12 @@ def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 @pytest.mark.parametrize("setting", ["order.traits", "mixing.trait"])
 def test_fields_whose_values_hardly_repeat_are_refused(setting: str, make_settings: Make) -> None:
-    section, name = setting.split(".")
-    weights = {"mixing": {"trait": "url", "weights": {"url 1": 1.0}}}
-    settings = make_settings(**(weights if section == "mixing" else {section: {name: ["url"]}}))
+    mixing = {"mixing": {"trait": "url", "weights": {"url 1": 1.0}}}
+    settings = make_settings(**mixing if setting == "mixing.trait" else {"order": {"traits": {"url": 1.0}}})
+    run: Any = SimpleNamespace(settings=settings, view=None)
     urls = pa.table({"url": [f"url {row}" for row in range(1500)]})
     with pytest.raises(InputError, match=f"{setting}: field 'url' has 1,500 distinct values in 1,500 rows"):
-        trait_codes(open_run(settings), "url", urls, {})
+        trait_codes(run, "url", urls, {})
 
 
 @pytest.mark.parametrize("pattern", ["**/*.jsonl", "**/*.json*", "*/*.jsonl", ""])

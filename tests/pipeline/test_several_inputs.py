@@ -266,7 +266,7 @@ def test_parquet_of_the_same_columns_stays_parquet(tmp_path: Path, make_settings
     assert load_results(settings.store.path).documents["source"].tolist() == ["a"] * 48 + ["b"] * 48
     other = {"paths": [str(write_web(tmp_path / "c.jsonl", topic_records(3)))], "text_field": "body"}
     with pytest.raises(
-        InputError, match=r"output\.format = 'parquet' needs Parquet input, of the same columns in every"
+        InputError, match=r"output\.format = 'parquet' needs Parquet input, with the same columns in every"
     ):
         run_all(make_settings(input=[*inputs, other], output={"format": "parquet"}), Silent())
 

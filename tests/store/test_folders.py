@@ -206,7 +206,7 @@ def test_an_object_that_somebody_removes_before_it_has_its_name_is_an_error(
     with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
         output.stage("train-0.bin", lambda file: file.write(b"x"))
         folder_at(place).delete(folder_at(place).temporary())
-        with pytest.raises(StoreError, match="removed by somebody else"):
+        with pytest.raises(StoreError, match="removed by another process"):
             output.commit({"key": "0" * 32})
     assert objects(place) == {}
 

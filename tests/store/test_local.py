@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreBusyError
 from dagster_divorder.store.base import STATE
-from dagster_divorder.store.local import LocalStore, explain_os_error
+from dagster_divorder.store.local import ALIGNED, LocalStore, PastCache, explain_os_error
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import State, keep_copy, load_state, mend_state, save_state, signed
 from dagster_divorder.store.view import Fragment
@@ -35,11 +38,15 @@ def test_a_result_under_another_fragments_name_is_refused(store: LocalStore) -> 
     moved = two.replace("two", "one")
     store.local(one).unlink()
     store.local(two).rename(store.local(moved))
-    with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
+    with pytest.raises(
+        DamagedFileError, match=r"one\..* is damaged: the content of lengths has another hash"
+    ):
         files.column([Fragment("one", "", 1)], "lengths")
     with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
         list(files.each([Fragment("one", "", 1)]))
-    with pytest.raises(DamagedFileError, match=r"one\..* is damaged: lengths does not hash"):
+    with pytest.raises(
+        DamagedFileError, match=r"one\..* is damaged: the content of lengths has another hash"
+    ):
         list(files.mapped([Fragment("one", "", 1)], "lengths"))
 
 
@@ -75,7 +82,7 @@ def test_a_state_that_is_not_what_was_written_is_refused_and_mended(store: Local
     store.put(STATE, data, replace=True)
     with pytest.raises(DamagedFileError, match=r"state\.json is damaged or gone; run again"):
         load_state(store)
-    assert "goes on from its copy" in str(mend_state(store))
+    assert "continues from the copy" in str(mend_state(store))
     assert load_state(store) == state
     assert mend_state(store) is None
 
@@ -160,3 +167,42 @@ def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float)
     else:
         assert "takes about" not in said and "at least" not in said
     assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)
+
+
+@pytest.mark.parametrize("refused", [0, 1, 3])
+@pytest.mark.parametrize("sizes", [[], [3 * ALIGNED], [ALIGNED, ALIGNED, 5, ALIGNED, 7], [1, ALIGNED]])
+def test_what_goes_past_the_cache_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], refused: int
+) -> None:
+    """refused: the call from which on the file system refuses, 0 for none."""
+    calls = {"write": 0, "readv": 0}
+
+    def refusing(name: str) -> Callable[..., int]:
+        call = getattr(os, name)
+
+        def made(*arguments: Any) -> int:
+            calls[name] += 1
+            if refused and calls[name] >= refused:
+                raise OSError(errno.EINVAL, "refused")
+            return int(call(*arguments))
+
+        return made
+
+    for name in calls:
+        monkeypatch.setattr(os, name, refusing(name))
+    memory = memoryview(mmap.mmap(-1, 4 * ALIGNED))
+    memory[:] = os.urandom(len(memory))
+    expected = b"".join(bytes(memory[:size]) for size in sizes) + b"end"
+    with open(tmp_path / "file", "wb") as file:
+        past = PastCache(file)
+        for size in sizes:
+            assert past.write(memory[:size]) == size
+        past.end()
+        file.write(b"end")
+    assert (tmp_path / "file").read_bytes() == expected
+    read = b""
+    with open(tmp_path / "file", "rb", buffering=0) as file:
+        past = PastCache(file)
+        while count := past.read(memory):
+            read += bytes(memory[:count])
+    assert read == expected

@@ -226,7 +226,7 @@ def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
 
     monkeypatch.setattr(obstore, "put", conditional_in_part)
     for ignores in (bool, lambda mode: mode == "create", lambda mode: isinstance(mode, dict)):  # noqa: B007
-        with pytest.raises(StoreError, match="ignores conditions of writes"):
+        with pytest.raises(StoreError, match="ignores the conditions of writes"):
             process().open()
         assert obstore.list(memory).collect() == []
 

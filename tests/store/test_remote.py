@@ -40,7 +40,7 @@ def answered(status: int, code: str = "", query: str = "") -> str:
         (answered(404, "NoSuchBucket"), ["no bucket 'bucket'", "make it"]),
         (answered(404), ["404", "no such bucket or endpoint"]),
         (answered(503, "SlowDown"), ["SlowDown", "overloaded"]),
-        (answered(500, "InternalError"), ["InternalError", "see to the server (is it full?)"]),
+        (answered(500, "InternalError"), ["InternalError", "check the server (is it full?)"]),
         (answered(507), ["no space left for s3://bucket/prefix", "quota"]),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
         (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "not expected"]),
@@ -80,7 +80,7 @@ def test_connecting_asks_for_nothing_and_says_what_is_missing(monkeypatch: pytes
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
     with pytest.raises(
-        InputError, match="Missing AccessKeyId; see to its variables, such as AWS_ACCESS_KEY_ID"
+        InputError, match="Missing AccessKeyId; check its variables, such as AWS_ACCESS_KEY_ID"
     ):
         connect(URL)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -117,7 +117,7 @@ def test_an_endpoint_that_is_none_is_refused_and_not_repeated(
     url: str, variable: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, endpoint)
-    with pytest.raises(InputError, match=f"{variable} is no URL of a server") as caught:
+    with pytest.raises(InputError, match=f"{variable} is not a server.s URL") as caught:
         connect(url)
     assert "Sesame99" not in str(caught.value)
 
@@ -148,7 +148,7 @@ def test_a_password_in_the_endpoint_is_in_no_message(monkeypatch: pytest.MonkeyP
 def test_a_panic_of_obstore_is_an_error_as_others_are() -> None:
     panic = type("PanicException", (BaseException,), {})
     with (
-        pytest.raises(InputError, match=r"obstore panicked \(no URL\); see to .* AWS_ACCESS_KEY_ID"),
+        pytest.raises(InputError, match=r"obstore panicked \(no URL\); check .* AWS_ACCESS_KEY_ID"),
         explained(URL, InputError),
     ):
         raise panic("no URL")

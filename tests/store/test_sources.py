@@ -295,7 +295,7 @@ def test_files_of_web_servers(ranges: bool, tags: bool, make_settings: Make) -> 
     ("path", "wrong"),
     [
         ("/nothing.jsonl", "no file matches"),
-        ("/*.jsonl", "cannot be listed, as web servers have no lists; name each file by its URL"),
+        ("/*.jsonl", "cannot be listed, because web servers list no files; name each file by its URL"),
         ("/page", "is neither JSONL nor Parquet by its name"),
     ],
 )

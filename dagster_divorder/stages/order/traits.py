@@ -64,7 +64,9 @@ def trait_codes(
     column = (
         pa.array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
     )
-    setting = "order.traits" if trait in run.settings.order.traits else "mixing.trait"
+    # A mix adds its trait to order.traits.
+    mixed = run.settings.repeats and trait == run.settings.mixed_trait
+    setting = "mixing.trait" if mixed else "order.traits"
     number = is_number(column.type)
     if number and trait not in edges:
         raise InputError(

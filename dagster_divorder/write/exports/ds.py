@@ -46,7 +46,7 @@ def _check(rows: Rows) -> None:
     if len(short) > 1:
         raise InputError(
             f"{len(short):,} sequences hold fewer than {rows.length:,} tokens, and exports.formats names 'ds', which "
-            'cannot mark padding; set packing.method = "concat", or take a format that can: olmo, parquet, mds, litdata'
+            'cannot mark padding; set packing.method = "concat", or use a format that can: olmo, parquet, mds, litdata'
         )
     if rows.length < 2:
         raise InputError(

@@ -233,7 +233,7 @@ class Rows:
         remaining = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
         if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
             raise StoreError(
-                "the plan of packed_sequences names tokens that documents have not; make it again"
+                "the plan of packed_sequences names tokens that its documents do not have; make packed_sequences again"
             )
         return np.minimum(self.run_tokens, remaining)
 
@@ -263,14 +263,15 @@ class Rows:
             kept = {*takewhile(lambda name: folder.take_over(name, contents[name]["content"]), files)}
             kept |= {name for name in beside if folder.take_over(name, contents[name]["content"])}
             if kept:
-                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files stay as they are")
-            for name, file in files.items() if sizes is not None else ():
-                contents[name]["begins"] = self._begins(file, sizes)
+                self.stored.progress.note(f"{len(kept):,} of {len(contents):,} files are unchanged")
+            if sizes is not None:
+                for name, file in files.items():
+                    contents[name]["begins"] = self._begins(file, sizes)
             files, beside = (
                 {name: file for name, file in each.items() if name not in kept} for each in (files, beside)
             )
         first = next(iter(files), "")
-        behind = self._behind_published(folder, files[first], sizes) if files and sizes is not None else None
+        behind = self._behind_published(folder, files[first]) if first else None
         try:
             self._stage(folder, {**files, **({first: behind} if behind else {})}, beside)
         except AlteredFileError as error:
@@ -290,7 +291,7 @@ class Rows:
             "content": self._content((first, end), write),
         }
 
-    def _behind_published(self, folder: OutputFolder, file: _File, sizes: np.ndarray) -> _File | None:
+    def _behind_published(self, folder: OutputFolder, file: _File) -> _File | None:
         """A file whose first rows are copied from a published file; None if no published file begins as it does."""
         (first, end), write = file
         for name, entry in folder.published.items():

@@ -63,7 +63,7 @@ def _write_records(rows: Rows, folder: OutputFolder, options: Options) -> Mappin
     records = view.record_row[item[first]]
     if len(first) < len(with_text):
         rows.stored.progress.note(
-            f"text: {len(with_text) - len(first):,} times a record goes on in another sequence; it is written once, "
+            f"text: {len(with_text) - len(first):,} times a record continues in another sequence; it is written once, "
             "whole, where its first tokens are"
         )
     sizes = TOKEN_BYTES * rows.stored.lengths[view.document_row[item[first]]]

@@ -156,7 +156,7 @@ def test_a_plan_or_ids_that_do_not_fit_are_refused_before_anything_is_copied(
     monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
     rows = rows_of([30, 40])
     beyond = replace(rows.plan, start=rows.plan.start + 1000)
-    with pytest.raises(StoreError, match="names tokens that documents have not"):
+    with pytest.raises(StoreError, match="names tokens that its documents do not have"):
         blocks_of(replace(rows, plan=beyond))
     # A fragment with fewer ids than its documents count.
     rows = rows_of([30, 40])

@@ -181,7 +181,7 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     out.mkdir()
     (out / "column-00000-of-00001.parquet").write_text("mine")
-    with pytest.raises(InputError, match="which was not written for this"):
+    with pytest.raises(InputError, match="which this shuffle did not write"):
         grid_shuffle(export, out)
     assert (out / "column-00000-of-00001.parquet").read_text() == "mine"
     (out / "column-00000-of-00001.parquet").unlink()
@@ -201,7 +201,7 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
             grid_shuffle(export, again, memory=MEMORY)
         assert (again / "train-00000-of-00003.parquet").read_bytes() == spoilt
     (again / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="txt, which is no file of this shuffle"):
+    with pytest.raises(InputError, match="txt, which is not a file of this shuffle"):
         grid_shuffle(export, again, memory=MEMORY)
 
 
@@ -252,4 +252,4 @@ def test_the_command_writes_what_verify_takes(
     assert [source["sequence"]["strategy"] for source in manifest["sources"]] == ["balanced"]
     assert documents(out) == in_memory(documents(export), load_export(out)["grid_shuffle"]["shards"], 4)
     assert main(["grid-shuffle", str(export), str(out)]) == 1
-    assert "was not written for this shuffle" in capsys.readouterr().err
+    assert "this shuffle did not write" in capsys.readouterr().err
