@@ -1,6 +1,5 @@
 """Where new documents come to lie on a map, ours beside UMAP.transform, and what each way costs.
 
-    .venv/bin/pip install umap-learn
     PYTHONPATH=. .venv/bin/python benchmarks/cluster_map/places.py ../shared/data/newsgroups.jsonl.gz
 
 A map is fitted to some of the documents, and others are placed on it: by `place`, by UMAP.transform one at a time, all

@@ -141,9 +141,7 @@ def nearest(
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]
-    longest = 1.0
-    for k in range(clusters):
-        longest = max(longest, lengths[k])
+    longest = max(1.0, lengths.max())
     centre_size = 0.0
     for i in range(dims):
         centre_size += np.float64(centre[i]) * centre[i]

@@ -114,11 +114,10 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
     count = np.zeros(n_values, np.int32)
     indptr = np.zeros(sequences + 1, np.int32)
     for s in range(sequences):
-        distinct = 0
+        indptr[s + 1] = indptr[s]
         for t in range(starts[s], starts[s + 1]):
-            distinct += 1 - count[buckets[t]]
+            indptr[s + 1] += 1 - count[buckets[t]]
             count[buckets[t]] = 1
-        indptr[s + 1] = indptr[s] + distinct
         count[:] = 0
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], np.int32)
