@@ -35,7 +35,7 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or newer, or name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than Python 3.11 or does not start: name a newer one with PYTHON=..." >&2; exit 1; }
-	@echo "Installing into .venv: some 2 GB in five parts, one minute to five"
+	@echo "Installing into .venv: some 2 GB in six parts, one minute to five"
 	@test -x $(BIN)/python || $(PART) "1 an environment of $(PYTHON)" $(PYTHON) -m venv --without-pip .venv
 	@# The pip that comes with Python 3.11 takes twice the time over pinned versions. Installed by the pip beside
 	@# $(PYTHON), the new one need not replace another first; without that pip the environment gets its own.
@@ -43,9 +43,12 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 		-c constraints.txt --upgrade pip 2>/dev/null || \
 		{ $(PYTHON) -m venv .venv && $(PIP) -c constraints.txt --upgrade pip; }'
 	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt setuptools $(COMPILED_WITH)
-	@# Kernels are compiled once for this processor, beside the rest of the installation.
-	@$(PART) "4 compiling kernels, meanwhile" $(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
-		$(PART) "5 torch, Dagster and the rest" $(PIP) --no-build-isolation -c constraints.txt -e '.[films]' && wait $$kernels
+	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
+	@$(PART) "4 compiling the cluster map, meanwhile" \
+		$(BIN)/python -c 'from dagster_divorder.core.topics.cluster_map import warm; warm()' & map=$$!; \
+		$(PART) "5 compiling kernels, meanwhile" $(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
+		$(PART) "6 torch, Dagster and the rest" $(PIP) --no-build-isolation -c constraints.txt -e '.[films]' && \
+		wait $$map && wait $$kernels
 	@touch $@
 	@echo "Installed: make lists the verbs"
 

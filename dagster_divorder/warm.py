@@ -1,8 +1,8 @@
 """`python -m dagster_divorder.warm`: compiles the kernels before a first run, which saves it half a minute.
 
 Kernels compile at their first call, and Numba caches them by processor and Numba version. A run over some documents in
-a temporary folder calls the kernels of the default settings and of evidence about the order, and a map of some points
-those of maps. Other strategies and packing methods still compile later.
+a temporary folder calls the kernels of the default settings and of evidence about the order. Other strategies and
+packing methods still compile later.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import gc
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import orjson
 
-from dagster_divorder.core.topics.cluster_map import umap
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
@@ -48,9 +46,6 @@ def warm() -> None:
             }
         )
         run_all(settings, Silent(), GRAPH.needed(settings, *GRAPH.needed(settings), *EVIDENCE))
-    # Without `map_fit`, whose PCA imports scikit-learn.
-    points = np.random.default_rng(0).normal(size=(20, 2))
-    umap(points.astype(np.float32), points, 0)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def keep_files_in_memory(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-LARGE_PACKAGES = ("torch, transformers.models.llama.modeling_llama", "dagster, sklearn.covariance")
+LARGE_PACKAGES = ("torch, transformers.models.llama.modeling_llama", "dagster, sklearn.covariance, umap")
 
 
 def compile_before_others_do() -> None:

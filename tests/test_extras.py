@@ -23,7 +23,7 @@ from tests.test_layers import MODULES, PACKAGE, imports_that_run, tree_of
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
 ALWAYS = {"click", "huggingface_hub", "typing_extensions"}
 """Packages that dagster, transformers and pydantic bring."""
-MODULE_OF = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn"}
+MODULE_OF = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn", "umap-learn": "umap"}
 
 
 def names(requirements: list[str]) -> set[str]:

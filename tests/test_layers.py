@@ -64,6 +64,7 @@ def test_the_code_location_loads_no_model_library(monkeypatch: pytest.MonkeyPatc
     heavy = {
         "torch",
         "transformers",
+        "umap",
         "faiss",
         "sklearn",
         "numba",

@@ -128,6 +128,7 @@ def _spaces(run: Run, receipt: Receipt) -> Result:
             f"{facts['measured_documents']:,} documents are in matching clusters.",
             f"embedding.kind is {run.settings.embedding.kind!r}; by this comparison: embedding.kind = "
             f'"{facts["chosen"]}"',
+            *([facts["note"]] if facts["note"] else []),
         ],
         ari_comparison.load_pairs(run.store, fit),
         {first: f"{first} cluster", second: f"{second} cluster", "documents": "documents in both"},
@@ -145,20 +146,25 @@ def _map(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.view.words import count
 
     figures, sizes = receipt.figures, cluster_sizes(run).tolist()
-    documents = figures["of_documents"]
+    on_map, documents = figures["on_map"], figures["of_documents"]
     corpus = f"{count(documents, 'document')} in {count(len(sizes), 'cluster')}"
     rows = [
         {"cluster": name, "documents": size, "share": f"{size / max(documents, 1):.1%}"}
         for name, size in zip(load_names(run), sizes, strict=True)
     ]
+    note = [figures["note"]] if figures["note"] else []
     manifest = read_manifest(run.settings.output.path) or {}
-    files: list[object] = [run.store.local(receipt.files[name]) for name in ("picture", "map")]
+    files: list[object] = [
+        run.store.local(receipt.files[name]) for name in ("picture", "map") if name in receipt.files
+    ]
     if manifest.get("map") == receipt.version:
         files.append(run.settings.output.path / SIDECAR)
     return Result(
         [
-            f"{figures['on_map']:,} of {corpus} are on the map.",
-            *([figures["note"]] if figures["note"] else []),
+            f"There is no map: {figures['note']}"
+            if on_map is None
+            else f"{on_map:,} of {corpus} are on the map.",
+            *([f"{corpus}; the picture shows only their sizes"] if on_map is None else note),
         ],
         sorted(rows, key=lambda row: -int(row["documents"])),
         {name: name for name in ("cluster", "documents", "share")},

@@ -41,9 +41,12 @@ def run_kernel(unwritable: str, **environment: str) -> subprocess.CompletedProce
     )
 
 
+# umap-learn lies beside numba, and asks it to keep compiled functions too.
 @pytest.mark.slow
-def test_kernels_run_without_a_writable_home_and_it_is_said_once_where_they_are_kept(tmp_path: Path) -> None:
-    unwritable = "/dagster_divorder/"
+@pytest.mark.parametrize("unwritable", ["/dagster_divorder/", "/numba/"])
+def test_kernels_run_without_a_writable_home_and_it_is_said_once_where_they_are_kept(
+    tmp_path: Path, unwritable: str
+) -> None:
     nowhere = {"HOME": "/proc/nowhere", "XDG_CACHE_HOME": "/proc/nowhere", "TMPDIR": str(tmp_path)}
     first, second = run_kernel(unwritable, **nowhere), run_kernel(unwritable, **nowhere)
     assert first.returncode == second.returncode == 0, first.stderr

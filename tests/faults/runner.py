@@ -49,6 +49,7 @@ IMPORTED_IN_FUNCTIONS = (
     *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
 )
 REPORTING = (
+    "umap",
     "matplotlib.pyplot",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",

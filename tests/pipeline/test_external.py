@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.core.topics import cluster_map
 from dagster_divorder.core.topics.cluster import DRIFT
 from dagster_divorder.corpus import ingest
 from dagster_divorder.corpus.vectors import Block, NpyVectors
@@ -109,7 +110,10 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     assert corpus.read()["read"] == "no: it has not changed"
 
 
-def test_vectors_of_your_own_may_be_compared_without_being_clustered(corpus: Corpus) -> None:
+def test_vectors_of_your_own_may_be_compared_without_being_clustered(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
     corpus.write(TEXTS)
     settings = corpus.settings(embedding={"kind": "shallow"})
     assert "external_embeddings" not in GRAPH.needed(settings)

@@ -53,7 +53,8 @@ def _drop_stale(folder: Path) -> None:
     mark.write_text(digest.hexdigest())
 
 
-if not _cache_folder_of(__file__):
+# numba's own file stands for other packages that compile functions, such as umap-learn.
+if not (_cache_folder_of(__file__) and _cache_folder_of(numba.__file__)):
     folder = cache_folder() / "numba"
     if not folder.exists():
         warnings.warn(

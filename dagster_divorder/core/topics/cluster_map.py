@@ -6,15 +6,17 @@ started from the first two components. A new document is placed at the geometric
 map, weighted by 1 / distance; mapped documents never move. Unlike the mean, the median does not fall into the gap
 between groups.
 
-Guarantee: `fit` gives the same bytes for the same vectors and seed on one machine. A place depends only on the vector
-and the map, not on the batch or the number of threads.
-Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours; `place` 0.3 ms a document, O(n C).
-Sources: McInnes, Healy and Melville 2018 (UMAP); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
+Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
+on the vector and the map, not on the batch or the number of threads.
+Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 3 s to import umap-learn and compile
+what is not cached; `place` 0.3 ms a document, O(n C), without umap-learn.
+Sources: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
 (geometric median).
 Known weakness: distances between groups and their sizes mean little. A document of a new topic is placed among its
 nearest old ones. Measurements: docs/decisions/cluster-map.md.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +24,9 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.blas import one_faiss_thread
 from dagster_divorder.core.checks import finite
-from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.core.vectors import pca
 from dagster_divorder.errors import InputError
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 COMPONENTS = 50
 NEIGHBOURS = 15
@@ -48,15 +46,6 @@ EPOCHS = 200
 """Passes of the layout: umap-learn's default above 10,000 points. Its 500 for fewer points take 2.4 times as long and
 keep 0.638 of the neighbours of 5,000 documents, 200 keep 0.624."""
 
-EXTENT = 10.0
-"""Width and height of the start of the layout, umap-learn's."""
-
-LEAST_SCALE = 1e-3
-"""Smallest scale of likeness, as a share of a point's mean distance to its neighbours, umap-learn's."""
-
-SCALE_STEPS = 40
-"""Bisections of the scale: to 1e-12 of the largest."""
-
 START_NOISE = 1e-4
 """Noise that separates equal documents; without it UMAP could not separate them."""
 
@@ -70,11 +59,23 @@ class MapFit:
     xy: NDArray[np.float32]
 
 
+def why_no_map() -> str | None:
+    """Why umap-learn cannot be imported, as a message; None if it can."""
+    try:
+        import umap  # noqa: F401
+
+        import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
+    except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
+        return f"no map: umap-learn cannot be imported ({error}); pip install umap-learn, then run cluster_map again"
+    return None
+
+
 def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     """A map of vectors float32 (n, D), n >= 1.
 
     Raises:
         InputError: there is no vector, or NaN or infinity.
+        ImportError: umap-learn cannot be imported; see `why_no_map`.
     """
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(f"the vectors have the shape {vectors.shape}; expected at least one row")
@@ -84,7 +85,7 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     points = pca.project(vectors, projection)
     start = np.random.default_rng(seed).normal(scale=START_NOISE, size=(len(points), 2))
     start[:, : points.shape[1]] += points[:, :2]
-    xy = umap(points, start, seed) if len(points) > 2 else start.astype(np.float32)
+    xy = _umap(points, start.astype(np.float32), seed) if len(points) > 2 else start.astype(np.float32)
     return MapFit(pca=projection, points=points, xy=xy)
 
 
@@ -114,45 +115,41 @@ def _geometric_median(places: NDArray[np.float32], weights: NDArray[np.floating]
     return median
 
 
-def umap(points: NDArray[np.float32], start: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
-    """UMAP's layout float32 (n, 2) of points float32 (n, C), n > 2, from a start float64 (n, 2)."""
-    from dagster_divorder.core.kernels.umap_layout import lay_out
-
-    heads, tails, likeness = _graph(*_neighbours(points, points, NEIGHBOURS))
-    pulls = EPOCHS * likeness / likeness.max()
-    kept = pulls >= 1.0
-    xy = EXTENT * (start - start.min(axis=0)) / np.ptp(start, axis=0)
-    lay_out(xy, heads[kept], tails[kept], EPOCHS / pulls[kept], EPOCHS, A, B, small_seed(seed))
-    return xy.astype(np.float32)
+def warm() -> None:
+    """Fill numba's cache by a map of a few points; does nothing without umap-learn."""
+    if why_no_map() is None:
+        few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+        place(few, fit(few, 0))
 
 
-def _graph(near: NDArray[np.int32], distances: NDArray[np.float32]) -> tuple[Ints, Ints, Floats]:
-    """UMAP's graph of n points: the ends int64 (E,) and int64 (E,) of its edges, each in both directions, and the
-    likeness of the ends, float64 (E,). near, distances (n, k), k > 2: the nearest of each point, itself among them.
+def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
+    import umap
+    from threadpoolctl import threadpool_limits
 
-    Seen from one end the likeness is exp(-(d - nearest) / scale), with the scale at which the likenesses of a point's
-    neighbours sum to log2 k. Likenesses p and q from both ends become p + q - p q.
-    """
-    n, k = near.shape
-    itself = near == np.arange(n)[:, np.newaxis]
-    nearest = np.where(distances > 0.0, distances, np.inf).min(axis=1, keepdims=True)
-    # Without a neighbour at a distance nothing is beyond the nearest.
-    beyond = np.where(distances > nearest, distances - nearest.astype(np.float64), 0.0)
-    beyond[itself] = np.inf
-    low = np.zeros((n, 1))
-    high = beyond.max(axis=1, keepdims=True, where=~itself, initial=0.0) / np.log((k - 1) / np.log2(k))
-    least = np.maximum(LEAST_SCALE * distances.mean(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    for _ in range(SCALE_STEPS):
-        scale = np.maximum((low + high) / 2, least)
-        too_small = np.exp(-beyond / scale).sum(axis=1, keepdims=True) < np.log2(k)
-        low, high = np.where(too_small, scale, low), np.where(too_small, high, scale)
-    likeness = np.exp(-beyond / scale)[~itself]
-    one, other = np.nonzero(~itself)[0], near[~itself].astype(np.int64)
-    edges = distinct_values(np.concatenate([one * n + other, other * n + one]))
-    there, back = np.zeros(len(edges)), np.zeros(len(edges))
-    there[np.searchsorted(edges, one * n + other)] = likeness
-    back[np.searchsorted(edges, other * n + one)] = likeness
-    return edges // n, edges % n, there + back - there * back
+    neighbours = min(NEIGHBOURS, len(points) - 1)
+    # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
+    near, distances = _neighbours(points, points, neighbours)
+    # umap-learn does not cache these: every process would compile them again, for six seconds.
+    for kernel in (
+        umap.umap_.smooth_knn_dist,
+        umap.umap_.compute_membership_strengths,
+        umap.layouts._nb_optimize_layout_euclidean_single_epoch,
+    ):
+        kernel.enable_caching()
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
+        warnings.simplefilter("ignore")
+        layout = umap.UMAP(
+            n_neighbors=neighbours,
+            a=A,
+            b=B,
+            init=start,
+            n_epochs=EPOCHS,
+            precomputed_knn=(near, distances),
+            random_state=small_seed(seed),
+            n_jobs=1,
+        ).fit(points)
+    return np.ascontiguousarray(layout.embedding_, np.float32)
 
 
 def _neighbours(

@@ -154,6 +154,8 @@ def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
         except MissingStageError as error:
             if run.graph[stage].when(run.settings):
                 missing[stage] = str(error).partition(";")[0]
+    if "cluster_map" in evidence and "places" not in evidence["cluster_map"].files:
+        missing["cluster_map"] = evidence["cluster_map"].facts["note"].partition(";")[0]
     return evidence, missing
 
 
@@ -488,8 +490,10 @@ def _agreement(run: Run, receipt: Receipt) -> Agreement:
     )
 
 
-def _map(corpus: _Corpus, coloured: Largest) -> MapPoints:
+def _map(corpus: _Corpus, coloured: Largest) -> MapPoints | None:
     shown, documents = load_map(corpus.run), corpus.run.receipt("cluster_map").facts["of_documents"]
+    if shown is None:
+        return None
     row = np.full(len(corpus.names), len(coloured.values), np.int64)
     row[coloured.values] = np.arange(len(coloured.values))
     rows = row[shown.labels]

@@ -81,7 +81,7 @@ def _rows(store: Store, file: str) -> list[dict[str, Any]]:
 
 
 def load_picture(store: Store, fit: str, name: str) -> bytes | None:
-    """A picture, HEATMAP or MAPS, as the bytes of a PNG file; None if `divorder prune` has removed it."""
+    """A picture, HEATMAP or MAPS, as the bytes of a PNG file; None if it could not be drawn (`note` says why)."""
     return store.read(f"{fit}/{name}") if store.exists(f"{fit}/{name}") else None
 
 
@@ -149,6 +149,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     table = contingency(first.labels[inside], second.labels[inside], shown).toarray()
     pairs = match(table)
     chosen, why = conclude(agreed.ari, bits)
+    maps, note = _maps(run, view, rows, both, pairs)
     info = {
         "spaces": kinds,
         "chosen": chosen,
@@ -161,13 +162,14 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
         "word_bits": bits,
         "matched_documents": float(table[pairs].sum() / len(rows)),
         "measured_documents": len(rows),
+        "note": note,
     }
     return {
         INFO: orjson.dumps(info),
         PAIRS: pack_rows(_pairs(table, pairs, both)),
         DISAGREE: pack_rows(_disagreements(run, view, rows, table, pairs, both)),
         HEATMAP: _heatmap(table, pairs, both, why),
-        MAPS: _maps(run, view, rows, both, pairs),
+        **({MAPS: maps} if maps else {}),
     }
 
 
@@ -281,9 +283,15 @@ def _heatmap(table: np.ndarray, pairs: Pairs, both: _Both, why: str) -> bytes:
     )
 
 
-def _maps(run: Run, view: View, rows: np.ndarray, both: _Both, pairs: Pairs) -> bytes:
-    """Maps of the same documents in both spaces, with matched clusters in the same colour."""
+def _maps(
+    run: Run, view: View, rows: np.ndarray, both: _Both, pairs: Pairs
+) -> tuple[bytes | None, str | None]:
+    """(maps of the same documents in both spaces, with matched clusters in the same colour; why there are none)."""
     from dagster_divorder.core.topics import cluster_map
+
+    if missing := cluster_map.why_no_map():
+        run.progress.note(missing)
+        return None, missing
     from dagster_divorder.view.pictures import cluster_maps
 
     mapped = rows[:MAPPED]
@@ -302,7 +310,7 @@ def _maps(run: Run, view: View, rows: np.ndarray, both: _Both, pairs: Pairs) -> 
         xy = cluster_map.fit(both.spaces[at].space.rows(view, mapped), run.settings.seed).xy
         panels.append((both.kinds[at].capitalize(), xy, labels[: len(mapped)], names[at]))
     note = f"{len(mapped):,} documents; clusters that are matched have the same colour"
-    return cluster_maps(panels, "The same documents in both spaces", note)
+    return cluster_maps(panels, "The same documents in both spaces", note), None
 
 
 def _count(settings: Settings) -> int:
@@ -347,7 +355,7 @@ def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=9,
+    version=8,
     kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
