@@ -467,7 +467,7 @@ class PinnedFit(Stage):
     """The name in `divorder run --refit NAME` and in the table `[refit]`, which sets the rule. Without a name the rule
     is `auto`."""
     can_be_made: Callable[[], bool] = lambda: True
-    """Whether this machine can make the fit again. If it cannot, an existing fit stays."""
+    """Whether this machine can make the fit again. If not, an existing fit stays."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True

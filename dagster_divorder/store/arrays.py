@@ -143,12 +143,13 @@ def pack_rows(rows: list[dict[str, Any]]) -> bytes:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """`pa.array` of plain values; it imports pandas (0.4 s), so text and floats go another way."""
+    """`pa.array` of plain values; it imports pandas (0.4 s), so text and numbers go another way."""
     kinds = {type(value) for value in values}
     if kinds == {str}:
         return text_array(values).cast(pa.string())
-    if float in kinds and kinds <= {float, type(None)}:
-        return number_array(values, np.float64)
+    for number, dtype in ((float, np.float64), (int, np.int64)):
+        if number in kinds and kinds <= {number, type(None)}:
+            return number_array(values, dtype)
     return pa.array(values)
 
 

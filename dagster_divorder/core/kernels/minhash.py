@@ -202,7 +202,14 @@ def nearest(
                 if equal < least:
                     continue
                 if len(own) == 0:
-                    own = np.unique(shingles(data[ends[text] : ends[text + 1]], kinds))
+                    own = shingles(data[ends[text] : ends[text + 1]], kinds)
+                    own.sort()
+                    distinct = 1
+                    for place in range(1, len(own)):
+                        if own[place] != own[place - 1]:
+                            own[distinct] = own[place]
+                            distinct += 1
+                    own = own[:distinct]
                 alike = jaccard(own, sets[set_ends[other] : set_ends[other + 1]])
                 if alike > similarity[text] or (alike == similarity[text] and other < closest[text]):
                     closest[text], similarity[text] = other, alike
@@ -238,9 +245,10 @@ def bucket_pairs(
     kept = np.empty(most, np.int64)
     for bucket in range(len(begins) - 1):
         small, stand = begins[bucket + 1] - begins[bucket] <= most, 0
-        for text in members[begins[bucket] : begins[bucket + 1]]:
-            alone = True
-            for other in kept[: min(stand, most)]:
+        for at in range(begins[bucket], begins[bucket + 1]):
+            text, alone = members[at], True
+            for place in range(min(stand, most)):
+                other = kept[place]
                 own_root, other_root = root(parent, text), root(parent, other)
                 if own_root == other_root:
                     alone = False
@@ -251,7 +259,10 @@ def bucket_pairs(
                 if equal < least:
                     continue
                 if pairs == len(codes):
-                    codes = np.concatenate((codes, np.empty_like(codes)))
+                    longer = np.empty(2 * pairs, np.int64)
+                    for place in range(pairs):
+                        longer[place] = codes[place]
+                    codes = longer
                 codes[pairs] = other * len(parent) + text
                 pairs += 1
                 if equal >= sure:
@@ -278,15 +289,16 @@ def link(
     Reads pairs (Q, 2), and each text's shingles, rising without repeats, at spans (n, 2) of sets. Writes parent and
     similarity (n,).
     """
-    for pair in pairs:
-        own_root, other_root = root(parent, pair[0]), root(parent, pair[1])
+    for pair in range(len(pairs)):
+        own, other = pairs[pair, 0], pairs[pair, 1]
+        own_root, other_root = root(parent, own), root(parent, other)
         if own_root == other_root:
             continue
-        (begin, end), (begin_other, end_other) = spans[pair[0]], spans[pair[1]]
-        if jaccard(sets[begin:end], sets[begin_other:end_other]) >= least:
+        if jaccard(sets[spans[own, 0] : spans[own, 1]], sets[spans[other, 0] : spans[other, 1]]) >= least:
             parent[max(own_root, other_root)] = min(own_root, other_root)
     for text in range(len(parent)):
         first = root(parent, text)
         parent[text] = first
-        (begin, end), (begin_other, end_other) = spans[first], spans[text]
-        similarity[text] = jaccard(sets[begin:end], sets[begin_other:end_other])
+        similarity[text] = jaccard(
+            sets[spans[first, 0] : spans[first, 1]], sets[spans[text, 0] : spans[text, 1]]
+        )

@@ -49,9 +49,11 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
     head = starts[:-1].copy()
     left = np.zeros(labels, np.int64)
     placed = np.zeros(labels, np.int64)
+    all_left = 0
     for k in range(labels):
-        left[k] = sizes[starts[k] : starts[k + 1]].sum()
-    all_left = left.sum()
+        for place in range(starts[k], starts[k + 1]):
+            left[k] += sizes[place]
+        all_left += left[k]
     all_placed = 0
     out = np.empty(sizes.shape[0], np.int64)
     for t in range(out.shape[0]):
@@ -121,13 +123,20 @@ def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, b
     while t < out.shape[0]:
         if room < 0:
             serial += 1
-            cursor[:] = of_label[1:] - 1
-        best = best_label = -1
+            for k in range(labels):
+                cursor[k] = of_label[k + 1] - 1
+        best = best_label = np.int64(-1)  # Not a literal: `take` would be compiled for it too.
         best_lacked = False
         for k in range(labels):
             if cursor[k] >= of_label[k] and room >= 0 and lengths[cursor[k]] > room:
-                in_reach = lengths[of_label[k] : cursor[k]]
-                cursor[k] = of_label[k] + np.searchsorted(in_reach, room, side="right") - 1
+                # The last run below the cursor that fits.
+                fits, cursor[k] = of_label[k], cursor[k] - 1
+                while fits <= cursor[k]:
+                    middle = (fits + cursor[k]) // 2
+                    if lengths[middle] <= room:
+                        fits = middle + 1
+                    else:
+                        cursor[k] = middle - 1
             if cursor[k] < of_label[k]:
                 continue
             r = cursor[k] = root(below, cursor[k] + 1) - 1

@@ -113,20 +113,24 @@ def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) 
     first = np.zeros(n_groups)
     length = np.empty(n_groups)
     # Pairs that are alike so far; most drop out at the first items.
-    pairs = np.argwhere(like)
-    pairs = pairs[pairs[:, 0] > pairs[:, 1]]
-    left = pairs.shape[0]
+    pairs = np.empty(n_groups * n_groups, np.int64)
+    left = 0
+    for g in range(n_groups):
+        for h in range(g):
+            if like[g, h]:
+                pairs[left] = g * n_groups + h
+                left += 1
     for s in range(indptr.shape[0] - 1):
         length[:] = 0.0
         for k in range(indptr[s], indptr[s + 1]):
             length[groups[indices[k]]] += data[k]
-        if s == 0:
-            first[:] = length
         for g in range(n_groups):
+            if s == 0:
+                first[g] = length[g]
             varies[g] |= length[g] != first[g]
         at = 0
         while at < left:
-            g, h = pairs[at]
+            g, h = pairs[at] // n_groups, pairs[at] % n_groups
             if length[g] * whole[h] == length[h] * whole[g]:
                 at += 1
                 continue
@@ -210,7 +214,8 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
             lane[c] = value if value < lane[c] else lane[c]
     # The least of all lanes, by halves, which need not wait for each other.
     width = BLOCK
-    score[:] = lane
+    for c in range(BLOCK):
+        score[c] = lane[c]
     while width > 1:
         width //= 2
         for c in range(width):
@@ -243,7 +248,12 @@ class Layout(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _lay_out(classes: Classes, moving: bool, dims: int) -> Layout:
+def _lay_out(classes: Classes, path: Path, dims: int) -> Layout:
+    moving = False
+    for k in range(path.at.shape[0]):
+        for j in range(path.drift.shape[1]):
+            if path.drift[k, j] != 0.0:
+                moving = True
     n_classes = classes.varies.shape[0]
     at_u = np.full(n_classes, -1, np.int64)
     at_l = np.full(n_classes, -1, np.int64)
@@ -508,7 +518,7 @@ def best_of_pool(
     n_groups = rows.weights.shape[0]
     size = min(max(pool_size, fixed), queue.shape[0])
     part = max(1, size // REFILL_PARTS)
-    layout = _lay_out(classes, bool(np.any(path.drift != 0.0)), rows.dense.shape[1])
+    layout = _lay_out(classes, path, rows.dense.shape[1])
 
     placed = Placed(
         totals.copy(), np.zeros(n_groups), dense_totals.copy(), np.zeros((5, n_groups)), np.zeros(1)
@@ -529,7 +539,7 @@ def best_of_pool(
 
     out = np.empty_like(queue)
     segment = 0
-    filled = alive = coming = 0
+    filled = alive = coming = np.int64(0)  # Not a literal: `_close_gaps` would be compiled for it too.
     for step in range(steps):
         ended = segment + 1 < path.at.shape[0] and placed.s[0] >= path.at[segment + 1]
         if (

@@ -69,7 +69,8 @@ def rows_of(items: Ints, rows: SparseItems) -> SparseItems:
         for k in range(ends[s], ends[s + 1]):
             own_indices[k] = indices[first + k]
             own_data[k] = data[first + k]
-        own_dense[s] = dense[items[s]]
+        for d in range(dense.shape[1]):
+            own_dense[s, d] = dense[items[s], d]
     return SparseItems(ends, own_indices, own_data, groups, weights, own_dense)
 
 

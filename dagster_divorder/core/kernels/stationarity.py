@@ -45,7 +45,11 @@ def mix_distances(
     sums = np.zeros((levels, n_values), np.int64)
     met = np.empty((levels, n_values), np.int64)
     values = np.zeros(levels, np.int64)
-    out = np.zeros((levels, groups.max() + 1 if parts else 0))
+    most = 0
+    for level in range(levels):
+        for i in range(parts):
+            most = max(most, groups[level, i] + 1)
+    out = np.zeros((levels, most))
     for i in range(parts):
         count = 0
         for place in range(edges[i], edges[i + 1]):
@@ -110,9 +114,10 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
     count = np.zeros(n_values, np.int32)
     indptr = np.zeros(sequences + 1, np.int32)
     for s in range(sequences):
+        indptr[s + 1] = indptr[s]
         for t in range(starts[s], starts[s + 1]):
+            indptr[s + 1] += 1 - count[buckets[t]]
             count[buckets[t]] = 1
-        indptr[s + 1] = indptr[s] + count.sum()
         count[:] = 0
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], np.int32)

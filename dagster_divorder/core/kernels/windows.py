@@ -104,8 +104,11 @@ def window_deviations(
     l2 = np.empty(windows, np.float64)
     inside = np.zeros(share.shape[0], np.int64)
     present = np.empty(share.shape[0], np.int64)
-    squares = (share * share).sum()
-    in_use = (share > 0).sum()
+    squares = 0.0
+    in_use = 0
+    for j in range(share.shape[0]):
+        squares += share[j] * share[j]
+        in_use += share[j] > 0.0
     n_present = 0
     filled = 0
     done = 0

@@ -48,7 +48,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
     from dagster_divorder.core.kernels.packing import distinct_per_sequence
 
     documents = int(packed.document.max(initial=-1)) + 1
-    itself = np.arange(documents)
+    itself = np.arange(documents, dtype=np.int32)
     packed_documents = int(
         distinct_per_sequence(np.array([0, len(packed.document)]), packed.document, itself, documents).sum()
     )

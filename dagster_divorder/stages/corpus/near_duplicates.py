@@ -151,8 +151,9 @@ def _by_source(
 ) -> list[dict[str, Any]]:
     """Documents and near copies, a row a source. record: int64 (n,), first record of each document, which has its
     source. tokens: int64 (n,). copies: bool (n,), whether a document is a near copy of an earlier one."""
-    source = load_fields(run, field).column(field).combine_chunks().dictionary_encode()
-    codes = source.indices.fill_null(len(source.dictionary)).to_numpy()[record]
+    source = load_fields(run, field).column(field).combine_chunks().dictionary_encode("encode")
+    names = ["(missing)" if name is None else str(name) for name in source.dictionary.to_pylist()]
+    codes = np.from_dlpack(source.indices)[record]
     counted = {
         "documents": None,
         "tokens": tokens,
@@ -160,10 +161,10 @@ def _by_source(
         "tokens of near copies": copies * tokens,
     }
     columns = {
-        name: np.bincount(codes, weights, len(source.dictionary) + 1).astype(np.int64).tolist()
+        name: np.bincount(codes, weights, len(names)).astype(np.int64).tolist()
         for name, weights in counted.items()
     }
-    rows = _rows({"source": [*map(str, source.dictionary.to_pylist()), "(missing)"], **columns})
+    rows = _rows({"source": names, **columns})
     return sorted((row for row in rows if row["documents"]), key=lambda row: tuple(row.values()))
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.chats.document import all_words
+from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
@@ -93,11 +94,12 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
         view, traits, trait = run.view, load_traits(run), run.settings.mixing.topic
         first = np.flatnonzero(view.copies == np.arange(len(view)))
         first = first[heldout.documents[view.document_row[first]]]
-        names = pa.array(traits.names[trait], pa.large_string())
+        ids = hex_ids(heldout.ids[heldout.to[view.document_row[first]]])
+        names = text_array(traits.names[trait])
         table = pa.table(
             {
-                "source": names.take(pa.array(traits.codes[trait][first])),
-                "id": pa.array(hex_ids(heldout.ids[heldout.to[view.document_row[first]]]), pa.string()),
+                "source": names.take(plain_array(traits.codes[trait][first])),
+                "id": text_array(ids).cast(pa.string()),
                 "text": contents(run.store, view.documents, view.document_row[first]),
                 "record": as_record(contents(run.store, view.records, view.record_row[first])),
             }
