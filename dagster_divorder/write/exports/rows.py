@@ -271,7 +271,7 @@ class Rows:
                 {name: file for name, file in each.items() if name not in kept} for each in (files, beside)
             )
         first = next(iter(files), "")
-        behind = self._behind_published(folder, files[first]) if first else None
+        behind = self._behind_published(folder, files[first]) if first and folder.extends else None
         try:
             self._stage(folder, {**files, **({first: behind} if behind else {})}, beside)
         except AlteredFileError as error:
