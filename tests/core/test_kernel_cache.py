@@ -86,6 +86,7 @@ def test_a_link_in_the_temporary_folder_is_not_trusted(
         cache_folder()
 
 
+@pytest.mark.slow
 def test_functions_that_are_not_compiled_are_refused() -> None:
     ran = run_kernel("/nothing/", NUMBA_DISABLE_JIT="1")
     assert ran.returncode and "SettingsError: NUMBA_DISABLE_JIT is set" in ran.stderr
