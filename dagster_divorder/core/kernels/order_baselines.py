@@ -125,7 +125,7 @@ def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, b
             serial += 1
             for k in range(labels):
                 cursor[k] = of_label[k + 1] - 1
-        best = best_label = np.int64(-1)  # Not a literal: `take` would be compiled for it too.
+        best = best_label = int(np.int64(-1))  # Not a literal: `take` would be compiled for it too.
         best_lacked = False
         for k in range(labels):
             if cursor[k] >= of_label[k] and room >= 0 and lengths[cursor[k]] > room:

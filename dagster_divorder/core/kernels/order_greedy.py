@@ -539,7 +539,7 @@ def best_of_pool(
 
     out = np.empty_like(queue)
     segment = 0
-    filled = alive = coming = np.int64(0)  # Not a literal: `_close_gaps` would be compiled for it too.
+    filled = alive = coming = int(np.int64(0))  # Not a literal: `_close_gaps` would be compiled for it too.
     for step in range(steps):
         ended = segment + 1 < path.at.shape[0] and placed.s[0] >= path.at[segment + 1]
         if (

@@ -187,7 +187,7 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
     (out / "column-00000-of-00001.parquet").unlink()
     manifest = grid_shuffle(export, out, memory=MEMORY)
     (out / PLAN).write_text(export_manifest_file(out).read_text())
-    with pytest.raises(InputError, match="begun with another version, exports, shards, seed"):
+    with pytest.raises(InputError, match="an unfinished shuffle with another version, exports, shards, seed"):
         grid_shuffle(export, out, memory=MEMORY, seed=1)
     begun = tmp_path / "begun"
     grid_shuffle(export, begun, memory=MEMORY, seed=1)
@@ -197,7 +197,7 @@ def test_foreign_and_stale_files_are_refused(export: Path, tmp_path: Path) -> No
         again.mkdir()
         (again / PLAN).write_bytes(orjson.dumps(manifest["grid_shuffle"]))
         (again / "train-00000-of-00003.parquet").write_bytes(spoilt)
-        with pytest.raises(StoreError, match="is damaged, or of another shuffle"):
+        with pytest.raises(StoreError, match="is damaged, or belongs to another shuffle"):
             grid_shuffle(export, again, memory=MEMORY)
         assert (again / "train-00000-of-00003.parquet").read_bytes() == spoilt
     (again / "notes.txt").write_text("mine")
