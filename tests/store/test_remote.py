@@ -43,7 +43,7 @@ def answered(status: int, code: str = "", query: str = "") -> str:
         (answered(500, "InternalError"), ["InternalError", "check the server (is it full?)"]),
         (answered(507), ["no space left for s3://bucket/prefix", "quota"]),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
-        (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "not expected"]),
+        (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "unexpected answer"]),
         (
             "Generic S3 error: Error performing GET http://127.0.0.1:1/b?sig=Sesame99 in 1s, after 3 retries - HTTP "
             "error: error sending request\n\nDebug source:\nSesame99",
