@@ -85,7 +85,7 @@ class ObjectStore(Store):
             TypeAdapter(HeadState).validate_python(about)
         except ValidationError as error:
             raise StoreError(
-                f"{self.where(HEAD)} is damaged: a store writes another {error.errors()[0]['loc'][0]}; "
+                f"{self.where(HEAD)} is damaged: its {error.errors()[0]['loc'][0]} is not as a store writes it; "
                 "restore it from a copy, or set store.path to a new prefix"
             ) from None
         return about

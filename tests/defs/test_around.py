@@ -252,7 +252,7 @@ def of(*assets: str) -> dg.AssetSelection:
         (
             {"weights": SHARES},
             of("raw_docs"),
-            "leaves out repeats, greedy_order, .* exports, which would keep the weights",
+            "leaves out repeats, greedy_order, .* exports, .*, which would keep the weights",
         ),
         (
             {"weights": SHARES},

@@ -240,7 +240,9 @@ def test_a_file_that_goes_on_begins_with_a_copy_that_is_verified(
     run_all(chosen, Silent())
     before = (tmp_path / "out/curated.jsonl").read_bytes()
     published = [tmp_path / "out/curated.jsonl"]
-    published += [next((tmp_path / "exports").glob(name)) for name in ("olmo/train*.npy", "megatron/*.bin")]
+    published += [
+        next((tmp_path / "exports").glob(name)) for name in ("olmo/train-*-of-*.npy", "megatron/*.bin")
+    ]
     for file in published:
         data = file.read_bytes()
         changed = {
