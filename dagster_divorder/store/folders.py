@@ -21,10 +21,11 @@ import contextlib
 import io
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from dagster_divorder.errors import DivOrderError, InputError, StoreError
 from dagster_divorder.extras import load_extra
@@ -178,10 +179,15 @@ class ObjectFolder(Folder):
 
 class _HubFolder(Folder):
     """A folder in a dataset. It is read at the commit of the first access, of `prepare`, or of its own last commit. The
-    process that prepares it writes and publishes its files."""
+    process that prepares it writes and publishes its files. Other folders of the dataset that this process has
+    published meanwhile do not hinder it: a run writes its output and its exports at the same time."""
 
     place: Url
     atomic = True
+    _followed_by: ClassVar[dict[tuple[str | None, str, str], tuple[Url, str]]] = {}
+    """Endpoint, revision and commit -> the place of the folder that this process has published next, and its
+    commit."""
+    _publishing: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, place: Url) -> None:
         super().__init__(place)
@@ -269,7 +275,7 @@ class _HubFolder(Folder):
             self._change(names)
 
     def _change(self, deleted: Collection[str], additions: Collection[CommitOperationAdd] = ()) -> None:
-        """Makes a commit on top of the known one."""
+        """Makes a commit on top of the known one, or on top of this process's later ones of other folders."""
         from huggingface_hub import CommitOperationDelete
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -277,12 +283,15 @@ class _HubFolder(Folder):
         deletions = [CommitOperationDelete(self._path(name)) for name in sorted(deleted) if name in present]
         if not additions and not deletions:
             return
-        with hub.explained(self.place, StoreError):
+        api, revision, parent = hub.api(), hub.dataset(self.place).revision, self._commit
+        with self._publishing, hub.explained(self.place, StoreError):
+            while (own := self._followed_by.get((api.endpoint, revision, parent))) and own[0] != self.place:
+                parent = own[1]
             try:
-                hub.api().create_commit(
+                made = api.create_commit(
                     operations=[*additions, *deletions],
                     commit_message="DivOrder",
-                    parent_commit=self._commit,
+                    parent_commit=parent,
                     **self._repository,
                 )
             except HfHubHTTPError as error:
@@ -292,6 +301,7 @@ class _HubFolder(Folder):
                     f"{self.place}: another commit was made to the dataset since this run began (then at "
                     f"{self._commit}), so nothing was published; run again to write on the present commit"
                 ) from None
+            self._followed_by[api.endpoint, revision, parent] = self.place, made.oid
         self._known_commit = ""
 
     def release(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,32 @@ def test_an_output_is_one_commit(hub: Hub, store: LocalStore) -> None:
     publish(OutputFolder(store, place, manifest=EXPORT_MANIFEST), {"train-0.parquet": b"three"})
     assert len(hub.received) == 2
     assert sorted(hub.files) == ["exports/_parquet/manifest.json", "exports/parquet/train-0.parquet"]
+
+
+def test_folders_of_a_dataset_can_be_written_at_the_same_time(hub: Hub, store: LocalStore) -> None:
+    names = ["out", "exports/ds", "exports/text"]
+    folders = [OutputFolder(store, Url(f"{hub.url}/{name}"), manifest=EXPORT_MANIFEST) for name in names]
+    with contextlib.ExitStack() as writing:
+        for folder in folders:
+            writing.enter_context(folder)
+            folder.stage("train-0.bin", lambda file: file.write(b"mine"))
+        for folder in reversed(folders):
+            folder.commit({"key": "0" * 32})
+    assert sorted(hub.files) == [
+        "_out/manifest.json",
+        "exports/_ds/manifest.json",
+        "exports/_text/manifest.json",
+        "exports/ds/train-0.bin",
+        "exports/text/train-0.bin",
+        "out/train-0.bin",
+    ]
+    # Another writer of the same folder is still told, in this process too.
+    one, other = (OutputFolder(store, Url(f"{hub.url}/out"), manifest=EXPORT_MANIFEST) for _ in range(2))
+    with pytest.raises(StoreError, match="another commit was made"), one, other:
+        for number, folder in enumerate((one, other)):
+            folder.stage("train-0.bin", lambda file, number=number: file.write(b"%d" % number))
+            folder.commit({"key": "1" * 32})
+    assert hub.files["out/train-0.bin"] == b"0"
 
 
 def test_a_commit_of_somebody_else_in_between_is_an_error_and_the_next_run_goes_on(
