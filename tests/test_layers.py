@@ -122,6 +122,15 @@ def test_a_run_with_nothing_new_imports_nothing_that_computes(tmp_path: Path) ->
     assert {"numba", "tokenizers", "dagster_divorder.core.topics.terms"} <= first
 
 
+@pytest.mark.slow
+def test_help_loads_no_settings() -> None:
+    heavy = {"numpy", "pyarrow", "pydantic", "dagster_divorder.settings"}
+    code = "from dagster_divorder.cli import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
+    assert modules_after(code.format("")).isdisjoint(heavy)
+    # The check can fail: the options of `run` are names of settings.
+    assert modules_after(code.format("'run', ")) >= heavy - {"pyarrow"}
+
+
 COMPUTING = {
     "gigatoken",
     "joblib",
