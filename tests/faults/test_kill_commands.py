@@ -141,18 +141,16 @@ def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_
     for stage in scenario.fragments_of:
         _, second, *_ = (number for number, event in enumerate(events) if f"/stages/{stage}/" in event)
         numbers.append(second)
-    for at, number in enumerate(numbers):
-        when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[
-            events[number].split()[0]
-        ]
+    for at, event in enumerate(events[number] for number in numbers):
+        when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[event.split()[0]]
         restore()
-        assert divorder(scenario.command, stop=(number, when)) == -9, said()
+        assert divorder(scenario.command, stop=(event, when)) == -9, said()
         finished = finished_fragments(place / "store")
-        assert divorder(scenario.command) == 0, (events[number], said())
+        assert divorder(scenario.command) == 0, (event, said())
         lines = (tmp_path / "log").read_text().splitlines()
-        assert finished.isdisjoint(line.removeprefix("put ") for line in lines), events[number]
-        assert divorder("run") == 0, (events[number], said())
+        assert finished.isdisjoint(line.removeprefix("put ") for line in lines), event
+        assert divorder("run") == 0, (event, said())
         wrong = differing(config, expected)
         # The page shows how long its stages took.
         assert wrong == [] or (scenario.command == "report" and wrong == ["ordering_report.html"]), wrong
-        assert stored(place) == names, events[number]
+        assert stored(place) == names, event
