@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+Narrow = NDArray[np.integer]
+"""uint16 if all fit, else int32."""
 Doubles = NDArray[np.float64]
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -20,8 +22,8 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 @njit(cache=True, nogil=True)
 def mix_distances(
     indptr: Codes,
-    indices: Codes,
-    data: Codes,
+    indices: Narrow,
+    data: Narrow,
     mixes: tuple[Ints, Ints, Doubles],
     n_values: int,
     order: Ints,
@@ -136,11 +138,12 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
 
 @njit(cache=True, nogil=True)
 def share_moments(
-    indptr: Codes, indices: Codes, data: Codes, n_values: int
-) -> tuple[Doubles, Doubles, Doubles]:
+    indptr: Codes, indices: Narrow, data: Narrow, n_values: int
+) -> tuple[Doubles, Ints, Doubles, Doubles]:
     """From the CSR counts (S, F): (the total of each sequence, float64 (S,), at least 1; the sums over sequences of
-    each value's share, and of its square, float64 (F,) each). O(entries)."""
+    each value's count, int64 (F,), of its share, and of its square, float64 (F,) each). O(entries)."""
     totals = np.ones(indptr.shape[0] - 1)
+    counts = np.zeros(n_values, np.int64)
     sums = np.zeros(n_values)
     squares = np.zeros(n_values)
     for s in range(totals.shape[0]):
@@ -150,13 +153,14 @@ def share_moments(
         totals[s] = max(total, 1)
         for entry in range(indptr[s], indptr[s + 1]):
             share = data[entry] / totals[s]
+            counts[indices[entry]] += data[entry]
             sums[indices[entry]] += share
             squares[indices[entry]] += share * share
-    return totals, sums, squares
+    return totals, counts, sums, squares
 
 
 @njit(cache=True, nogil=True)
-def add_columns(indptr: Codes, indices: Codes, data: Codes, column: Codes, out: Doubles) -> None:
+def add_columns(indptr: Codes, indices: Narrow, data: Narrow, column: Codes, out: Doubles) -> None:
     """Adds to out[c, s] the counts of sequence s at the value f with column[f] == c; -1 skips a value.
 
     Reads the CSR counts (S, F), column (F,); writes out (C, S). O(entries)."""
