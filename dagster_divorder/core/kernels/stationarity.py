@@ -6,8 +6,9 @@ Twin: tests/twins/stationarity.py.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -19,7 +20,7 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mix_distances(
     indptr: Codes,
     indices: Narrow,
@@ -97,7 +98,7 @@ def mix_distances(
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_buckets(
     ids: NDArray[np.unsignedinteger], first: Ints, length: Ints, at: Ints, bits: int, out: NDArray[np.uint16]
 ) -> None:
@@ -108,7 +109,7 @@ def copy_buckets(
             out[at[q] + i] = np.uint16((np.uint64(ids[first[q] + i]) * SPREAD) >> shift)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> tuple[Codes, Codes, Codes]:
     """Counts of each bucket in each sequence, CSR (indptr, indices, data) int32, by rising bucket: sequence s holds
     buckets[starts[s]:starts[s + 1]]. O(T + S F)."""
@@ -136,7 +137,7 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
     return indptr, indices, data
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def share_moments(
     indptr: Codes, indices: Narrow, data: Narrow, n_values: int
 ) -> tuple[Doubles, Ints, Doubles, Doubles]:
@@ -159,7 +160,7 @@ def share_moments(
     return totals, counts, sums, squares
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_columns(indptr: Codes, indices: Narrow, data: Narrow, column: Codes, out: Doubles) -> None:
     """Adds to out[c, s] the counts of sequence s at the value f with column[f] == c; -1 skips a value.
 
