@@ -25,17 +25,17 @@ def commands(page: str, documents: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("tutorial", ("train.py",), 400, tmp_path_factory)
+    return run_page("tutorial", ("train.py",), 600, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def said_of_chats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("chats", ("sft.py",), 150, tmp_path_factory)
+    return run_page("chats", ("sft.py",), 300, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def said_of_curricula(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("curricula", ("quality.py", "along.py"), 600, tmp_path_factory)
+    return run_page("curricula", ("quality.py", "along.py"), 900, tmp_path_factory)
 
 
 def run_page(
@@ -56,7 +56,7 @@ def run_page(
         "DAGSTER_HOME": str(tmp_path_factory.mktemp("dagster")),
         "HF_HUB_OFFLINE": "1",
         # A vocabulary for a corpus of this size: its vectors are the larger part of a first run else.
-        "DIVORDER_ADVANCED__VOCAB_SIZE": "1024",
+        "DIVORDER_ADVANCED__VOCAB_SIZE": "2048",
     }
     found: dict[str, str] = {}
     for command in commands(page, documents):
