@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import pkgutil
+import re
 import select
 import signal
 import stat
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,12 @@ REPORTING = (
 )
 """What `divorder report` imports besides."""
 EVENTS = ("fsync", "replace", "unlink")
-"""How the lines of a log begin that tell of events; the others tell what is put into the store, and of stages."""
+"""How the lines of a log begin that tell of events; the others tell what is put into the store, and of stages.
+
+An event's line is its name in every run of its kind: what it is, the stage, how many such events the stage had before,
+and the path in the corpus's folder without hashes.
+"""
+HASH = re.compile("[0-9a-f]{8,}")
 CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}
 """Small enough that a corpus of some hundred documents has several fragments, and merges them."""
 
@@ -75,7 +82,7 @@ class Runner:
     def run(self, config: Path, log: Path, **job: Any) -> int:
         """Run to the end, or to the kill that `job` orders; the exit status, -9 if killed.
 
-        `stop` (event number from 0, "half" | "before" | "after"), or `after` (seconds): where to kill; `constants`:
+        `stop` (line of an event, "half" | "before" | "after"), or `after` (seconds): where to kill; `constants`:
         more of them to set; `command`: what `divorder` is to do, by default `run`; `imports`: large modules that it
         will import, here once for all later runs. `plain`: words of a command line that is run beside `config` as a
         person does it, with the variables of `environment` and nothing else set, counted or killed. The events and the
@@ -180,21 +187,22 @@ def _set_constants(values: dict[str, Any]) -> None:
                 setattr(module, name, value)
 
 
-def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
+def _watch(log: int, folder: str, stop: tuple[str, str] | None) -> None:
     """Wrap the calls that reach files in a folder: an event each in the log, and death at the one to stop at."""
-    count = 0
+    stage, before = "start", Counter[str]()
     lock = threading.Lock()
     replace, unlink = os.replace, os.unlink
 
     def event(kind: str, path: str) -> str:
         """Where to die at this event, or nothing."""
-        nonlocal count
         if not path.startswith(folder):
             return ""
+        name = HASH.sub("HASH", path.removeprefix(folder))
         with lock:
-            number, count = count, count + 1
-        os.write(log, f"{kind} {path}\n".encode())
-        return stop[1] if stop and stop[0] == number else ""
+            line = f"{kind} {stage} {before[f'{kind} {stage} {name}']} {name}"
+            before[f"{kind} {stage} {name}"] += 1
+        os.write(log, f"{line}\n".encode())
+        return stop[1] if stop and stop[0] == line else ""
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -241,6 +249,8 @@ def _watch(log: int, folder: str, stop: tuple[int, str] | None) -> None:
     run_one = run._run_one
 
     def watched_run_one(of: Any, name: str) -> Any:
+        nonlocal stage
+        stage = name
         os.write(log, f"stage {name}\n".encode())
         return run_one(of, name)
 

@@ -6,6 +6,7 @@ import itertools
 import random
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
-from tests.conftest import TOPICS, examples, topic_records, write_jsonl
+from tests.conftest import TOPICS, examples, is_long, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import EVENTS, Runner
 
@@ -35,11 +36,10 @@ PER_FRAGMENT = ("documents", "records", *(f"stages/{name}" for name in (
 
 @dataclass(frozen=True)
 class Point:
-    """Where a run is killed: at event `number` ("half" a file written, "before" or "after" a rename)."""
+    """Where a run is killed: at an event of its log ("half" a file written, "before" or "after" a rename)."""
 
-    number: int
+    event: str
     when: str
-    what: str
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Scenario:
     start: Path
     runner: Runner
     output: dict[str, Any] = field(default_factory=dict)
-    points: dict[tuple[str, int], Point] = field(default_factory=dict)
-    """By stage and number."""
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    """By stage, in the order in which a run reaches them."""
     seconds: float = 0.0
     per_stage: int = 2
 
@@ -71,11 +71,10 @@ class Scenario:
         self.seconds = time.monotonic() - start
         assert status == 0, (folder / "log.out").read_text()
         self.output = output_of(config)
-        events = [line for line in lines if line.startswith(EVENTS)]
-        for stage, numbers in by_stage(lines).items():
+        for stage, events in by_stage(lines).items():
             # And always where one rename decides what all later runs see, and at commits of output and exports,
             # the first and the last of them among these.
-            wanted = set(spread(numbers, self.per_stage))
+            wanted = set(spread(len(events), self.per_stage))
             decisive = (
                 "/views/",
                 *(f"/curated/{name}" for name in ("curated.jsonl", "curated-00000", "order", "curated_meta")),
@@ -83,35 +82,36 @@ class Scenario:
                 "/exports/megatron/train-",
             )
             for part in decisive:
-                wanted |= {n for n in numbers if part in events[n] and not events[n].startswith("fsync")}
+                wanted |= {
+                    at for at, event in enumerate(events) if part in event and not event.startswith("fsync")
+                }
             for part in ("/documents/", "/fits/", "/records/", "/stages/"):
-                wanted |= {*[number for number in numbers if part in events[number]][:1]}
+                wanted |= {*[at for at, event in enumerate(events) if part in event][:1]}
             # In `make test-long` more points are asked for than a small stage has writes.
-            assert len(wanted) >= min(self.per_stage, len(numbers)) > 0, stage
-            for at, number in enumerate(sorted(wanted)):
-                kind, _, path = events[number].partition(" ")
-                when = {"fsync": "half", "replace": ("before", "after")[at % 2], "unlink": "after"}[kind]
-                what = path.removeprefix(f"{folder}/")
-                self.points[stage, at] = Point(number, when, what)
+            assert len(wanted) >= min(self.per_stage, len(events)) > 0, stage
+            self.points[stage] = []
+            for nth, at in enumerate(sorted(wanted)):
+                kind = events[at].split()[0]
+                when = {"fsync": "half", "replace": ("before", "after")[nth % 2], "unlink": "after"}[kind]
+                self.points[stage].append(Point(events[at], when))
 
 
-def by_stage(lines: list[str]) -> dict[str, list[int]]:
-    """Numbers of the events of each of the STAGES, and of others that follow it, by the lines of a log."""
-    found: dict[str, list[int]] = {stage: [] for stage in STAGES}
-    stage, number = STAGES[0], 0
+def by_stage(lines: list[str]) -> dict[str, list[str]]:
+    """The events of each of the STAGES, and of others that follow it, by the lines of a log."""
+    found: dict[str, list[str]] = {stage: [] for stage in STAGES}
+    stage = STAGES[0]
     for line in lines:
         if line.startswith("stage "):
             name = line.removeprefix("stage ")
             stage = name if name in found else stage
         elif line.startswith(EVENTS):
-            found[stage].append(number)
-            number += 1
+            found[stage].append(line)
     return found
 
 
-def spread(numbers: list[int], count: int) -> list[int]:
-    """Some of the numbers: the last one, and as many before it at equal distances."""
-    return [numbers[(at + 1) * len(numbers) // count - 1] for at in range(count)]
+def spread(length: int, count: int) -> list[int]:
+    """Positions in a list: the last one, and as many before it at equal distances."""
+    return [(at + 1) * length // count - 1 for at in range(count)]
 
 
 def finished_fragments(store: Path) -> set[str]:
@@ -178,20 +178,21 @@ def mixtures(config: Path) -> list[str]:
     return [damage for damage in wrong if damage]
 
 
-def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> str:
+def kill_and_resume(scenario: Scenario, folder: Path, *jobs: dict[str, Any]) -> str:
+    """What is wrong after runs that are killed one after the other, and one that is not."""
     config = scenario.copy(folder)
-    killed, _ = scenario.run(config, **job)
-    if killed != -9 and not ("after" in job and killed == 0):
-        return f"the run ended with {killed}, expected to be killed\n{(folder / 'log.out').read_text()}"
-    if mixed := mixtures(config):
-        return f"a manifest stands beside files that it does not name: {mixed}"
-    finished = finished_fragments(folder / "store")
-    status, lines = scenario.run(config)
-    if status:
-        return f"the run after the kill ended with {status}\n{(folder / 'log.out').read_text()}"
-    again = finished & {line.removeprefix("put ") for line in lines if line.startswith("put")}
-    if again:
-        return f"computed again: {sorted(again)}"
+    finished: set[str] = set()
+    for job in (*jobs, {}):
+        status, lines = scenario.run(config, **job)
+        ended = f"the run of {job} ended with {status}\n{(folder / 'log.out').read_text()}"
+        if status != (-9 if job else 0) and not ("after" in job and status == 0):
+            return ended
+        again = finished & {line.removeprefix("put ") for line in lines if line.startswith("put")}
+        if again:
+            return f"computed again by the run of {job}: {sorted(again)}"
+        if mixed := mixtures(config):
+            return f"a manifest stands beside files that it does not name after the run of {job}: {mixed}"
+        finished = finished_fragments(folder / "store")
     wrong = differing(config, scenario.output)
     if wrong:
         return f"differs from the output of a run that was never killed: {wrong}"
@@ -199,35 +200,36 @@ def kill_and_resume(scenario: Scenario, folder: Path, job: dict[str, Any]) -> st
     return ""
 
 
-@pytest.mark.parametrize("stage", STAGES)
+def chains(points: Iterable[list[Point]]) -> list[list[Point]]:
+    """Points at which one run after the other is killed, by points of stages: each chain has one of a stage, which the
+    stage begins undisturbed. In `make test-long` every kill is followed by a run to the end."""
+    if is_long():
+        return [[point] for of_stage in points for point in of_stage]
+    return [[*filter(None, nth)] for nth in itertools.zip_longest(*points)]
+
+
+def wrong_after_kills(scenario: Scenario, folder: Path, stages: Iterable[str]) -> list[str]:
+    found = [
+        kill_and_resume(
+            scenario, folder / str(number), *({"stop": (point.event, point.when)} for point in chain)
+        )
+        for number, chain in enumerate(chains(scenario.points[stage] for stage in stages))
+    ]
+    return [wrong for wrong in found if wrong]
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_in_any_stage_changes_nothing(
-    scenario: str, stage: str, scenarios: dict[str, Scenario], tmp_path: Path
+    scenario: str, scenarios: dict[str, Scenario], tmp_path: Path
 ) -> None:
-    of = scenarios[scenario]
-    points = [point for (name, _), point in of.points.items() if name == stage]
-    wrong = {
-        f"{point}": kill_and_resume(of, tmp_path / str(point.number), {"stop": (point.number, point.when)})
-        for point in points
-    }
-    assert {point: what for point, what in wrong.items() if what} == {}
+    assert wrong_after_kills(scenarios[scenario], tmp_path, STAGES) == []
 
 
-@pytest.mark.parametrize(
-    "stage", ["greedy_order", "packed_sequences", "sequence_order", "curated_output", "exports"]
-)
 def test_a_kill_while_an_output_is_extended_leaves_the_old_or_the_new_one(
-    stage: str, extending: Scenario, tmp_path: Path
+    extending: Scenario, tmp_path: Path
 ) -> None:
-    points = [point for (name, _), point in extending.points.items() if name == stage]
-    wrong = {
-        f"{point}": kill_and_resume(
-            extending, tmp_path / str(point.number), {"stop": (point.number, point.when)}
-        )
-        for point in points
-    }
-    assert points
-    assert {point: what for point, what in wrong.items() if what} == {}
+    stages = ("greedy_order", "packed_sequences", "sequence_order", "curated_output", "exports")
+    assert wrong_after_kills(extending, tmp_path, [stage for stage in STAGES if stage in stages]) == []
 
 
 def test_an_output_is_extended_and_not_written_again(extending: Scenario) -> None:
@@ -249,22 +251,26 @@ def test_a_kill_at_a_random_moment_changes_nothing(
 
 
 def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Scenario]) -> None:
-    points = [*itertools.chain.from_iterable(scenario.points.values() for scenario in scenarios.values())]
+    points = [
+        point for scenario in scenarios.values() for stage in STAGES for point in scenario.points[stage]
+    ]
     assert len(points) + len(SCENARIOS) * AT_RANDOM >= 40
     assert {point.when for point in points} == {"half", "before", "after"}
-    touched = {point.what for point in points}
+    touched = {point.event.split()[-1] for point in points}
     for part in (
-        "store/documents/",
-        "store/records/",
-        "store/views/",
-        "store/stages/",
-        "store/state.json",
-        "store/fits/",
+        "/store/documents/",
+        "/store/records/",
+        "/store/views/",
+        "/store/stages/",
+        "/store/state.json",
+        "/store/fits/",
     ):
         assert any(what.startswith(part) for what in touched), part
-    assert {"curated/curated_meta.json", "curated/curated.jsonl", "curated/curated-00000.jsonl"} <= touched
-    assert "exports/_parquet/manifest.json" in touched
-    assert any(what.startswith("exports/megatron/train-") for what in touched), touched
+    assert {
+        f"/curated/{name}" for name in ("curated_meta.json", "curated.jsonl", "curated-00000.jsonl")
+    } <= touched
+    assert "/exports/_parquet/manifest.json" in touched
+    assert any(what.startswith("/exports/megatron/train-") for what in touched), touched
 
 
 def test_the_append_is_a_hard_one(scenarios: dict[str, Scenario]) -> None:
