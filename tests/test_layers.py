@@ -255,7 +255,7 @@ def imports_that_run(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+        elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in vars(node.test).values()):
             yield from imports_that_run(node)
 
 
