@@ -80,8 +80,3 @@ _options: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": Tr
 def kernel(function: Function) -> Function:
     """Compiles a function at its first call, once for this machine; without a wrapper for C, which nothing calls."""
     return numba.njit(**_options)(function)
-
-
-def kernel_part(function: Function) -> Function:
-    """Like `kernel`, for a function that only kernels call: without a wrapper for Python, which compiles slowly."""
-    return numba.njit(**_options | {"no_cpython_wrapper": True})(function)

@@ -7,7 +7,7 @@ Groups of texts are a forest in parent int64 (n,): the root of a group is its fi
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels import kernel, kernel_part
+from dagster_divorder.core.kernels import kernel
 
 SEPARATOR, LETTER, ALONE = 0, 1, 2
 WORDS = 5
@@ -51,7 +51,7 @@ def _kinds() -> NDArray[np.uint8]:
 KINDS = _kinds()
 
 
-@kernel_part
+@kernel
 def mixed(value: np.uint64) -> np.uint64:
     """Mixes all bits of a 64-bit number into every bit: MurmurHash3's finaliser (Appleby)."""
     value ^= value >> np.uint64(33)
@@ -61,7 +61,7 @@ def mixed(value: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(33))
 
 
-@kernel_part
+@kernel
 def word_hashes(data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> int:
     """Writes the hash of each word of a text into hashes, in order; returns their number. `hashes` needs room for half
     of the bytes plus one.
@@ -147,7 +147,7 @@ def signatures(
                 )
 
 
-@kernel_part
+@kernel
 def jaccard(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
     """Jaccard similarity of two sets, each rising, without repeats, not empty."""
     both = at_one = at_other = 0
@@ -216,7 +216,7 @@ def nearest(
                     closest[text], similarity[text] = other, alike
 
 
-@kernel_part
+@kernel
 def root(parent: NDArray[np.int64], text: int) -> int:
     """The first text of a text's group. Shortens the text's path in parent (n,)."""
     while parent[text] != text:

@@ -6,7 +6,7 @@ Letters: M items, K labels, R runs: items of one label and length. Whole numbers
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels import kernel, kernel_part
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 
@@ -81,7 +81,7 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
 # empty.
 
 
-@kernel_part
+@kernel
 def root(forest: Ints, node: int) -> int:
     """The root above `node`. Writes `forest`: shortens the path by halving."""
     while forest[node] != node:
@@ -90,7 +90,7 @@ def root(forest: Ints, node: int) -> int:
     return node
 
 
-@kernel_part
+@kernel
 def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
     """Takes the next item of run r and returns its position. Writes `head`; an empty run leaves both forests."""
     position = head[r]

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels import kernel, kernel_part
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -83,7 +83,7 @@ class BufferMix(NamedTuple):
     seed: int
 
 
-@kernel_part
+@kernel
 def _lot(seed: int, number: int) -> np.uint64:
     """A random number of an item (splitmix64)."""
     z = np.uint64(seed) + (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -167,7 +167,7 @@ def pass_through(
             _move(slots, filled, best)
 
 
-@kernel_part
+@kernel
 def _take_in(
     item: int,
     slot: int,
@@ -252,7 +252,7 @@ def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Float
         sums.dense[d] = mix.keep * sums.dense[d] + slots.dense[slot, d]
 
 
-@kernel_part
+@kernel
 def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Floats, shares: Floats) -> None:
     """Writes the asked shares: the target's, but at most `most` times the value's share in the buffer. Values that
     exceed their target in the buffer share the rest."""
@@ -274,7 +274,7 @@ def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Fl
                 shares[j] += (1.0 - asked[g]) * beyond / room[g]
 
 
-@kernel_part
+@kernel
 def _move(slots: Slots, source: int, to: int) -> None:
     """Copies one slot into another."""
     slots.number[to] = slots.number[source]
@@ -288,7 +288,7 @@ def _move(slots: Slots, source: int, to: int) -> None:
     slots.dense[to] = slots.dense[source]
 
 
-@kernel_part
+@kernel
 def _between(slot: int, mix: BufferMix, slots: Slots, shares: Floats, squares: Floats) -> float:
     """The part of SELF_WEIGHT |a|^2 / 2 from products of two values of a group."""
     beyond = 0.0
@@ -303,7 +303,7 @@ def _between(slot: int, mix: BufferMix, slots: Slots, shares: Floats, squares: F
     return SELF_WEIGHT * beyond
 
 
-@kernel_part
+@kernel
 def _add_norms(
     filled: int,
     mix: BufferMix,

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels import kernel, kernel_part
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -168,7 +168,7 @@ def totals_of(items: Ints, rows: SparseItems) -> Floats:
     return sums
 
 
-@kernel_part
+@kernel
 def choose(base: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
     """The slot of the smallest score base[c] + sum_f factors[f] features[f, c]; the first of scores equal within
     `rounding`.
@@ -248,7 +248,7 @@ class Layout(NamedTuple):
     lead: Ints
 
 
-@kernel_part
+@kernel
 def _lay_out(classes: Classes, path: Path, dims: int) -> Layout:
     moving = False
     for k in range(path.at.shape[0]):
@@ -302,7 +302,7 @@ class Candidates(NamedTuple):
     column: Ints
 
 
-@kernel_part
+@kernel
 def _close_gaps(
     pool: Candidates, filled: int, queue: Ints, coming: int, size: int, part: int
 ) -> tuple[int, int]:
@@ -324,7 +324,7 @@ def _close_gaps(
     return kept, coming
 
 
-@kernel_part
+@kernel
 def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> None:
     """Sets the products of each group by the shares of this segment."""
     share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
@@ -343,7 +343,7 @@ def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> N
     placed.largest[0] = largest
 
 
-@kernel_part
+@kernel
 def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
     """Sets pool.column[j] to the end of the entries of trait value j; returns the number of all entries."""
     column = pool.column
@@ -359,7 +359,7 @@ def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
     return total
 
 
-@kernel_part
+@kernel
 def _describe(
     rows: SparseItems,
     path: Path,
@@ -426,7 +426,7 @@ def _describe(
     return longest
 
 
-@kernel_part
+@kernel
 def _set_factors(
     weights: Floats,
     path: Path,
@@ -463,7 +463,7 @@ def _set_factors(
         factors[layout.dense + d] = placed.dense[d]
 
 
-@kernel_part
+@kernel
 def _place(
     item: int,
     rows: SparseItems,

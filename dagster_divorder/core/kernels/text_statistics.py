@@ -9,7 +9,7 @@ Twins: tests/twins/text_statistics.py. Known weakness: two words with the same 6
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.kernels import kernel, kernel_part
+from dagster_divorder.core.kernels import kernel
 from dagster_divorder.core.kernels.minhash import word_hashes
 
 Bytes = NDArray[np.uint8]
@@ -25,7 +25,7 @@ DISTANCES = 64
 SYMBOLS = LITERALS + SIZES
 
 
-@kernel_part
+@kernel
 def _slot(text: Bytes, at: int) -> np.uint64:
     """The slot of four bytes, by Fibonacci hashing (Knuth, volume 3, 6.4)."""
     four = np.uint64(0)
@@ -34,7 +34,7 @@ def _slot(text: Bytes, at: int) -> np.uint64:
     return (four * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
 
-@kernel_part
+@kernel
 def _entropy_bits(counts: Counts) -> float:
     """Bits that symbols with `counts` occurrences take, by their own shares."""
     total, bits = counts.sum(), 0.0
@@ -44,7 +44,7 @@ def _entropy_bits(counts: Counts) -> float:
     return bits
 
 
-@kernel_part
+@kernel
 def block_bits(text: Bytes, start: int, end: int, latest: Counts) -> float:
     """Bits of text[start:end] as literals and as copies of earlier bytes of it.
 
