@@ -40,7 +40,7 @@ assert not new, new
 
 @pytest.mark.slow
 def test_a_first_run_compiles_nothing_after_it(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(60))
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     (tmp_path / "divorder.toml").write_text(
         """
         [input]

@@ -45,8 +45,14 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
         columns = {field: column_at(table, field) for field in fields}
         missing = pa.nulls(table.num_rows)
         return pa.table({f: missing if column is None else column for f, column in columns.items()})
-    records = [parse(line) for line in content.to_pylist()]
-    return pa.table({field: _column([value_at(record, field) for record in records]) for field in fields})
+    lines = content.to_pylist()
+    records = [parse(line) for line in lines]
+    return pa.table(
+        {
+            field: _column([_value(line, record, field) for line, record in zip(lines, records, strict=True)])
+            for field in fields
+        }
+    )
 
 
 def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
@@ -98,11 +104,16 @@ def id_of(line: bytes, field: str) -> int | str | None:
     record = parse(line)
     if not isinstance(record, dict):
         return None
+    return as_id(_value(line, record, field))
+
+
+def _value(line: bytes, record: Any, field: str) -> Any:
+    """The value of a JSON record in a field; a whole number has every digit, also beyond 64 bits."""
     value = value_at(record, field)
-    if isinstance(value, float):
-        # The id may be a whole number that a float cannot hold.
-        value = value_at(parse(with_exact_integers(line)), field)
-    return as_id(value)
+    if isinstance(value, float) and abs(value) >= 1 << 63:
+        exact = value_at(parse(with_exact_integers(line)), field)
+        return int(exact) if isinstance(exact, str) else value
+    return value
 
 
 def as_id(value: Any) -> int | str | None:

@@ -22,7 +22,7 @@ class Pipeline:
     begin every other name. group_name: the group of all assets; None: a group for each part of the pipeline. upstream:
     asset -> the assets of others that write its files. tags, owners: of every asset. automation: whether runs start
     automatically. translation: maps the spec of an asset to the spec that the project shows. specs: asset -> spec,
-    after translation. needed: the stages that the output needs.
+    after translation. needed: the stages that the output needs. versions: asset -> `code_version` under `settings`.
 
     Raises:
         SettingsError: a part of the prefix is not a name; upstream names an asset that reads no files of others; or
@@ -41,6 +41,7 @@ class Pipeline:
     translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
     needed: frozenset[str] = field(init=False)
+    versions: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_key_prefix(self.key_prefix)
@@ -53,6 +54,7 @@ class Pipeline:
                     f"upstream names {asset!r}, which reads no files of others under these settings; the assets that "
                     f"do are {reading}"
                 )
+        self.versions.update({asset: self.code_version(asset) for asset in reads})
         specs = {asset: self._translated(self._spec(asset)) for asset in reads}
         assets: dict[dg.AssetKey, str] = {}
         for asset, spec in specs.items():
@@ -121,4 +123,6 @@ class Pipeline:
         """Fingerprints of a stage and its parts, by default under the pipeline's own settings. Parts have no asset of
         their own, so a change of their settings shows here."""
         settings = settings or self.settings
+        if settings == self.settings and (version := self.versions.get(asset)):
+            return version
         return "+".join(self.graph[part].fingerprint(settings) for part in self.graph.step(settings, asset))

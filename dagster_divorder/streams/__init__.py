@@ -39,7 +39,8 @@ def balance(
     by: the traits to balance: a field, several fields, or a mapping from traits to weights above 0, to functions of an
         example, or to pairs (function, weight). Dots name nested fields, such as "meta.source". Values are labels
         (text, whole numbers, booleans; None and NaN are one label), or lists of labels, which share the example's
-        tokens. Several streams take no `by`; each may be the result of its own `balance`.
+        tokens. Values after the first 1,000 of a trait are balanced together, with a warning. Several streams take
+        no `by`; each may be the result of its own `balance`.
     tokens: a field, or a function of an example, for shares of tokens; without it shares are of examples.
     buffer: C, the number of examples held. Windows get nearer to the mix as it rises. No example waits for more than 8
         C others.

@@ -7,6 +7,7 @@ reads from an example: a label, or a list of labels that share the example's tok
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -26,7 +27,7 @@ BLOCK = 64
 """Examples that are read together, so that the cost of a kernel call is shared."""
 
 MAX_VALUES = 1000
-"""Most values of a trait; later ones become the value "(other)"."""
+"""Most values of a trait; later ones become the value "(other)", with a warning."""
 
 STATE_VERSION = 1
 
@@ -83,6 +84,13 @@ class Values:
                 f"{', '.join(map(repr, list(trait.target)[:10]))}: give {value!r} a share, or use target='estimate'"
             )
         if trait.target is None and len(known) >= MAX_VALUES and value != "(other)":
+            if "(other)" not in known:
+                warnings.warn(
+                    f"{trait.name!r} has more than {MAX_VALUES:,} values in this stream; later ones, such as "
+                    f"{value!r}, are balanced together as '(other)': balance values that repeat, such as a topic or "
+                    "a site, or give rare values one name",
+                    stacklevel=2,
+                )
             return self.number(group, "(other)")
         known[value] = number = len(self.groups)
         self.groups.append(group)

@@ -66,7 +66,7 @@ class Rows:
             if not tables:
                 return None
             tables = {
-                name: {value: tuple(map(float, shares)) for value, shares in table.items()}
+                name: {_name_of(value): tuple(map(float, shares)) for value, shares in table.items()}
                 for name, table in tables.items()
             }
         except (AttributeError, TypeError, ValueError) as error:
@@ -86,6 +86,11 @@ class Rows:
             {name: trait.names for name, trait in single.items()},
         )
         return document_targets(tables, traits, list(self.traits), items)
+
+
+def _name_of(value: Any) -> Any:
+    """The name of a value in `targets`: 0 and True are "0" and "true", as categories have them."""
+    return str(value).lower() if isinstance(value, int | np.integer | np.bool_) else value
 
 
 def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, seed: int) -> Rows:

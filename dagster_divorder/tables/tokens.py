@@ -41,7 +41,8 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
 
     tokens: the name of a column of whole numbers; a function from a row's text to a whole number, called once for each
     row that is not null (nulls count 0); or None, for the characters of the text, with a warning, or A_ROW if no column
-    holds text. The text is the column of strings outside `by` with the most characters.
+    holds text. The text is the column of strings outside `by` with the most characters; without one, characters are
+    those of a column of conversations (lists of records with strings).
 
     Raises:
         InputError: the column does not exist, or a number is missing, negative or not whole.
@@ -53,12 +54,15 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
             "text, or None: add lengths to the table as a column"
         )
-    name = _longest_text(table, by)
+    name = _longest(table, by, is_text)
+    if name is None and tokens is not None:
+        raise InputError(
+            "tokens is a function of a row's text, and no column outside `by` holds text; name a column"
+        )
+    remedy = "name a column of lengths, or give a function of a text"
     if name is None:
-        if tokens is not None:
-            raise InputError(
-                "tokens is a function of a row's text, and no column outside `by` holds text; name a column"
-            )
+        name, remedy = _longest(table, by, _holds_turns), "name a column of lengths"
+    if name is None:
         return np.full(table.rows, A_ROW)
     if tokens is not None:
         column = table.column(name)
@@ -68,8 +72,7 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
         )
         return _checked([0 if text is None else tokens(text) for text in texts], "what tokens gives")
     warnings.warn(
-        f"tokens is not given: the length of a row is its characters in {name!r}; "
-        "name a column of lengths, or give a function of a text",
+        f"tokens is not given: the length of a row is its characters in {name!r}; {remedy}",
         stacklevel=outside(),
     )
     return _characters(table, name)
@@ -84,21 +87,48 @@ def outside() -> int:
 
 
 def _characters(table: Table, name: str) -> NDArray[np.int64]:
+    return np.concatenate(
+        [_characters_of(chunk) for chunk in table.column(name).chunks] or [np.zeros(0, np.int64)]
+    )
+
+
+def _characters_of(values: pa.Array) -> NDArray[np.int64]:
+    """Characters in the strings of each value, int64 (n,)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    chunks = [
-        pc.coalesce(pc.utf8_length(chunk.cast(pa.large_string())), 0) for chunk in table.column(name).chunks
-    ]
-    return numbers_of(pa.chunked_array(chunks, pa.int64()))
+    kind = values.type
+    if is_text(kind):
+        return numbers_of(pa.chunked_array([pc.coalesce(pc.utf8_length(values.cast(pa.large_string())), 0)]))
+    if pa.types.is_struct(kind):
+        return sum(map(_characters_of, values.flatten()), np.zeros(len(values), np.int64))
+    if _is_list(kind):
+        sizes = _characters_of(pc.list_flatten(values))
+        lists = np.from_dlpack(pc.list_parent_indices(values))
+        return np.bincount(lists, sizes, len(values)).astype(np.int64)
+    return np.zeros(len(values), np.int64)
 
 
-def _longest_text(table: Table, by: Collection[str]) -> str | None:
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _holds_turns(kind: pa.DataType) -> bool:
+    """Whether a type is that of conversations: lists of records."""
+    import pyarrow.types as types
+
+    return _is_list(kind) and types.is_struct(kind.value_type)
+
+
+def _longest(table: Table, by: Collection[str], is_wanted: Callable[[pa.DataType], bool]) -> str | None:
+    """The column outside `by` of the wanted types with the most characters; None if there is none."""
     first = table.first(LOOKED_AT)
     names = []
     for name in table.names:
         with contextlib.suppress(InputError):
-            if name not in by and is_text(first.column(name).type):
+            if name not in by and is_wanted(first.column(name).type):
                 names.append(name)
     if len(names) < 2:
         return names[0] if names else None

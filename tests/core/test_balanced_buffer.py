@@ -21,7 +21,7 @@ from dagster_divorder.core.order.items import document_items
 from tests.conftest import examples
 from tests.twins.balanced_buffer import largest_regret
 
-laws = settings(max_examples=examples(60), deadline=None)
+laws = settings(max_examples=examples(25), deadline=None)
 
 
 def through(

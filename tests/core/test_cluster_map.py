@@ -1,5 +1,6 @@
 """The map: new places against umap-learn's, that it repeats, that a place is a document's own."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -137,3 +138,25 @@ def test_without_umap_it_says_what_to_install_and_still_places(fitted, monkeypat
     assert said is not None and "pip install umap-learn" in said
     cluster_map.warm()
     assert_array_equal(place(blobs(20)[0], fitted), expected)
+
+
+FIT = """
+import sys
+import numpy as np
+from dagster_divorder.core.topics.cluster_map import fit
+
+xy = fit(np.random.default_rng(0).normal(size=(90, 5)).astype(np.float32), 3).xy
+print("pynndescent" in sys.modules, "umap" in sys.modules, xy.tobytes().hex())
+import umap, pynndescent
+
+assert umap.umap_.NNDescent is pynndescent.NNDescent
+"""
+
+
+def test_the_map_does_not_import_umap_learns_search_and_other_code_gets_it_whole():
+    def said(code):
+        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+    alone, whole = said(FIT).split(), said("import umap" + FIT).split()
+    assert alone[:2] == ["False", "False"] and whole[:2] == ["True", "True"]
+    assert alone[2] == whole[2]

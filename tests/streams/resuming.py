@@ -24,10 +24,12 @@ def resumed(make: Make, state: Any) -> Any:
     return stream
 
 
-def resumes_exactly(make: Make, stops: Iterable[int], values: Values = list) -> None:
+def resumes_exactly(make: Make, stops: Iterable[int], values: Values = list) -> list[Any]:
+    """At each stop; the values of the whole stream."""
     whole = values(make())
     for stop in stops:
         assert values(resumed(make, state_after(make(), stop))) == whole[stop:]
+    return whole
 
 
 def resumes_twice(make: Make, stop: int, again: int, values: Values = list) -> None:

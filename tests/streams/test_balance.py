@@ -214,10 +214,12 @@ def test_fields_are_named_as_everywhere() -> None:
             read(lacking)
 
 
-def test_more_values_than_are_kept_are_others() -> None:
+def test_more_values_than_are_kept_are_others_with_a_warning() -> None:
     stream = [{"id": at, "label": f"v{at}"} for at in range(3_000)]
     balanced = balance(stream, "label", buffer=20)
-    assert sorted(ids(balanced)) == list(range(3_000))
+    with pytest.warns(UserWarning, match=r"'label' has more than 1,000 values.*such as 'v1000'") as warned:
+        assert sorted(ids(balanced)) == list(range(3_000))
+    assert len(warned) == 1
     assert len(balanced.state_dict()["passage"]["values"]) == 1001
 
 

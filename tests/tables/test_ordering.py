@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,35 @@ def test_a_mix_may_move() -> None:
         divorder.order(rows, ["tokens", "topic"], tokens="tokens", targets=targets, strategy="f2")
     with pytest.raises(InputError, match="a column of lists"):
         divorder.order(ROWS, "tags", tokens="tokens", targets={"tags": {"progress": [0, 1], "g0": [1, 0]}})
+
+
+def test_the_characters_of_conversations_count() -> None:
+    lengths = [3, 900, 40, 900, 3, 40] * 20
+    chats: list[list[dict[str, str]] | None] = [
+        [
+            {"role": "user", "content": "x" * (size // 3)},
+            {"role": "tool", "content": "x" * (size - size // 3)},
+        ]
+        for size in lengths
+    ]
+    chats[0], sizes = None, [0, *(size + 8 for size in lengths[1:])]
+    rows = [{"label": at % 7, "messages": chat} for at, chat in enumerate(chats)]
+    with pytest.warns(UserWarning, match="its characters in 'messages'; name a column of lengths$"):
+        made = divorder.order(rows, "label")
+    lengthed = [{"label": at % 7, "n": size} for at, size in enumerate(sizes)]
+    assert made.tolist() == divorder.order(lengthed, "label", tokens="n").tolist()
+
+
+@pytest.mark.parametrize(("values", "named"), [((0, 1), "01"), ((True, False), ("true", "false"))])
+def test_targets_may_name_numbers_and_booleans_as_they_are(
+    values: tuple[Any, Any], named: Sequence[str]
+) -> None:
+    rows = [{"label": values[at % 2], "n": 10} for at in range(200)]
+    made = [
+        divorder.order(rows, "label", tokens="n", targets={"label": {"progress": [0, 1], one: [0.9, 0.1]}})
+        for one in (values[0], named[0])
+    ]
+    assert made[0].tolist() == made[1].tolist() and (made[0][:40] % 2 == 0).mean() > 0.7
 
 
 def test_without_lengths_characters_count_and_a_warning_says_so() -> None:

@@ -1,5 +1,5 @@
-"""A Dagster project with two corpora, and assets, an executor and resources of its own around them: made whole from the
-command line, and again on Dagster's pages."""
+"""A Dagster project with two corpora, and assets, an executor and resources of its own around them: begun from the
+command line, and made whole on Dagster's pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
-import pytest
 
 from dagster_divorder import load_results
 from tests.conftest import topic_records, write_jsonl
@@ -24,38 +23,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project after `dg launch --assets '*'`."""
-    root = tmp_path_factory.mktemp("shop")
-    make_project(root)
-    shutil.copy(ROOT / "dagster.yaml", root)
-    launched = dg_command(root, "launch", "--assets", "*")
+def test_commands_begin_a_project_and_the_pages_make_all_of_it_after_its_corpus_has_grown(
+    tmp_path: Path, browser: Browser
+) -> None:
+    make_project(tmp_path)
+    shutil.copy(ROOT / "dagster.yaml", tmp_path)
+    launched = dg_command(tmp_path, "launch", "--assets", "+key:news/raw_docs or key:blog/raw_docs_of_blog")
     assert launched.returncode == 0, launched.stderr
-    return root
-
-
-def test_one_command_makes_all_assets_of_a_project(project: Path) -> None:
-    # Folders in dagster.yaml are relative to the working directory.
-    with contextlib.chdir(project), dg.DagsterInstance.from_config(str(project)) as instance:
-        keys = {key.to_user_string() for key in instance.get_asset_keys()}
-        model = instance.get_latest_materialization_event(dg.AssetKey("model"))
-        (run,) = instance.get_runs()
-    assert {"pages", "model", "topics", "news/exports", "blog/ordering_report_of_blog"} <= keys
-    assert keys >= {key.replace("_of_blog", "").replace("blog", "news") for key in keys}
-    assert run.is_success
-    assert model and model.asset_materialization
-    assert model.asset_materialization.metadata["sequences"].value > 1
-    for name, documents in (("news", 120), ("blog", 80)):
-        assert len(load_results(project / f"divorder/{name}/store").documents) == documents
-        curated = project / f"divorder/{name}/curated/curated.jsonl"
-        assert len(curated.read_text().splitlines()) == documents
-
-
-def test_the_pages_make_a_project_anew_after_its_corpus_has_grown(project: Path, browser: Browser) -> None:
-    write_jsonl(project / "data/site.jsonl", topic_records(31))
-    dev = DagsterDev(project, workspace=None, module="shop.definitions")
-    dev.environment["PYTHONPATH"] = f"{os.environ.get('PYTHONPATH', '')}:{project / 'src'}"
+    write_jsonl(tmp_path / "data/site.jsonl", topic_records(31))
+    dev = DagsterDev(tmp_path, workspace=None, module="shop.definitions")
+    dev.environment["PYTHONPATH"] = f"{os.environ.get('PYTHONPATH', '')}:{tmp_path / 'src'}"
     with dev, new_page(browser, width=1400) as page:
         open_graph(page, dev)
         for group in ("crawl", "news_corpus", "blog_evidence", "training"):
@@ -65,3 +42,17 @@ def test_the_pages_make_a_project_anew_after_its_corpus_has_grown(project: Path,
         assert (grown["documents"], grown["new_documents"]) == (124, 4)
         assert (same["documents"], same["new_documents"], same["changed"]) == (80, 0, False)
         assert dev.made("model")["run"] == grown["run"]
+    # Folders in dagster.yaml are relative to the working directory.
+    with contextlib.chdir(tmp_path), dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        keys = {key.to_user_string() for key in instance.get_asset_keys()}
+        model = instance.get_latest_materialization_event(dg.AssetKey("model"))
+        runs = instance.get_runs()
+    assert {"pages", "model", "topics", "news/exports", "blog/ordering_report_of_blog"} <= keys
+    assert keys >= {key.replace("_of_blog", "").replace("blog", "news") for key in keys}
+    assert len(runs) == 2 and all(run.is_success for run in runs)
+    assert model and model.asset_materialization
+    assert model.asset_materialization.metadata["sequences"].value > 1
+    for name, documents in (("news", 124), ("blog", 80)):
+        assert len(load_results(tmp_path / f"divorder/{name}/store").documents) == documents
+        curated = tmp_path / f"divorder/{name}/curated/curated.jsonl"
+        assert len(curated.read_text().splitlines()) == documents

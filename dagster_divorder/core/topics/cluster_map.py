@@ -16,8 +16,13 @@ Known weakness: distances between groups and their sizes mean little. A document
 nearest old ones. Measurements: docs/decisions/cluster-map.md.
 """
 
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,9 +67,10 @@ class MapFit:
 def why_no_map() -> str | None:
     """Why umap-learn cannot be imported, as a message; None if it can."""
     try:
-        import umap  # noqa: F401
-
         import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
+
+        with _umap_learn():
+            pass
     except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
         return f"no map: umap-learn cannot be imported ({error}); pip install umap-learn, then run cluster_map again"
     return None
@@ -122,21 +128,46 @@ def warm() -> None:
         place(few, fit(few, 0))
 
 
+_searchless: dict[str, Any] = {
+    "pynndescent": SimpleNamespace(NNDescent=type("NNDescent", (), {})),
+    "pynndescent.distances": SimpleNamespace(named_distances={}),
+    "pynndescent.sparse": SimpleNamespace(sparse_named_distances={}),
+}
+"""Modules by name: what stands in for pynndescent, and umap-learn once it is imported."""
+
+
+@contextmanager
+def _umap_learn() -> Iterator[Any]:
+    """umap-learn without pynndescent, its own search for neighbours, which compiles for 17 s when first imported. Names
+    without contents stand in for it. Outside this context other code imports both packages whole: this copy of
+    umap-learn is only ours."""
+    shared = bool(sys.modules.keys() & {"umap", "pynndescent"})
+    if not shared:
+        sys.modules.update(_searchless)
+    try:
+        import umap
+
+        yield umap
+    finally:
+        for name in [] if shared else list(sys.modules):
+            if name.partition(".")[0] in ("umap", "pynndescent"):
+                _searchless[name] = sys.modules.pop(name)
+
+
 def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-    import umap
     from threadpoolctl import threadpool_limits
 
     neighbours = min(NEIGHBOURS, len(points) - 1)
     # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
     near, distances = _neighbours(points, points, neighbours)
-    # umap-learn does not cache these: every process would compile them again, for six seconds.
-    for kernel in (
-        umap.umap_.smooth_knn_dist,
-        umap.umap_.compute_membership_strengths,
-        umap.layouts._nb_optimize_layout_euclidean_single_epoch,
-    ):
-        kernel.enable_caching()
-    with threadpool_limits(limits=1), warnings.catch_warnings():
+    with _umap_learn() as umap, threadpool_limits(limits=1), warnings.catch_warnings():
+        # umap-learn does not cache these: every process would compile them again, for six seconds.
+        for kernel in (
+            umap.umap_.smooth_knn_dist,
+            umap.umap_.compute_membership_strengths,
+            umap.layouts._nb_optimize_layout_euclidean_single_epoch,
+        ):
+            kernel.enable_caching()
         # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
         warnings.simplefilter("ignore")
         layout = umap.UMAP(
