@@ -1,10 +1,12 @@
-"""Readable durations and numbers of bytes."""
+"""Readable durations and numbers of bytes, and the time after which a file's times tell every write."""
 
 from __future__ import annotations
 
 import math
 
 BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+SETTLED_NS = 2_000_000_000
+"""The coarsest clock of the file systems in use."""
 
 
 def duration(seconds: float) -> str:

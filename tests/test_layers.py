@@ -52,6 +52,17 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+def test_a_command_ends_without_a_last_search_for_cycles() -> None:
+    # Of two functions at the end, the one registered first is called last.
+    script = (
+        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "from dagster_divorder.cli import main; main(['--version'])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.endswith("True\n")
+
+
+@pytest.mark.slow
 def test_commands_of_dg_load_the_component_alone() -> None:
     look = "; [getattr(dagster_divorder, name) for name in dir(dagster_divorder)]"
     heavy = {"numpy", "pyarrow"}
@@ -107,6 +118,15 @@ def test_a_run_imports_what_it_computes_with_and_one_with_nothing_new_none_of_it
     assert {"numba", "tokenizers", "dagster_divorder.core.topics.terms"} <= first
     assert COMPUTING & second == set()
     assert (tmp_path / "exports/_parquet/manifest.json").is_file()
+
+
+@pytest.mark.slow
+def test_help_loads_no_settings() -> None:
+    heavy = {"numpy", "pyarrow", "pydantic", "dagster_divorder.settings"}
+    code = "from dagster_divorder.cli import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
+    assert modules_after(code.format("")).isdisjoint(heavy)
+    # The check can fail: the options of `run` are names of settings.
+    assert modules_after(code.format("'run', ")) >= heavy - {"pyarrow"}
 
 
 COMPUTING = {

@@ -7,6 +7,7 @@ interrupted; 141, the reader of the output closed it.
 from __future__ import annotations
 
 import argparse
+import atexit
 import codecs
 import gc
 import io
@@ -14,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 
 from dagster_divorder import __version__
@@ -40,12 +41,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     # By default Python searches modules and lists of texts for cycles repeatedly.
     gc.set_threshold(10_000, 20, 20)
+    # It would search everything once more at its end, for half a second.
+    atexit.register(gc.freeze)
     _prepare_streams()
     # A notebook names its own backend, which matplotlib refuses to start with where its package is not installed.
     os.environ.pop("MPLBACKEND", None)
     try:
         try:
-            return _run(command_parser().parse_args(arguments))
+            given = sys.argv[1:] if arguments is None else arguments
+            return _run(command_parser(given).parse_args(given))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -83,8 +87,9 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """The parser of the command line, with one parser a verb."""
+def command_parser(given: Container[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of the command line, with one parser a verb. given: the command line; verbs that it does not name get
+    no arguments, some of which need the settings."""
     shared = argparse.ArgumentParser(add_help=False)
     # Options may stand before or after the command; a missing one must not replace a given one.
     shared.add_argument(
@@ -123,7 +128,8 @@ def command_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             parents=[shared],
         )
-        verb.add(verb_parser)
+        if given is None or verb.name in given:
+            verb.add(verb_parser)
         if verb.runs:
             add_reporting(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)

@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings import DEFAULT_FILE
 from dagster_divorder.view.answer import Part
 
 OURS = Path(__file__).parents[1] / "defs"
@@ -32,6 +31,8 @@ def write_dagster_files(file: Path) -> tuple[list[Part], dict[str, str | None]]:
     Raises:
         SettingsError: a file cannot be read or written.
     """
+    from dagster_divorder.settings import DEFAULT_FILE
+
     folder = file.absolute().parent
     try:
         history, workspace, parts = folder / HISTORY, _workspace_file(folder), list[Part]()

@@ -7,13 +7,15 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.runs import epoch_lines
 from dagster_divorder.cli.verb import Verb, settings_of
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.settings import Settings
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+
+if TYPE_CHECKING:
+    from dagster_divorder.settings import Settings
 
 
 def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:

@@ -18,14 +18,13 @@ from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
 from dagster_divorder.errors import InputError, MissingStageError
-from dagster_divorder.settings import DEFAULT_FILE, Settings
-from dagster_divorder.settings.places import is_url
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.propose import Proposal
+    from dagster_divorder.settings import Settings
     from dagster_divorder.trainers import Trainer
     from dagster_divorder.trainers.replay import Shape
 
@@ -43,6 +42,7 @@ def init(options: Options) -> Answer:
         cannot be written.
     """
     from dagster_divorder.propose import write_settings
+    from dagster_divorder.settings import DEFAULT_FILE
 
     file = Path(config_of(options) or DEFAULT_FILE)
     if not options.paths and options.dagster:
@@ -339,6 +339,7 @@ def _for_the_trainer(
     """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
     the summary, by name. schedule: figures of the stage `schedule`, if orders follow a score."""
     from dagster_divorder.readers.export import read_export_manifest
+    from dagster_divorder.settings.places import is_url
     from dagster_divorder.stages.output.exports import records_shape
     from dagster_divorder.stages.text.loss_mask import has_loss_mask
     from dagster_divorder.trainers import TRAINERS
@@ -482,6 +483,7 @@ def epoch_lines(repeats: Mapping[str, Any] | None, settings: Settings) -> list[s
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report and the
     films in a browser."""
+    from dagster_divorder.settings.places import is_url
     from dagster_divorder.stages import GRAPH, run_all
     from dagster_divorder.write.curated import BESIDE
 

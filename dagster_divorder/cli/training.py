@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings import DEFAULT_FILE, Settings
-from dagster_divorder.settings.loading import config_file, set_keys
-from dagster_divorder.settings.places import as_place
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.forensics import Freeze
+    from dagster_divorder.settings import Settings
 
 
 def verify(options: Options) -> Answer:
@@ -130,6 +128,8 @@ def _write(options: Options, keys: Mapping[str, Any]) -> Path:
     Raises:
         SettingsError: no settings file; see also `set_keys`.
     """
+    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_keys
+
     file = config_file(config_of(options), os.environ)
     if file is None:
         raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
@@ -227,6 +227,8 @@ def loss(options: Options) -> Answer:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
+    from dagster_divorder.settings.places import as_place
+
     parser.add_argument(
         "export", nargs="?", type=as_place, help="folder or URL of an export, such as data/exports/parquet"
     )

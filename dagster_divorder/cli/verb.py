@@ -7,11 +7,12 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import RULES
 from dagster_divorder.view.answer import Answer
+
+if TYPE_CHECKING:
+    from dagster_divorder.settings import Settings
 
 Options = argparse.Namespace
 
@@ -50,14 +51,17 @@ def settings_of(options: Options) -> Settings:
     Raises:
         SettingsError: a file or the environment has an unknown key or an impossible value.
     """
-    # Help needs no corpus.
+    # Help needs neither corpus nor settings.
     from dagster_divorder.corpus.formats import recognised
+    from dagster_divorder.settings import load_settings
 
     return recognised(load_settings(config_of(options))).refitting(*getattr(options, "refit", ()))
 
 
 def add_refit(parser: argparse.ArgumentParser) -> None:
     """Adds `--refit`, which `settings_of` reads."""
+    from dagster_divorder.settings.sections import RULES
+
     parser.add_argument(
         "--refit",
         nargs="+",

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import id_and_revision
+from dagster_divorder.units import SETTLED_NS
 
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
@@ -64,8 +65,6 @@ KEYS_SHOWN = 40
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """safetensors' name of a dtype that an embedding may have -> how NumPy reads it."""
-SETTLED_NS = 2_000_000_000
-"""The coarsest clock of the file systems in use."""
 
 
 @dataclass(frozen=True, slots=True)

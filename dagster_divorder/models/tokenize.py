@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
@@ -271,7 +272,7 @@ def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encod
         "model": {**content["model"], "dropout": None},
     }
     with _panics_as_errors():
-        encode_batch = gigatoken.Tokenizer.from_json(json.dumps(content)).backend.encode_batch
+        encode_batch = gigatoken.Tokenizer.from_json(orjson.dumps(content).decode()).backend.encode_batch
 
     def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
         import awkward

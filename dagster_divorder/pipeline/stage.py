@@ -40,6 +40,7 @@ from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, pack_rows, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import FITS, put_fit, read_fit
+from dagster_divorder.store.output_manifests import verified_files
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import (
     Receipt,
@@ -416,7 +417,8 @@ class WholeCorpus(Stage):
         # A new result may have its own figure of new documents.
         kept = decision.scope == "nothing"
         figures = {**receipt.figures, **counted} if kept else {**counted, **receipt.figures}
-        return replace(receipt, figures=figures)
+        verified = {"verified": run.memo["verified"]} if "verified" in run.memo else {}
+        return replace(receipt, facts={**receipt.facts, **verified}, figures=figures)
 
     def _compute_and_keep(self, run: Run, key: str) -> Result:
         folder, before = f"stages/{self.name}/{key}", load_result(run.store, self.name, key)
@@ -438,6 +440,15 @@ class WholeCorpus(Stage):
             result = replace(result, figures=before.figures)
         keep_result(run.store, self.name, result)
         return result
+
+
+def is_published(run: Run, stage: str, folder: Place, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether a folder holds the files of its manifest. The receipt keeps what shows a change of each file that was
+    hashed, so that the next run hashes only changed files."""
+    last = load_receipt(run.store, stage)
+    verified = verified_files(folder, files, last.facts.get("verified", {}) if last else {})
+    run.memo.setdefault("verified", {}).update(verified or {})
+    return verified is not None
 
 
 def _without_counts(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:

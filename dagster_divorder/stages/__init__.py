@@ -4,6 +4,7 @@ The module of a stage is imported when the stage is first asked for: a run needs
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 
 from dagster_divorder.corpus.formats import recognised
@@ -70,12 +71,17 @@ MODULES = {
 """Stage -> its module in this package, which holds the stage under its name in capitals."""
 
 
+@cache
+def _stage(name: str) -> Stage:
+    stage: Stage = getattr(import_module(f"{__name__}.{MODULES[name]}"), name.upper())
+    return stage
+
+
 class _Stages(Mapping[str, Stage]):
     """The stages by name."""
 
     def __getitem__(self, name: str) -> Stage:
-        stage: Stage = getattr(import_module(f"{__name__}.{MODULES[name]}"), name.upper())
-        return stage
+        return _stage(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(MODULES)

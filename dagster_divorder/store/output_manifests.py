@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -27,6 +27,7 @@ from dagster_divorder.store.manifests import (
     manifest_check,
     whole_manifest,
 )
+from dagster_divorder.store.sources import settled_identity
 
 MANIFEST = "curated_meta.json"
 REHASH_BYTES = 10 << 30
@@ -117,11 +118,28 @@ def manifest_names(name: str) -> tuple[str, ...]:
 
 def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
     """Whether every file of a manifest has its size; for local outputs up to REHASH_BYTES in all, also its hash."""
+    return verified_files(path, files, {}) is not None
+
+
+def verified_files(
+    path: Place, files: dict[str, dict[str, Any]], known: Mapping[str, list[Any]]
+) -> dict[str, list[Any]] | None:
+    """As `is_whole`; None if a file is not whole. Otherwise path of a file -> its sha256 and `settled_identity`, for a
+    later call: a file that still has what is `known` of it is not hashed again."""
     sizes = folder_at(path).sizes()
     if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
-        return False
-    rehashed = isinstance(path, Path) and sum(entry["bytes"] for entry in files.values()) <= REHASH_BYTES
-    return not rehashed or damaged_file(path, files) is None
+        return None
+    if not isinstance(path, Path) or sum(entry["bytes"] for entry in files.values()) > REHASH_BYTES:
+        return {}
+    verified, unknown = {}, {}
+    for name, entry in files.items():
+        file = file_at(path, name)
+        # Taken before the file is hashed, so that a later write has another identity.
+        if identity := settled_identity(file):
+            verified[str(file)] = [entry["sha256"], *identity]
+        if not identity or known.get(str(file)) != verified[str(file)]:
+            unknown[name] = entry
+    return verified if damaged_file(path, unknown) is None else None
 
 
 def damaged_file(

@@ -25,6 +25,12 @@ READERS = 2
 """Threads that decompress fragments; decompression releases the interpreter's lock."""
 
 
+KEPT_BYTES = 1 << 20
+_kept: tuple[tuple[Fragment, ...], np.ndarray, list[str]] = ((), np.empty(0, np.int64), [])
+"""(fragments, rows, texts) of the beginning of the last sample: several stages of a run begin with the same one, and
+reading it decompresses all documents."""
+
+
 def document_ids(store: Store, view: View) -> np.ndarray:
     """Ids of all document rows of a view, uint64 (rows, 2)."""
     return index_column(store, DOCUMENTS, view.documents, "id")
@@ -80,12 +86,18 @@ def sample_texts(store: Store, view: View, rows: np.ndarray, max_bytes: int) -> 
     text."""
     total = np.cumsum(np.minimum(document_sizes(store, view)[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
+    global _kept
+    fragments, first, known = _kept
+    if fragments == view.documents and np.array_equal(first[: len(rows)], rows):
+        return known[: len(rows)]
     # CLIP_BYTES characters have at least CLIP_BYTES bytes.
-    texts: list[str] = beginnings(store, view, rows, CLIP_BYTES).to_pylist()
-    return [
+    texts: list[str] = [
         text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
-        for text in texts
+        for text in beginnings(store, view, rows, CLIP_BYTES).to_pylist()
     ]
+    first = rows[: np.searchsorted(total, KEPT_BYTES, side="right")]
+    _kept = view.documents, first, texts[: len(first)]
+    return texts
 
 
 def beginnings(store: Store, view: View, rows: np.ndarray, characters: int) -> pa.Array:

@@ -12,10 +12,12 @@ whole into the temporary folder.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import tempfile
+import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.store import hub
 from dagster_divorder.store.remote import connect, explained
+from dagster_divorder.units import SETTLED_NS
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -145,6 +148,15 @@ def identity(source: Source) -> tuple[int | str, ...]:
     status = os.stat(source)
     # Programs cannot set the change time, so it reveals a replaced file that has the old modification time.
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def settled_identity(file: Path) -> tuple[int | str, ...] | None:
+    """`identity` of a local file; None if it is missing, or so young that a later write may not change its times."""
+    with contextlib.suppress(OSError):
+        *_, changed = found = identity(file)
+        if int(changed) <= time.time_ns() - SETTLED_NS:
+            return found
+    return None
 
 
 class _Reader(io.RawIOBase):

@@ -23,7 +23,7 @@ from dagster_divorder.core.measure import Feature, Stationarity, stationarity
 from dagster_divorder.core.measure.stationarity import (
     SHUFFLES,
     Orders,
-    _mix_distances,
+    _Mix,
     against_shuffles,
     distances_from_whole,
     measures,
@@ -170,7 +170,9 @@ def test_shuffles_do_not_drift() -> None:
 
 
 @given(
-    counts=st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4), min_size=1, max_size=12),
+    counts=st.lists(
+        st.lists(st.integers(0, 5) | st.just(1 << 16), min_size=4, max_size=4), min_size=1, max_size=12
+    ),
     cuts=st.lists(st.lists(st.integers(0, 12), max_size=4), min_size=1, max_size=2),
     seed=st.integers(0, 5),
 )
@@ -183,7 +185,7 @@ def test_distances_of_mixes_are_as_they_are_defined(
     order = np.random.default_rng(seed).permutation(len(dense))
     # The last sequences may be in no group.
     groupings = [np.array(sorted({0, 1, *(cut for cut in of if cut <= len(dense))})) for of in cuts]
-    found = _mix_distances(csr_matrix(dense), groupings)(order)
+    found = _Mix(csr_matrix(dense)).distances(groupings)(order)
     for distances, edges in zip(found, groupings, strict=True):
         assert distances == pytest.approx(twin.mix_distances(dense, whole, order, edges))
 
@@ -212,13 +214,14 @@ def test_tokens_fall_into_buckets_as_they_are_defined(ids: list[int], starts: li
 @settings(max_examples=examples(25), deadline=None)
 def test_shares_and_columns_of_a_mix_are_those_of_its_table(counts: list[list[int]]) -> None:
     dense, sparse = np.array(counts, np.int32), csr_matrix(np.array(counts, np.int32))
-    totals, sums, squares = share_moments(sparse.indptr, sparse.indices, sparse.data, 5)
+    totals, values, sums, squares = share_moments(*_Mix(sparse).entries, 5)
     shares = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1)
     assert totals.tolist() == np.maximum(dense.sum(axis=1), 1).tolist()
+    assert values.tolist() == dense.sum(axis=0).tolist()
     assert sums == pytest.approx(shares.sum(axis=0))
     assert squares == pytest.approx((shares**2).sum(axis=0))
     columns = np.zeros((2, len(dense)))
-    add_columns(sparse.indptr, sparse.indices, sparse.data, np.int32([-1, 1, -1, 0, -1]), columns)
+    add_columns(*_Mix(sparse).entries, np.int32([-1, 1, -1, 0, -1]), columns)
     assert columns.tolist() == dense[:, [3, 1]].T.tolist()
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import threadpoolctl
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
@@ -49,7 +50,6 @@ IMPORTED_IN_FUNCTIONS = (
         "rich.pager",
         "rich.table",
         "scipy.sparse.linalg",
-        "threadpoolctl",
     ),
     *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
 )
@@ -111,6 +111,8 @@ def serve() -> None:
     importlib.metadata.version = functools.cache(importlib.metadata.version)
     for name in PACKAGES:
         importlib.metadata.version(name)
+    # Which libraries have threads of their own is found once for all children, too.
+    threadpoolctl.ThreadpoolController()
     # As in tests/conftest.py.
     run.give_back_memory = lambda: None
 

@@ -183,8 +183,10 @@ def test_fragments_under_each_others_names_are_found(
     assert differing(folder / "divorder.toml", expected[event.__name__]) == []
 
 
-@pytest.mark.parametrize("event", [lose_output, append])
-@pytest.mark.parametrize("damage", [alter, cut, empty, Path.unlink])
+@pytest.mark.parametrize(
+    ("damage", "event"),
+    [(alter, lose_output), (cut, append), (empty, lose_output), (Path.unlink, append)],
+)
 def test_a_damaged_state_is_mended_from_its_copy(
     damage: Damage, event: Callable[[Path], None], folder: Path, runner: Runner, expected: dict[str, Any]
 ) -> None:

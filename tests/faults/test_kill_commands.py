@@ -74,7 +74,7 @@ class Scenario:
 
 
 SCENARIOS = {
-    "prune": Scenario(after=shrink, command="prune", points=6),
+    "prune": Scenario(after=shrink, command="prune", points=4),
     "report": Scenario(after=nothing, command="report", points=3, imports=REPORTING),
     "Parquet": Scenario(before=as_parquet, points=4),
     "vectors of one's own": Scenario(before=with_vectors, points=3),

@@ -29,12 +29,12 @@ def histories() -> ModuleType:
 
 def test_nothing_is_lost_in_any_history(histories: ModuleType, tmp_path: Path) -> None:
     runs = 0
-    for number in range(examples(6)):
+    for number in range(examples(3)):
         try:
             runs += histories.walk(number, tmp_path).runs
         except Exception as error:
             raise AssertionError(f"history {number}; python {PATH} --first {number} --histories 1") from error
-    assert runs >= 6 * examples(6)
+    assert runs >= 6 * examples(3)
 
 
 def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
@@ -42,7 +42,7 @@ def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
 ) -> None:
     monkeypatch.syspath_prepend(str(PATH.parent))
     chats = importlib.import_module("chats")
-    for number in range(1, 1 + examples(4)):
+    for number in range(1, 1 + examples(2)):
         try:
             histories.walk(number, tmp_path, chats.Chats)
         except Exception as error:

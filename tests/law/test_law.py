@@ -683,7 +683,7 @@ def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) ->
         Law,
         settings=settings(
             deadline=None,
-            max_examples=examples(15),
+            max_examples=examples(10),
             stateful_step_count=STEPS,
             suppress_health_check=list(HealthCheck),
             print_blob=True,

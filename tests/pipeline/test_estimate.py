@@ -43,6 +43,13 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process, which the first two tests start and which imports all that a run imports."""
+    here = nullcontext(lambda function, item: function(item))
+    monkeypatch.setattr(calibration, "Worker", lambda variables: here)
+
+
 def left_in(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*"))
 
@@ -90,15 +97,13 @@ def test_a_growing_sample_tells_what_a_run_leaves(
     assert found.store == pytest.approx(sum(disk_use(store_of(settings.store)).values()), rel=0.3)
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("kind", ["deep", "evidence"])
 def test_stages_of_neural_networks_are_measured_on_a_few_documents(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(40))
     monkeypatch.setattr(calibration, "FEW_BYTES", (4_000, 8_000))
-    # In this process, which has imported PyTorch already.
-    here = nullcontext(lambda function, item: function(item))
-    monkeypatch.setattr(calibration, "Worker", lambda variables: here)
     few = {"decoder_tokens": 2_000}
     if kind == "deep":
         settings = make_settings(embedding={"kind": "deep"}, advanced=few)
@@ -120,6 +125,7 @@ def test_stages_of_neural_networks_are_measured_on_a_few_documents(
     assert any("neural networks" in note for note in found.notes)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_an_error_of_a_run_names_the_input_and_not_the_sample(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     with pytest.raises(InputError, match=r"body.*") as raised:
@@ -130,6 +136,7 @@ def test_an_error_of_a_run_names_the_input_and_not_the_sample(tmp_path: Path, ma
     assert not left_in(tmp_path / "temporary")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_what_is_refused_is_said(tmp_path: Path, make_settings: Make) -> None:
     corpus = write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
     with corpus.open("ab") as file:
@@ -161,6 +168,7 @@ def test_an_empty_input_of_settings_is_an_error(tmp_path: Path, make_settings: M
         make_estimate(make_settings())
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_paths_take_the_place_of_those_in_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.store import output_manifests, sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import (
@@ -44,7 +45,7 @@ from dagster_divorder.store.manifests import (
     manifest_check,
     read_whole,
 )
-from dagster_divorder.store.output_manifests import read_manifest
+from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.state import load_state, save_state
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
@@ -287,6 +288,41 @@ def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
     assert not any(finding.passed for finding in run_checks(GRAPH, settings, stage="exports").values())
     with pytest.raises(InputError, match=r"/_olmo has no complete manifest\.json; .*copy both"):
         verify(settings, settings.exports.path / "olmo", None)
+
+
+def test_files_that_no_program_has_changed_are_hashed_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`divorder run` hashes each file of output and exports until it is settled; a write in place shows by its ctime,
+    even if size and modification time stay."""
+    settings = make("olmo", sequence={"length": 64, "batch": 4})
+    hashed: list[str] = []
+
+    def spy(path: Path, files: dict[str, Any]) -> str | None:
+        hashed.extend(files)
+        return damaged_file(path, files)
+
+    def hashed_by_a_run() -> list[str]:
+        hashed.clear()
+        run_all(settings, Silent())
+        return sorted(hashed)
+
+    monkeypatch.setattr(output_manifests, "damaged_file", spy)
+    monkeypatch.setattr(sources, "SETTLED_NS", 1 << 60)
+    run_all(settings, Silent())
+    whole, every = files_of(settings), hashed_by_a_run()
+    (shard,) = (settings.exports.path / "olmo").glob("train-*.npy")
+    assert {"curated.jsonl", shard.name} <= {*every}
+    # Young files are hashed in every run.
+    assert hashed_by_a_run() == every
+    monkeypatch.setattr(sources, "SETTLED_NS", 0)
+    assert [hashed_by_a_run(), hashed_by_a_run()] == [every, []]
+    before = shard.stat()
+    with shard.open("r+b") as file:
+        file.write(b"\xff")
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert hashed_by_a_run() == [shard.name]
+    assert files_of(settings) == whole
 
 
 @pytest.mark.parametrize(

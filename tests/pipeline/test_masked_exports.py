@@ -87,9 +87,16 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.parametrize("train_on", ["assistant", "last"])
-@pytest.mark.parametrize("method", ["concat", "best_fit"])
-@pytest.mark.parametrize("memory", [1 << 30, 1000], ids=["in memory", "through files"])
+# Each value of each beside each value of the others.
+@pytest.mark.parametrize(
+    ("memory", "method", "train_on"),
+    [
+        pytest.param(1 << 30, "concat", "assistant", id="in memory-concat-assistant"),
+        pytest.param(1 << 30, "best_fit", "last", id="in memory-best_fit-last"),
+        pytest.param(1000, "concat", "last", id="through files-concat-last"),
+        pytest.param(1000, "best_fit", "assistant", id="through files-best_fit-assistant"),
+    ],
+)
 def test_labels_are_those_of_the_documents(
     train_on: str, method: str, memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

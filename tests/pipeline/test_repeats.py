@@ -543,7 +543,7 @@ def test_what_is_consumed_of_a_mix_stays_whatever_the_input_becomes(
     run(records, 0)
     order, read = run(records, frozen)
     consumed = load_consumed(make_settings)
-    for changed in (records + sourced(120, 30), records[::-1], records[40:] + records[:40] + sourced(150, 5)):
+    for changed in (records[::-1], records[40:] + records[:40] + sourced(120, 30)):
         after, read_after = run(changed, frozen)
         assert after[:consumed] == order[:consumed]
         assert read_after == read

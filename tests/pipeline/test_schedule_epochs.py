@@ -103,8 +103,7 @@ def test_the_check_of_the_order_counts_over_all_epochs(
     )
 
 
-@pytest.mark.parametrize("shape", ["rise", "fold", "saw"])
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(("shape", "epochs"), [("rise", 1), ("rise", 3), ("fold", 3), ("saw", 1)])
 def test_a_consumed_beginning_stays_and_the_schedule_goes_on(
     corpus: Path, make_settings: Make, shape: str, epochs: int
 ) -> None:

@@ -444,15 +444,14 @@ def ranks_in_sequences(settings: Settings) -> tuple[float, float, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "packing",
+    ("packing", "strength"),
     [
-        *({"method": method} for method in ("concat", "best_fit", "related")),
-        {"method": "best_fit", "piece_tokens": 40},
-        {"method": "none"},
+        *(({"method": method}, 1.0) for method in ("concat", "best_fit", "related", "none")),
+        ({"method": "best_fit", "piece_tokens": 40}, 1.0),
+        *(({"method": method}, 0.7) for method in ("concat", "none")),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("strength", [1.0, 0.7])
 def test_the_score_of_a_sequence_means_something(
     corpus: Path,
     make_settings: Make,

@@ -1,11 +1,17 @@
 """Samples of documents by rising id."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.store.sample import first_by_id
+from dagster_divorder.store import sample
+from dagster_divorder.store.sample import first_by_id, sample_texts
+from dagster_divorder.store.view import Fragment
 
 # Few first halves, so that some are equal.
 ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**64 - 1)), min_size=1, max_size=30, unique=True)
@@ -20,3 +26,23 @@ def test_the_first_by_id_are_the_first_of_all(ids, used, most, part):
     by_id = sorted(rows, key=ids.__getitem__)
     assert_array_equal(first_by_id(parts, flags), by_id)
     assert_array_equal(first_by_id(parts, flags, most), by_id[:most])
+
+
+def test_only_the_beginning_of_the_last_sample_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[int]] = []
+
+    def beginnings(store, view, rows, characters):
+        read.append(rows.tolist())
+        return pa.array([f"{row} of {view.documents[0].name}" for row in rows.tolist()])
+
+    monkeypatch.setattr(sample, "document_sizes", lambda store, view: np.full(9, 100))
+    monkeypatch.setattr(sample, "beginnings", beginnings)
+    one, other = (SimpleNamespace(documents=(Fragment(name, f"{name}.arrow", 9),)) for name in "ab")
+    for view, rows, max_bytes, texts in (
+        (one, [4, 2, 7], 300, ["4 of a", "2 of a", "7 of a"]),
+        (one, [4, 2, 8, 1], 200, ["4 of a", "2 of a"]),
+        (one, [2, 4], 300, ["2 of a", "4 of a"]),
+        (other, [2, 4], 300, ["2 of b", "4 of b"]),
+    ):
+        assert sample_texts(None, view, np.array(rows), max_bytes) == texts
+    assert read == [[4, 2, 7], [2, 4], [2, 4]]

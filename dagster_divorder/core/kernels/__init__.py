@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import xxhash
 
 from dagster_divorder.caches import cache_folder
 from dagster_divorder.errors import SettingsError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise SettingsError(
@@ -69,3 +72,16 @@ if kept := _cache_folder_of(__file__):
     # Nothing can be removed from a read-only folder, such as an image's.
     with contextlib.suppress(OSError):
         _drop_stale(kept)
+
+# A dictionary, because numba's annotations leave these options out.
+_options: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
+
+
+def kernel(function: Function) -> Function:
+    """Compiles a function at its first call, once for this machine; without a wrapper for C, which nothing calls."""
+    return numba.njit(**_options)(function)
+
+
+def kernel_part(function: Function) -> Function:
+    """Like `kernel`, for a function that only kernels call: without a wrapper for Python, which compiles slowly."""
+    return numba.njit(**_options | {"no_cpython_wrapper": True})(function)

@@ -7,8 +7,9 @@ tests/twins/difficulty.py.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Tokens = NDArray[np.uint32]
 Counts = NDArray[np.int64]
@@ -22,7 +23,7 @@ AT_ONCE = 8
 """Factors to one logarithm, which takes most of the time. No factor is below 2^-100, and float64 holds 2^-800."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count(
     ids: Tokens, first: int, last: int, shift: np.uint64, by: int, tokens: Counts, pairs: Pairs
 ) -> None:
@@ -34,7 +35,7 @@ def count(
             pairs[(key * MULTIPLIER) >> shift] += by
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mean_bits(
     ids: Tokens,
     starts: Counts,

@@ -4,11 +4,12 @@ Letters: N documents, K clusters, m documents kept of each. Twin: tests/twins/me
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel
 
-@njit(cache=True, nogil=True)
+
+@kernel
 def nearest_members(
     labels: NDArray[np.int32],
     distances: NDArray[np.float32],

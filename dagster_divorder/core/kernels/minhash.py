@@ -5,8 +5,9 @@ Groups of texts are a forest in parent int64 (n,): the root of a group is its fi
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel, kernel_part
 
 SEPARATOR, LETTER, ALONE = 0, 1, 2
 WORDS = 5
@@ -50,7 +51,7 @@ def _kinds() -> NDArray[np.uint8]:
 KINDS = _kinds()
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def mixed(value: np.uint64) -> np.uint64:
     """Mixes all bits of a 64-bit number into every bit: MurmurHash3's finaliser (Appleby)."""
     value ^= value >> np.uint64(33)
@@ -60,7 +61,7 @@ def mixed(value: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(33))
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def word_hashes(data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> int:
     """Writes the hash of each word of a text into hashes, in order; returns their number. `hashes` needs room for half
     of the bytes plus one.
@@ -96,7 +97,7 @@ def word_hashes(data: NDArray[np.uint8], kinds: NDArray[np.uint8], hashes: NDArr
     return words
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Hashes of every WORDS consecutive words of a text, uint64 (s,), in order. A shorter text has one, of all its
     words; a text without words has one, of its bytes.
@@ -120,7 +121,7 @@ def shingles(data: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> NDArray[np.ui
     return hashes[: words - length + 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def signatures(
     data: NDArray[np.uint8],
     ends: NDArray[np.int64],
@@ -146,7 +147,7 @@ def signatures(
                 )
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def jaccard(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
     """Jaccard similarity of two sets, each rising, without repeats, not empty."""
     both = at_one = at_other = 0
@@ -162,7 +163,7 @@ def jaccard(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
     return both / (len(one) + len(other) - both)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def nearest(
     data: NDArray[np.uint8],
     ends: NDArray[np.int64],
@@ -215,7 +216,7 @@ def nearest(
                     closest[text], similarity[text] = other, alike
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def root(parent: NDArray[np.int64], text: int) -> int:
     """The first text of a text's group. Shortens the text's path in parent (n,)."""
     while parent[text] != text:
@@ -224,7 +225,7 @@ def root(parent: NDArray[np.int64], text: int) -> int:
     return text
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bucket_pairs(
     members: NDArray[np.int64],
     begins: NDArray[np.int64],
@@ -274,7 +275,7 @@ def bucket_pairs(
     return codes[:pairs]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def link(
     pairs: NDArray[np.int64],
     sets: NDArray[np.uint64],

@@ -16,8 +16,9 @@ Cost: O(N + P J) time, since every window wants other shares; O(J) memory beside
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,7 +34,7 @@ class MovingMix(NamedTuple):
     drift: Floats
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def moving_deviations(
     tokens: Ints, codes: NDArray[np.int32], mix: MovingMix, starts: Ints, ends: Ints
 ) -> tuple[Floats, Floats, Floats]:

@@ -14,15 +14,15 @@ Arithmetic is float64, in one thread: the same bytes on every run.
 """
 
 import numpy as np
-from numba import njit
 
+from dagster_divorder.core.kernels import kernel
 from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints, SparseItems
 
 # Rows fetched together.
 FETCHED = 64
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sign_pass(queue: Ints, rows: SparseItems, shares: Floats, out: Ints) -> int:
     """Reorders the n items `queue` into `out`, int64 (n,) both. With D the signed sum of the rows so far, row a gets +
     if <D, a> <= 0 within rounding, else -.

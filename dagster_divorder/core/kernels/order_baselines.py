@@ -4,13 +4,14 @@ Letters: M items, K labels, R runs: items of one label and length. Whole numbers
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel, kernel_part
 
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
     """Items 0..M-1 in the order in which they leave a buffer of `size`, int64 (M,). draws: (M,), in [0, 1), choose the
     items.
@@ -34,7 +35,7 @@ def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
     """Positions in the queues, int64 (M,), in the order in which they are taken. Label k's queue is
     starts[k]:starts[k+1].
@@ -80,7 +81,7 @@ def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
 # empty.
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def root(forest: Ints, node: int) -> int:
     """The root above `node`. Writes `forest`: shortens the path by halving."""
     while forest[node] != node:
@@ -89,7 +90,7 @@ def root(forest: Ints, node: int) -> int:
     return node
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
     """Takes the next item of run r and returns its position. Writes `head`; an empty run leaves both forests."""
     position = head[r]
@@ -100,7 +101,7 @@ def take(r: int, head: Ints, first: Ints, below: Ints, above: Ints) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, bin_size: int) -> Ints:
     """The order of `bin_packing`, int64 (M,). First four arguments: `core.order.baselines.ItemRuns`, not written.
 
@@ -111,8 +112,9 @@ def largest_that_fits(items: Ints, first: Ints, lengths: Ints, of_label: Ints, b
     """
     runs = lengths.shape[0]
     labels = of_label.shape[0] - 1
-    below = np.arange(runs + 1)
-    above = np.arange(runs + 1)
+    below, above = np.empty(runs + 1, np.int64), np.empty(runs + 1, np.int64)
+    for r in range(runs + 1):
+        below[r] = above[r] = r
     head = first[:-1].copy()
     cursor = np.empty(labels, np.int64)
     in_bin = np.zeros(labels, np.int64)
@@ -167,7 +169,7 @@ MOST_TOKENS = 1 << 51
 """Total below which `divide` is exact."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def divide(a: int, b: int, total: int) -> tuple[int, int]:
     """Quotient and remainder of a b / total, for 0 <= a, b <= total < MOST_TOKENS.
 
@@ -183,7 +185,7 @@ def divide(a: int, b: int, total: int) -> tuple[int, int]:
     return quotient, remainder
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def nearest_to_share(items: Ints, first: Ints, lengths: Ints, of_label: Ints) -> Ints:
     """The order of `token_share_greedy`, int64 (M,). Arguments: `core.order.baselines.ItemRuns`, not written.
 

@@ -18,6 +18,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel, kernel_part
+
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -81,7 +83,7 @@ class BufferMix(NamedTuple):
     seed: int
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _lot(seed: int, number: int) -> np.uint64:
     """A random number of an item (splitmix64)."""
     z = np.uint64(seed) + (np.uint64(number) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -90,7 +92,7 @@ def _lot(seed: int, number: int) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pass_through(
     queue: Ints,
     indptr: Ints,
@@ -165,7 +167,7 @@ def pass_through(
             _move(slots, filled, best)
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _take_in(
     item: int,
     slot: int,
@@ -250,7 +252,7 @@ def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Float
         sums.dense[d] = mix.keep * sums.dense[d] + slots.dense[slot, d]
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Floats, shares: Floats) -> None:
     """Writes the asked shares: the target's, but at most `most` times the value's share in the buffer. Values that
     exceed their target in the buffer share the rest."""
@@ -272,7 +274,7 @@ def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Fl
                 shares[j] += (1.0 - asked[g]) * beyond / room[g]
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _move(slots: Slots, source: int, to: int) -> None:
     """Copies one slot into another."""
     slots.number[to] = slots.number[source]
@@ -286,7 +288,7 @@ def _move(slots: Slots, source: int, to: int) -> None:
     slots.dense[to] = slots.dense[source]
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _between(slot: int, mix: BufferMix, slots: Slots, shares: Floats, squares: Floats) -> float:
     """The part of SELF_WEIGHT |a|^2 / 2 from products of two values of a group."""
     beyond = 0.0
@@ -301,7 +303,7 @@ def _between(slot: int, mix: BufferMix, slots: Slots, shares: Floats, squares: F
     return SELF_WEIGHT * beyond
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _add_norms(
     filled: int,
     mix: BufferMix,

@@ -9,12 +9,12 @@ changes by sum_{o <= q < p} (|c|^2 - 2 <E_q, c>); if p is earlier, F changes by 
 """
 
 import numpy as np
-from numba import njit
 
+from dagster_divorder.core.kernels import kernel
 from dagster_divorder.core.kernels.order_greedy import Floats, Ints, SparseItems
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_to_mix(
     queue: Ints,
     cell: Ints,

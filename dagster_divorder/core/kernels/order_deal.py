@@ -19,13 +19,14 @@ j and p. Every document has the last value, so that shards get equal amounts.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def seam_products(shards: int, shard: int) -> Floats:
     """M_pr for r = `shard`, float64 (P,)."""
     s = np.arange(shards) * np.arange(1, shards + 1) / (2.0 * shards)
@@ -33,7 +34,7 @@ def seam_products(shards: int, shard: int) -> Floats:
     return s + s[shard] + c - np.maximum(np.arange(shards), shard)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def deal_to_shards(
     queue: NDArray[np.uint32],
     text: NDArray[np.integer],

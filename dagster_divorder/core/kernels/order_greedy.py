@@ -30,8 +30,9 @@ no rounding error drifts. Arithmetic is float64, in one thread, in an order that
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel, kernel_part
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -69,7 +70,7 @@ class Path(NamedTuple):
     growth: Floats
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: float) -> Floats:
     """theta, float64 (n,): the tokens of group 0 at which sum_j max(placed_j, X_j(theta)) reaches each of `sums`, by
     bisection from 0 to `most`. path, placed: of one group's trait values."""
@@ -103,7 +104,7 @@ class Classes(NamedTuple):
     varies: NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether lengths differ between items, bool (G,). Clears the pairs of groups whose proportion in some item differs
     from that in the whole, float64 (G,): in `like`, bool (G, G), below the diagonal."""
@@ -157,7 +158,7 @@ def classes_of(rows: SparseItems, placed: Floats, whole: Floats) -> Classes:
     return Classes(group_class, ratio, varies[leads])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def totals_of(items: Ints, rows: SparseItems) -> Floats:
     """Sum of the items' rows, float64 (J,). O(their entries)."""
     sums = np.zeros(rows.groups.shape[0])
@@ -167,7 +168,7 @@ def totals_of(items: Ints, rows: SparseItems) -> Floats:
     return sums
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def choose(base: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
     """The slot of the smallest score base[c] + sum_f factors[f] features[f, c]; the first of scores equal within
     `rounding`.
@@ -247,7 +248,7 @@ class Layout(NamedTuple):
     lead: Ints
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _lay_out(classes: Classes, path: Path, dims: int) -> Layout:
     moving = False
     for k in range(path.at.shape[0]):
@@ -301,7 +302,7 @@ class Candidates(NamedTuple):
     column: Ints
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _close_gaps(
     pool: Candidates, filled: int, queue: Ints, coming: int, size: int, part: int
 ) -> tuple[int, int]:
@@ -323,12 +324,12 @@ def _close_gaps(
     return kept, coming
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> None:
     """Sets the products of each group by the shares of this segment."""
     share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
     products = placed.products
-    products.fill(0.0)
+    products[:] = 0.0
     aa, ab, bb, ta, tb = products[0], products[1], products[2], products[3], products[4]
     largest = 0.0
     for j in range(groups.shape[0]):
@@ -342,11 +343,11 @@ def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> N
     placed.largest[0] = largest
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
     """Sets pool.column[j] to the end of the entries of trait value j; returns the number of all entries."""
     column = pool.column
-    column.fill(0)
+    column[:] = 0
     for c in range(filled):
         for k in range(rows.indptr[pool.item[c]], rows.indptr[pool.item[c] + 1]):
             column[rows.indices[k]] += 1
@@ -358,7 +359,7 @@ def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _describe(
     rows: SparseItems,
     path: Path,
@@ -383,7 +384,7 @@ def _describe(
     longest = 0.0
     for c in range(filled - 1, -1, -1):
         item = pool.item[c]
-        row_sums.fill(0.0)
+        row_sums[:] = 0.0
         sum_ = 0.0
         reach = 0.0
         for k in range(indptr[item], indptr[item + 1]):
@@ -425,7 +426,7 @@ def _describe(
     return longest
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _set_factors(
     weights: Floats,
     path: Path,
@@ -440,7 +441,7 @@ def _set_factors(
     aa, ab, bb = placed.products[0], placed.products[1], placed.products[2]
     ta, tb = placed.products[3], placed.products[4]
     x = placed.s[0] - path.at[segment]
-    factors.fill(0.0)
+    factors[:] = 0.0
     for g in range(weights.shape[0]):
         q = classes.group_class[g]
         ratio = classes.ratio[g]
@@ -462,7 +463,7 @@ def _set_factors(
         factors[layout.dense + d] = placed.dense[d]
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _place(
     item: int,
     rows: SparseItems,
@@ -493,7 +494,7 @@ def _place(
     placed.largest[0] = largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_of_pool(
     queue: Ints,
     rows: SparseItems,

@@ -3,13 +3,13 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel
 from dagster_divorder.core.kernels.order_greedy import ROUNDING, Codes, Floats, Ints, SparseItems
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def largest_and_sum(rows: SparseItems, sums: NDArray[Any]) -> Codes:
     """out[s] = argmax over the columns of group 0 stored in row s (the first of equal ones); sums[s] = their sum.
 
@@ -34,7 +34,7 @@ def largest_and_sum(rows: SparseItems, sums: NDArray[Any]) -> Codes:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def norms_and_sums(rows: SparseItems, norms: Floats) -> Floats:
     """Adds the L2 norm of row s in group 0 to norms[s]; returns the sum of every column, float64 (J,).
 
@@ -54,7 +54,7 @@ def norms_and_sums(rows: SparseItems, norms: Floats) -> Floats:
     return sums
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rows_of(items: Ints, rows: SparseItems) -> SparseItems:
     """The rows of the items, int64 (n,), one after another. O(their entries + n D)."""
     indptr, indices, data, groups, weights, dense = rows
@@ -74,7 +74,7 @@ def rows_of(items: Ints, rows: SparseItems) -> SparseItems:
     return SparseItems(ends, own_indices, own_data, groups, weights, own_dense)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def with_entry(rows: SparseItems, values: Codes, amount: int) -> tuple[Ints, Codes, NDArray[Any]]:
     """indptr, indices and data of the rows, each with one more entry at its end: `amount` of values[s], int32 (M,).
     O(nnz + M)."""
@@ -93,7 +93,7 @@ def with_entry(rows: SparseItems, values: Codes, amount: int) -> tuple[Ints, Cod
     return ends, wider_indices, wider_data
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def deal_to_segments(queue: Ints, rows: SparseItems, wanted: Floats) -> Codes:
     """The segment of each item of `queue`, int32 (n,); segments fill evenly.
 
@@ -139,7 +139,7 @@ def deal_to_segments(queue: Ints, rows: SparseItems, wanted: Floats) -> Codes:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def row_norms(rows: SparseItems, shares: Floats) -> Floats:
     """L2 norms of the whole rows, float64 (M,), with their dense coordinates: weighed, and centred by the values'
     shares of their groups, float64 (J,). O(nnz + J + M (G + D))."""

@@ -8,13 +8,14 @@ and nothing is checked here. The twins are in `tests/twins/packing.py`.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Pieces laid end to end and cut at every multiple of L: (piece, offset, run length, indptr).
 
@@ -51,7 +52,7 @@ def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, In
     return piece, offset, run_length, indptr
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tuple[Ints, int]:
     """(sequence int64 (Q,) of each run, number of sequences): each run goes to the open sequence with the least room
     that fits.
@@ -116,7 +117,7 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
     return sequence, opened
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distinct_per_sequence(
     indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int
 ) -> Ints:
@@ -132,7 +133,7 @@ def distinct_per_sequence(
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
     """A path over all n points, int64 (n,). neighbour, cosine (n, k): each point's nearest points, maybe itself.
 
@@ -171,7 +172,7 @@ def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
     return path
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_rows(
     sums: Ints, sequence: NDArray[np.integer], length: Ints, row: NDArray[np.integer], rows: NDArray[np.int32]
 ) -> None:

@@ -9,9 +9,9 @@ documents.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel
 from dagster_divorder.core.vectors.unit import NO_DIRECTION
 
 Tokens = NDArray[np.uint32]
@@ -26,7 +26,7 @@ CLOSE_CALLS = 64
 """Clusters whose scores are compared at once."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pool_rows(
     ids: Tokens, starts: Counts, first: int, last: int, table: Singles, weights: Singles, pooled: Singles
 ) -> None:
@@ -63,7 +63,7 @@ def pool_rows(
             pooled[d, i] = total[i] * inverse
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
     """frequency[t] += the number of documents with t. Reads ids (T,), starts (N + 1,); writes frequency (V,).
     O(T + V)."""
@@ -76,7 +76,7 @@ def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
                 frequency[t] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_pairs(
     pieces: Counts,
     piece_starts: Counts,
@@ -100,7 +100,7 @@ def count_pairs(
                 pairs[t - first, contexts[j]] += 1.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_members(
     points: Singles, members: Counts, starts: Counts, first: int, last: int, sums: Doubles
 ) -> None:
@@ -116,7 +116,7 @@ def sum_members(
                 sums[k, i] += points[row, i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def nearest(
     vectors: Singles,
     scores: Singles,
@@ -141,7 +141,9 @@ def nearest(
     """
     dims = vectors.shape[1]
     clusters = centroids.shape[0]
-    longest = max(1.0, lengths.max())
+    longest = 1.0
+    for k in range(clusters):
+        longest = max(longest, lengths[k])
     centre_size = 0.0
     for i in range(dims):
         centre_size += np.float64(centre[i]) * centre[i]

@@ -8,16 +8,16 @@ Twin: tests/twins/project.py.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel
 from dagster_divorder.core.vectors.unit import NO_DIRECTION
 
 Singles = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def project_rows(
     vectors: Singles, first: int, last: int, mean: Doubles, axes: Doubles, projected: Singles
 ) -> None:

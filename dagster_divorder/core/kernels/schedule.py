@@ -14,15 +14,16 @@ Cost: O(N + B) time, O(J) memory beside the inputs. One thread.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def point_deviations(
     tokens: Ints,
     codes: Codes,

@@ -16,6 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -28,7 +30,7 @@ def _largest(bits: Ints) -> int:
     return most
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def slide_documents(
     tokens: Ints, codes: NDArray[np.int32], share: Floats, window: int
 ) -> tuple[float, float, float, float, int]:
@@ -66,7 +68,9 @@ def slide_documents(
         since += 1
         if since >= n_values:
             since = 0
-            total = gaps.sum()
+            total = 0.0
+            for j in range(n_values):
+                total += gaps[j]
         most, tv = largest[0], total / 2
         if most > worst:
             worst = most

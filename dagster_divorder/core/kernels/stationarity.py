@@ -6,22 +6,25 @@ Twin: tests/twins/stationarity.py.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+Narrow = NDArray[np.integer]
+"""uint16 if all fit, else int32."""
 Doubles = NDArray[np.float64]
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mix_distances(
     indptr: Codes,
-    indices: Codes,
-    data: Codes,
+    indices: Narrow,
+    data: Narrow,
     mixes: tuple[Ints, Ints, Doubles],
     n_values: int,
     order: Ints,
@@ -95,7 +98,7 @@ def mix_distances(
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_buckets(
     ids: NDArray[np.unsignedinteger], first: Ints, length: Ints, at: Ints, bits: int, out: NDArray[np.uint16]
 ) -> None:
@@ -106,7 +109,7 @@ def copy_buckets(
             out[at[q] + i] = np.uint16((np.uint64(ids[first[q] + i]) * SPREAD) >> shift)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> tuple[Codes, Codes, Codes]:
     """Counts of each bucket in each sequence, CSR (indptr, indices, data) int32, by rising bucket: sequence s holds
     buckets[starts[s]:starts[s + 1]]. O(T + S F)."""
@@ -134,13 +137,14 @@ def count_buckets(buckets: NDArray[np.uint16], starts: Ints, n_values: int) -> t
     return indptr, indices, data
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def share_moments(
-    indptr: Codes, indices: Codes, data: Codes, n_values: int
-) -> tuple[Doubles, Doubles, Doubles]:
+    indptr: Codes, indices: Narrow, data: Narrow, n_values: int
+) -> tuple[Doubles, Ints, Doubles, Doubles]:
     """From the CSR counts (S, F): (the total of each sequence, float64 (S,), at least 1; the sums over sequences of
-    each value's share, and of its square, float64 (F,) each). O(entries)."""
+    each value's count, int64 (F,), of its share, and of its square, float64 (F,) each). O(entries)."""
     totals = np.ones(indptr.shape[0] - 1)
+    counts = np.zeros(n_values, np.int64)
     sums = np.zeros(n_values)
     squares = np.zeros(n_values)
     for s in range(totals.shape[0]):
@@ -150,13 +154,14 @@ def share_moments(
         totals[s] = max(total, 1)
         for entry in range(indptr[s], indptr[s + 1]):
             share = data[entry] / totals[s]
+            counts[indices[entry]] += data[entry]
             sums[indices[entry]] += share
             squares[indices[entry]] += share * share
-    return totals, sums, squares
+    return totals, counts, sums, squares
 
 
-@njit(cache=True, nogil=True)
-def add_columns(indptr: Codes, indices: Codes, data: Codes, column: Codes, out: Doubles) -> None:
+@kernel
+def add_columns(indptr: Codes, indices: Narrow, data: Narrow, column: Codes, out: Doubles) -> None:
     """Adds to out[c, s] the counts of sequence s at the value f with column[f] == c; -1 skips a value.
 
     Reads the CSR counts (S, F), column (F,); writes out (C, S). O(entries)."""

@@ -7,9 +7,9 @@ Twins: tests/twins/text_statistics.py. Known weakness: two words with the same 6
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel, kernel_part
 from dagster_divorder.core.kernels.minhash import word_hashes
 
 Bytes = NDArray[np.uint8]
@@ -25,7 +25,7 @@ DISTANCES = 64
 SYMBOLS = LITERALS + SIZES
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _slot(text: Bytes, at: int) -> np.uint64:
     """The slot of four bytes, by Fibonacci hashing (Knuth, volume 3, 6.4)."""
     four = np.uint64(0)
@@ -34,7 +34,7 @@ def _slot(text: Bytes, at: int) -> np.uint64:
     return (four * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def _entropy_bits(counts: Counts) -> float:
     """Bits that symbols with `counts` occurrences take, by their own shares."""
     total, bits = counts.sum(), 0.0
@@ -44,7 +44,7 @@ def _entropy_bits(counts: Counts) -> float:
     return bits
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def block_bits(text: Bytes, start: int, end: int, latest: Counts) -> float:
     """Bits of text[start:end] as literals and as copies of earlier bytes of it.
 
@@ -83,7 +83,7 @@ def block_bits(text: Bytes, start: int, end: int, latest: Counts) -> float:
     return lower_bits + _entropy_bits(symbols) + _entropy_bits(distances)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def compressed_bits(text: Bytes, starts: Counts, block: int, bits: Doubles) -> None:
     """bits[i] = the sum of `block_bits` over text i in equal blocks, round(size / block) of them, at least one.
 
@@ -100,7 +100,7 @@ def compressed_bits(text: Bytes, starts: Counts, block: int, bits: Doubles) -> N
             )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def moving_ratio(text: Bytes, starts: Counts, kinds: Bytes, window: int, ratios: Doubles) -> None:
     """ratios[i] = the mean, over all stretches of `window` words of text i, of different words / window; NaN for a text
     with fewer words.

@@ -6,10 +6,12 @@ Letters: Q runs, T tokens. Twin: tests/twins/token_runs.py.
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 
 @intrinsic
@@ -25,7 +27,7 @@ def _copy(context: Any, target: Any, source: Any, count: Any) -> Any:
     return types.none(types.intp, types.intp, types.intp), build
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_runs(
     source: NDArray[np.int64],
     length: NDArray[np.int64],

@@ -11,13 +11,14 @@ Cost: O(n log B) time. Equal to the twin in `tests/twins/turns.py`.
 import heapq
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_turns(sizes: Floats, share: Floats) -> NDArray[np.int64]:
     """The taker of each item, int64 (n,): the taker whose sum over its share is the least; of equal ones the first.
 

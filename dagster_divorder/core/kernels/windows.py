@@ -10,15 +10,16 @@ Cost: O(N + windows) time unless stated, O(J) scratch beside the output.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
     """int64 (S,): out[i] = |{codes[d] : d has a token in [i*window, (i+1)*window)}|, the last, partial i too.
 
@@ -45,7 +46,7 @@ def distinct_split(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
     """int64 (S,): distinct values per sequence as Diversity-Ordered Training counts them.
 
@@ -86,7 +87,7 @@ def distinct_flush(tokens: Ints, codes: Codes, n_values: int, window: int) -> In
     return out[:closed].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def window_deviations(
     tokens: Ints, codes: Codes, share: Floats, heaviest: Ints, window: int, windows: int
 ) -> tuple[Floats, Floats, Floats]:
@@ -150,7 +151,7 @@ def window_deviations(
     return worst, tv, l2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Floats:
     """sum_j (T_j(t) - share_j t)^2 at t = (i + 1) * window, the end of window i, float64 (S,).
 
@@ -182,7 +183,7 @@ def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Fl
     return squares
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def window_counts(tokens: Ints, codes: Codes, n_values: int, window: int) -> Ints:
     """int64 (S, J): tokens of each value in each window, the last partial one included."""
     total = 0

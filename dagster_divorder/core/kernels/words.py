@@ -7,9 +7,9 @@ Twin: `core/topics/terms.py`, which defines words. Known weakness: two words wit
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels import kernel, kernel_part
 from dagster_divorder.core.topics.terms import LONGEST, SHORTEST
 
 Bytes = NDArray[np.uint8]
@@ -29,7 +29,7 @@ BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 """Constants of the hash FNV-1a."""
 
 
-@njit(cache=True, nogil=True)
+@kernel_part
 def find_slot(text: Bytes, start: int, end: int, keys: Keys) -> tuple[np.uint64, np.uint64]:
     """The slot of text[start:end] by linear probing, the first free one if the table lacks it, and its key: FNV-1a with
     its high bits folded into the low ones. No key is 0, which marks a free slot."""
@@ -46,7 +46,7 @@ def find_slot(text: Bytes, start: int, end: int, keys: Keys) -> tuple[np.uint64,
     return slot, key
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_table(text: Bytes, starts: Counts, keys: Keys, values: Ids) -> None:
     """Gives word i, text[starts[i]:starts[i + 1]], a slot with the value i.
 
@@ -57,7 +57,7 @@ def fill_table(text: Bytes, starts: Counts, keys: Keys, values: Ids) -> None:
         keys[slot], values[slot] = key, word
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_words(
     text: Bytes, starts: Counts, kinds: Bytes, keys: Keys, values: Ids, ids: Ids, counts: Counts
 ) -> int:

@@ -429,8 +429,7 @@ def sampled_places(
 
 def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
     """Total variation between each row's mix and that of all rows, float64 (S,); 0 for a row without counts."""
-    rows = counts.shape[0]
-    return _mix_distances(counts, [np.arange(rows + 1)])(np.arange(rows))[0]
+    return _Mix(counts).distances_from_whole()
 
 
 def _of_mix(
@@ -439,59 +438,80 @@ def _of_mix(
     """(scores for the rank correlation (n, S), function that gives the groups' distances from the whole) of a mix.
     groupings: first places of groups, and the end of the last, (g + 1,) each. schedule: groups of the second grouping
     are compared with the mix at their point of the schedule."""
-    from dagster_divorder.core.kernels.stationarity import add_columns, share_moments
+    from dagster_divorder.core.kernels.stationarity import add_columns
 
-    entries = _entries(counts)
-    totals, mean, square = share_moments(*entries, counts.shape[1])
+    mix = _Mix(counts)
+    totals, _, mean, square = mix.moments
     leading = np.argsort(mean**2 / len(totals) - square, kind="stable")[:LEADING]
     column = np.full(counts.shape[1], -1, np.int32)
     column[leading] = np.arange(len(leading))
     scores = np.zeros((1 + len(leading), len(totals)))
-    add_columns(*entries, column, scores[1:])
+    add_columns(*mix.entries, column, scores[1:])
     scores[1:] /= totals
-    scores[0] = distances_from_whole(counts)
-    return scores, _mix_distances(counts, groupings, schedule)
+    scores[0] = mix.distances_from_whole()
+    return scores, mix.distances(groupings, schedule)
 
 
-def _mix_distances(
-    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None = None
-) -> Distances:
-    from scipy.sparse import csr_matrix, vstack
+@dataclass(frozen=True, eq=False)
+class _Mix:
+    """counts: CSR (S, F)."""
 
-    from dagster_divorder.core.kernels.stationarity import mix_distances
+    counts: csr_matrix
 
-    sums = np.bincount(counts.indices, counts.data, counts.shape[1])
-    whole = sums / max(sums.sum(), 1.0)
-    entries, n_values = _entries(counts), counts.shape[1]
-    mixes = csr_matrix(whole)
-    mix_of = np.zeros((len(groupings), max(len(begins) for begins in groupings)), np.int64)
-    if schedule is not None and len(groupings) > 1:
-        around, point = schedule.sums_around(counts, groupings[1])
-        totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1.0)
-        shares = around.data / np.repeat(totals, np.diff(around.indptr))
-        around = csr_matrix((shares, around.indices, around.indptr), shape=(len(totals), n_values))
-        mixes, mix_of[1, : len(point)] = vstack([mixes, around], format="csr"), 1 + point
-    rows = mixes.indptr.astype(np.int64), mixes.indices.astype(np.int64), mixes.data
-    edges = np.unique(np.concatenate(groupings))
-    groups = np.stack(
-        [
-            np.where(edges < begins[-1], np.searchsorted(begins, edges, "right") - 1, -1)[:-1]
-            for begins in groupings
-        ]
-    )
+    @cached_property
+    def entries(self) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+        """(indptr, indices, data): indices and data as uint16 if all fit, else as int32. Each order reads all of them,
+        and half the bytes take little more than half the time."""
+        counts = self.counts
+        kind = np.uint16 if max(counts.shape[1], counts.data.max(initial=0)) < 1 << 16 else np.int32
+        indices, data = np.asarray(counts.indices, kind), np.asarray(counts.data, kind)
+        return np.asarray(counts.indptr, np.int32), indices, data
 
-    def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        by_grouping = mix_distances(*entries, rows, n_values, order, edges, groups, mix_of)
-        return [begins[: len(at) - 1] for begins, at in zip(by_grouping, groupings, strict=True)]
+    @cached_property
+    def moments(
+        self,
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """As `share_moments`."""
+        from dagster_divorder.core.kernels.stationarity import share_moments
 
-    return distances
+        return share_moments(*self.entries, self.counts.shape[1])
 
+    def distances_from_whole(self) -> NDArray[np.float64]:
+        """See the function of this name."""
+        rows = self.counts.shape[0]
+        return self.distances([np.arange(rows + 1)])(np.arange(rows))[0]
 
-def _entries(counts: csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    indptr, indices, data = (
-        np.asarray(array, np.int32) for array in (counts.indptr, counts.indices, counts.data)
-    )
-    return indptr, indices, data
+    def distances(
+        self, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None = None
+    ) -> Distances:
+        """The function that gives the groups' distances from the whole; see `_of_mix`."""
+        from scipy.sparse import csr_matrix, vstack
+
+        from dagster_divorder.core.kernels.stationarity import mix_distances
+
+        sums, n_values = self.moments[1], self.counts.shape[1]
+        mixes = csr_matrix(sums / max(sums.sum(), 1.0))
+        mix_of = np.zeros((len(groupings), max(len(begins) for begins in groupings)), np.int64)
+        if schedule is not None and len(groupings) > 1:
+            around, point = schedule.sums_around(self.counts, groupings[1])
+            totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1.0)
+            shares = around.data / np.repeat(totals, np.diff(around.indptr))
+            around = csr_matrix((shares, around.indices, around.indptr), shape=(len(totals), n_values))
+            mixes, mix_of[1, : len(point)] = vstack([mixes, around], format="csr"), 1 + point
+        rows = mixes.indptr.astype(np.int64), mixes.indices.astype(np.int64), mixes.data
+        edges = np.unique(np.concatenate(groupings))
+        groups = np.stack(
+            [
+                np.where(edges < begins[-1], np.searchsorted(begins, edges, "right") - 1, -1)[:-1]
+                for begins in groupings
+            ]
+        )
+
+        def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+            by_grouping = mix_distances(*self.entries, rows, n_values, order, edges, groups, mix_of)
+            return [begins[: len(at) - 1] for begins, at in zip(by_grouping, groupings, strict=True)]
+
+        return distances
 
 
 def _of_vectors(

@@ -21,8 +21,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +128,7 @@ def warm() -> None:
         place(few, fit(few, 0))
 
 
-_searchless = {
+_searchless: dict[str, Any] = {
     "pynndescent": SimpleNamespace(NNDescent=type("NNDescent", (), {})),
     "pynndescent.distances": SimpleNamespace(named_distances={}),
     "pynndescent.sparse": SimpleNamespace(sparse_named_distances={}),
@@ -143,7 +143,7 @@ def _umap_learn() -> Iterator[Any]:
     umap-learn is only ours."""
     shared = bool(sys.modules.keys() & {"umap", "pynndescent"})
     if not shared:
-        sys.modules.update(cast(dict[str, ModuleType], _searchless))
+        sys.modules.update(_searchless)
     try:
         import umap
 

@@ -39,6 +39,7 @@ from dagster_divorder.pipeline.stage import (
     Table,
     WholeCorpus,
     content_hash,
+    is_published,
     versions,
 )
 from dagster_divorder.settings import Settings
@@ -63,7 +64,7 @@ from dagster_divorder.stages.topics.components import chosen_vectors, load_space
 from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places, to_bytes
-from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -171,7 +172,7 @@ def _lacks_output(run: Run, key: str) -> str | None:
         return "output.path holds none"
     if manifest.get("key") != key:
         return "output.path holds the output of other settings or files"
-    return None if is_whole(folder, manifest["files"]) else "files of it are gone"
+    return None if is_published(run, OUTPUT, folder, manifest["files"]) else "files of it are gone"
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:

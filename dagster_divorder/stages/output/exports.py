@@ -44,6 +44,7 @@ from dagster_divorder.pipeline.stage import (
     Table,
     WholeCorpus,
     content_hash,
+    is_published,
     versions,
 )
 from dagster_divorder.settings import Settings
@@ -63,7 +64,7 @@ from dagster_divorder.store.manifests import (
     TRAINED,
     file_at,
 )
-from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
+from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.sample import rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
@@ -407,7 +408,7 @@ def _folder(run: Run, name: str) -> Place:
 
 
 def _lacks_each(run: Run) -> dict[str, str]:
-    """Format -> why `exports.path` does not hold its export. Files are hashed once a run."""
+    """Format -> why `exports.path` does not hold its export."""
     if "lacks" not in run.memo:
         formats = run.settings.exports.formats
         run.memo["lacks"] = {name: why for name in formats if (why := _lacks_format(run, name))}
@@ -421,7 +422,9 @@ def _lacks_format(run: Run, name: str) -> str | None:
         return f"exports.path holds no {name}"
     if manifest["key"] != _key(run, FORMATS[name]):
         return f"{name} is of another plan or other settings"
-    return None if is_whole(folder, manifest["files"]) else f"files of {name} are gone or altered"
+    if is_published(run, "exports", folder, manifest["files"]):
+        return None
+    return f"files of {name} are gone or altered"
 
 
 def _publish_exports(run: Run, receipt: Receipt) -> None:
