@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -145,13 +145,25 @@ def _umap_learn() -> Iterator[Any]:
     if not shared:
         sys.modules.update(_searchless)
     try:
-        import umap
+        try:
+            import umap
+        except (ImportError, AttributeError):
+            if shared:
+                raise
+            # Another release needs more of pynndescent than these names.
+            _take_out()
+            import umap
 
         yield umap
     finally:
-        for name in [] if shared else list(sys.modules):
-            if name.partition(".")[0] in ("umap", "pynndescent"):
-                _searchless[name] = sys.modules.pop(name)
+        if not shared:
+            _searchless.update(_take_out())
+
+
+def _take_out() -> dict[str, ModuleType]:
+    """Removes both packages from the imported modules, and returns their modules by name."""
+    ours = [name for name in sys.modules if name.partition(".")[0] in ("umap", "pynndescent")]
+    return {name: sys.modules.pop(name) for name in ours}
 
 
 def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
