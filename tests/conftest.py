@@ -107,9 +107,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Processes of `pytest -n auto`, of 2 GB each: one a core, and two more where slow tests wait for Dagster and for
+    """Processes of `pytest -n auto`, of 2 GB each: one a core, and one more where slow tests wait for Dagster and for
     browsers."""
-    return min(8, max(2, joblib.cpu_count()) + 2 * ("not slow" not in config.option.markexpr))
+    return min(8, max(2, joblib.cpu_count()) + ("not slow" not in config.option.markexpr))
 
 
 MEMORY = Path("/dev/shm")
@@ -197,6 +197,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    # By default a test process would search its objects for cycles for a twentieth of its time.
+    gc.set_threshold(50_000, 20, 50)
     gc.enable()
 
 

@@ -261,7 +261,7 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
         order = tomllib.loads(file.read_text()).get("order", {}) if file.exists() else {}
         return settings.model_copy(update={"order": settings.order.model_copy(update=order)})
 
-    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", load)
+    monkeypatch.setattr("dagster_divorder.settings.load_settings", load)
     monkeypatch.chdir(tmp_path)
     assert main(["freeze"]) == 0
     assert "nothing is frozen; every run reorders everything" in capsys.readouterr().out
@@ -313,7 +313,7 @@ def test_freeze_says_if_the_last_run_has_changed_what_was_read(
             "exports": exports,
         }
     )
-    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: other)
+    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: other)
     run_all(other, Silent())
     run_all(other.model_copy(update={"seed": 1}), Silent())
     other = other.model_copy(update={"seed": 1})
@@ -329,7 +329,7 @@ def test_freeze_says_if_the_last_run_has_changed_what_was_read(
 def test_the_commands_show_it(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: settings)
+    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: settings)
     assert main(["where", "--step", "2..3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(where(settings, steps=[2, 3]))

@@ -340,7 +340,7 @@ def test_curricula_are_trained_and_shown(
     for schedule in evidence["schedule"]:
         assert f"Along length, learning rate {schedule}, less shuffled: " in said
     assert "random_sequences does best with learning rate " in said
-    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: of)
+    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: of)
     assert main(["prove", "--details"]) == 0
     shown = capsys.readouterr().out
     assert "last weights, less windows shuffled" in shown and "EMA" in shown
@@ -542,7 +542,7 @@ def test_one_command_shows_it(
     settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     of = settings({"orders": ("curated",)})
-    monkeypatch.setattr("dagster_divorder.cli.verb.load_settings", lambda config: of)
+    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: of)
     assert main(["prove", "--details"]) == 0
     shown = capsys.readouterr().out
     assert "Held-out loss, mean over sources: curated" in shown
