@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.chats.document import conversation_of
 from dagster_divorder.corpus.parquet_rows import row_bytes
-from dagster_divorder.corpus.records import parse_lines, parse_rows, reject_line
+from dagster_divorder.corpus.records import MARKED, parse_lines, parse_rows, reject_line
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
@@ -65,13 +65,15 @@ def test_numbers_that_are_no_json_cost_no_record() -> None:
     assert parse_lines(lines, DEFAULT_SHAPE) == ([str(record["text"]).encode() for record in records], [])
 
 
+@example("\x1ea")
 @given(st.text(min_size=1))
-def test_any_text_survives(text: str) -> None:
+def test_any_text_survives_but_one_with_the_mark_of_conversations(text: str) -> None:
     try:
         line = orjson.dumps({"text": text})
     except orjson.JSONEncodeError:  # lone surrogates are no text
         return
-    assert parse_lines([line], DEFAULT_SHAPE) == ([text.encode()], [])
+    expected = ([None], [MARKED]) if text.startswith("\x1e") else ([text.encode()], [])
+    assert parse_lines([line], DEFAULT_SHAPE) == expected
 
 
 def test_parquet_texts_nulls_and_bad_utf8() -> None:
