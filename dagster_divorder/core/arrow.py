@@ -23,6 +23,19 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is a list type."""
+    import pyarrow.types as types
+
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
 def binary_array(values: Sequence[bytes]) -> pa.Array:
     """Byte strings as Arrow large_binary (n,)."""
     return _binary_array(values, None)

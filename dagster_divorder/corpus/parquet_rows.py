@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 from blake3 import blake3
 
-from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import ID_BYTES
@@ -47,7 +47,7 @@ def _spelled(kind: pa.DataType) -> str | list[Any]:
     inner: tuple[pa.Field, ...]
     if pa.types.is_map(kind):
         inner = (kind.key_field, kind.item_field)
-    elif _is_list(kind):
+    elif is_list(kind):
         inner = (kind.value_field,)
     else:
         return str(kind)
@@ -71,7 +71,7 @@ def _encoded(column: pa.Array) -> tuple[list[np.ndarray], list[pa.Array]]:
             more_fixed, more_varying = _encoded(child)
             fixed += more_fixed
             varying += more_varying
-    elif _is_list(kind):
+    elif is_list(kind):
         lengths, items = _items(column)
         inner = pa.LargeListArray.from_arrays(_ends(lengths), _joined(*_encoded(items)))
         fixed.append(lengths.view(np.uint8).reshape(-1, 8))
@@ -169,7 +169,7 @@ def json_values(column: pa.Array) -> list[Any]:
         children = [json_values(child) for child in column.flatten()]
         rows = zip(*children, strict=True)
         return _where_valid(column, [dict(zip(names, row, strict=True)) for row in rows])
-    if _is_list(kind):
+    if is_list(kind):
         lengths, items = _items(column)
         values = json_values(items)
         lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
@@ -246,16 +246,6 @@ def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
         entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
         column = column.cast(pa.large_list(entry))
     return column, column.type
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
 
 
 def _is_binary(kind: pa.DataType) -> bool:

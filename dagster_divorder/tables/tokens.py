@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of
@@ -54,25 +54,26 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
             "text, or None: add lengths to the table as a column"
         )
-    name = _longest(table, by, is_text)
-    if name is None and tokens is not None:
-        raise InputError(
-            "tokens is a function of a row's text, and no column outside `by` holds text; name a column"
-        )
-    remedy = "name a column of lengths, or give a function of a text"
-    if name is None:
-        name, remedy = _longest(table, by, _holds_turns), "name a column of lengths"
-    if name is None:
-        return np.full(table.rows, A_ROW)
+    text = _longest(table, by, is_text)
     if tokens is not None:
-        column = table.column(name)
+        if text is None:
+            raise InputError(
+                "tokens is a function of a row's text, and no column outside `by` holds text; name a column"
+            )
+        column = table.column(text)
         # TEXTS at a time, so that texts are not copied all at once.
         texts = (
-            text for first in range(0, len(column), TEXTS) for text in column.slice(first, TEXTS).to_pylist()
+            value
+            for first in range(0, len(column), TEXTS)
+            for value in column.slice(first, TEXTS).to_pylist()
         )
-        return _checked([0 if text is None else tokens(text) for text in texts], "what tokens gives")
+        return _checked([0 if value is None else tokens(value) for value in texts], "what tokens gives")
+    name = text or _longest(table, by, _holds_turns)
+    if name is None:
+        return np.full(table.rows, A_ROW)
+    function = ", or give a function of a text" if text else ""
     warnings.warn(
-        f"tokens is not given: the length of a row is its characters in {name!r}; {remedy}",
+        f"tokens is not given: the length of a row is its characters in {name!r}; name a column of lengths{function}",
         stacklevel=outside(),
     )
     return _characters(table, name)
@@ -102,24 +103,18 @@ def _characters_of(values: pa.Array) -> NDArray[np.int64]:
         return numbers_of(pa.chunked_array([pc.coalesce(pc.utf8_length(values.cast(pa.large_string())), 0)]))
     if pa.types.is_struct(kind):
         return sum(map(_characters_of, values.flatten()), np.zeros(len(values), np.int64))
-    if _is_list(kind):
+    if is_list(kind):
         sizes = _characters_of(pc.list_flatten(values))
         lists = np.from_dlpack(pc.list_parent_indices(values))
         return np.bincount(lists, sizes, len(values)).astype(np.int64)
     return np.zeros(len(values), np.int64)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow.types as types
-
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
 def _holds_turns(kind: pa.DataType) -> bool:
     """Whether a type is that of conversations: lists of records."""
     import pyarrow.types as types
 
-    return _is_list(kind) and types.is_struct(kind.value_type)
+    return is_list(kind) and types.is_struct(kind.value_type)
 
 
 def _longest(table: Table, by: Collection[str], is_wanted: Callable[[pa.DataType], bool]) -> str | None:

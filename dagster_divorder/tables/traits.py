@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.core.order.traits import Codes, ManyCodes, as_category, category_codes, column_codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of
@@ -108,7 +108,7 @@ def trait_of(table: Table, name: str, *, bins: int, clusters: int, seed: int) ->
         narrow = types.is_date32(kind) or types.is_time32(kind)
         whole = column.cast(pa.int32() if narrow else pa.int64())
         return column_codes(whole, bins=bins, name=f"column {name!r}")
-    if _is_list(kind):
+    if is_list(kind):
         if types.is_floating(kind.value_type):
             return _vector_trait(name, column, clusters, seed)
         return _list_trait(name, column)
@@ -220,18 +220,6 @@ def _vector_trait(name: str, column: pa.ChunkedArray, clusters: int, seed: int) 
         codes[~valid] = len(names)
         names.append("(missing)")
     return VectorCodes(codes, tuple(names), directions=directions)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow.types as types
-
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
 
 
 def _without_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
