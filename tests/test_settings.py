@@ -11,12 +11,14 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.removed import SETTINGS as REMOVED
+from dagster_divorder.removed import VALUES, VERBS
 from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
 from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_keys
 from dagster_divorder.settings.places import Url
-from dagster_divorder.settings.renamed import RENAMED
 from dagster_divorder.settings.sections import RULES, Format
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.write.exports import FORMATS
@@ -349,23 +351,41 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
     assert settings.strategy("block_shuffle").reads == {"batch"}
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_an_old_name_is_refused_with_the_new_one(old: str, new: str, tmp_path: Path) -> None:
-    assert old not in valid_keys()
-    section, key = old.split(".")
-    said = re.escape(f"{old} is now {new}" if new[0] != "(" else f"{old} is no longer a setting {new}")
+@pytest.mark.parametrize(("gone", "instead"), REMOVED.items())
+def test_a_removed_setting_is_refused_with_what_to_do_instead(
+    gone: str, instead: str, tmp_path: Path
+) -> None:
+    assert gone not in valid_keys() and gone not in Settings.model_fields
+    section, _, key = gone.partition(".")
+    key = key or "any"
+    said = re.escape(f"{section}.{key} is no longer a setting: {instead}")
     (tmp_path / "own.toml").write_text(f'[{section}]\n{key} = "now"\n')
     with pytest.raises(SettingsError, match=rf"own\.toml or the environment: {said}"):
         load_settings(tmp_path / "own.toml", {})
     variable = f"DIVORDER_{section}__{key}".upper()
     with pytest.raises(SettingsError, match=f"environment variable {variable}: {said}"):
         load_settings(environ={variable: "now"})
-    with pytest.raises(SettingsError, match=said):
-        load_settings(environ={f"DIVORDER_{section}".upper(): f'{{"{key}": "now"}}'})
     with pytest.raises(ValidationError, match=said):
         Settings(**{section: {key: "now"}})
-    place, _, name = new.partition(".")
-    assert new[0] == "(" or (name in RULES if place == "refit" else new in valid_keys())
+
+
+@pytest.mark.parametrize(("key", "gone"), [(key, gone) for key, values in VALUES.items() for gone in values])
+def test_a_removed_value_is_refused_with_what_to_do_instead(key: str, gone: str) -> None:
+    assert key in valid_keys()
+    section, _, name = key.partition(".")
+    for given in (gone, [gone]):
+        with pytest.raises(ValidationError, match=f"no longer possible: {re.escape(VALUES[key][gone])}"):
+            Settings(**{section: {name: given}})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_removed_verb_is_refused_with_what_to_do_instead(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ([verb], ["--config", "own.toml", verb, "--any", "thing"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(given)
+        assert f"`divorder {verb}` was removed: {VERBS[verb]}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
+from dagster_divorder.removed import removed_verb
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": runs.VERBS,
@@ -49,7 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         try:
             given = sys.argv[1:] if arguments is None else arguments
-            return _run(command_parser(given).parse_args(given))
+            parser = command_parser(given)
+            if gone := removed_verb(given):
+                parser.error(gone)
+            return _run(parser.parse_args(given))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:

@@ -18,9 +18,9 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from dagster_divorder.errors import SettingsError
+from dagster_divorder.removed import removed_setting
 from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.places import Place, Url, is_url, real_place, why_unusable
-from dagster_divorder.settings.renamed import RENAMED, renamed
 
 ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
@@ -218,11 +218,10 @@ def _check_environment(environ: Mapping[str, str]) -> None:
         if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
             continue
         key = upper.removeprefix(ENV_PREFIX).lower().replace("__", ".")
-        if problem := renamed(key):
+        if problem := removed_setting(key):
             raise SettingsError(f"environment variable {name}: {problem}")
         section = key.split(".")[0]
-        # Sections of earlier versions pass: validation names the replacement of their keys.
-        if section not in {*Settings.model_fields, *(old.split(".")[0] for old in RENAMED)}:
+        if section not in Settings.model_fields:
             raise SettingsError(
                 f"environment variable {name} is not a setting: unknown section {section!r}"
                 f"{_nearest(section, Settings.model_fields)}"

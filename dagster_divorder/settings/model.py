@@ -21,7 +21,7 @@ from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_shar
 from dagster_divorder.core.order.strategies import check_follows_targets
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.settings.renamed import refuse_renamed
+from dagster_divorder.removed import refuse_removed
 from dagster_divorder.settings.sections import (
     KINDS,
     RULES,
@@ -89,8 +89,8 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_this_version(cls, given: Any) -> Any:
-        refuse_renamed(given)
+    def _nothing_removed(cls, given: Any) -> Any:
+        refuse_removed(given)
         return given
 
     @field_serializer("input", mode="wrap")
