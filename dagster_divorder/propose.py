@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import math
@@ -32,7 +33,7 @@ from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.models.chat_templates import chat_template
-from dagster_divorder.settings import Input, Settings, config_file, load_settings
+from dagster_divorder.settings import Input, Settings, config_file, fixed_beginning, load_settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Exports, Inputs
 from dagster_divorder.settings.sections import Sequence as SequenceSection
@@ -952,12 +953,15 @@ text_field = "text"
 
 
 def _relative(path: str, folder: Path, project: Path) -> str:
-    """A path as settings in a folder write it: relative if it is in the project."""
+    """A path as settings in a folder write it: relative if it is in the project; else names of folders that exist are
+    escaped, so that they are no patterns even if the folders move."""
     if is_url(path):
         return path
     absolute = os.path.abspath(os.path.expanduser(path))
-    inside = os.path.commonpath([absolute, project]) == str(project)
-    return os.path.relpath(absolute, folder) if inside else absolute
+    if os.path.commonpath([absolute, project]) == str(project):
+        return os.path.relpath(absolute, folder)
+    fixed = fixed_beginning(absolute)
+    return glob.escape(fixed) + absolute.removeprefix(fixed)
 
 
 def _toml(text: str) -> str:

@@ -187,10 +187,14 @@ class _Search:
         else:
             scheme, divided, path = pattern.rpartition("://")
             parts = [part for part in path.split(os.sep) if part not in ("", os.curdir)]
-            fixed = next((at for at, part in enumerate(parts) if _MAGIC.search(part)), None)
-            if fixed is not None:
-                root = scheme + divided or (os.sep if os.path.isabs(pattern) else "")
-                yield from self._in_glob(root + os.sep.join(parts[:fixed]), tuple(parts[fixed:]))
+            folder = scheme + divided or (os.sep if os.path.isabs(pattern) else "")
+            for at, part in enumerate(parts):
+                below = os.path.join(folder, part)
+                # The folder of the settings may have brackets in its own name.
+                if _MAGIC.search(part) and (scheme or self._entry(below) != "folder"):
+                    yield from self._in_glob(folder, tuple(parts[at:]))
+                    return
+                folder = below
 
     def _entries(self, folder: str) -> dict[str, Entry]:
         """Entries of a folder, sorted by name; each folder is listed once."""

@@ -147,10 +147,9 @@ def is_in(path: str, folder: str) -> bool:
 
 
 def fixed_beginning(pattern: str) -> str:
-    """The path of a file or folder; for a glob, its folders before the first wildcard."""
-    if os.path.exists(pattern):
-        return pattern
-    while glob.has_magic(pattern):
+    """The path of a file or folder; for a glob, its folders before the first wildcard. Folders that exist have no
+    wildcards in their names."""
+    while glob.has_magic(pattern) and not os.path.exists(pattern):
         pattern = os.path.dirname(pattern)
     return pattern
 

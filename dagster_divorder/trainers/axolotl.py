@@ -29,7 +29,7 @@ TRAINER = Trainer(
 datasets:
   - path: {folder}
     ds_type: {reader}
-    data_files: {path}
+    data_files: {pattern}
     split: train
     type: chat_template
 shuffle_merged_datasets: false

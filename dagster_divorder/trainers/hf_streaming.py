@@ -48,7 +48,7 @@ TRAINER = Trainer(
     default=_default,
     best=pass_by_pass,
     lines="""\
-dataset = load_dataset("parquet", data_dir="{path}", split="train", streaming=True)
+dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming=True)
 dataset = split_dataset_by_node(dataset, rank, {world_size}, strategy="examples")
 loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=True)
 """,

@@ -44,7 +44,7 @@ TRAINER = Trainer(
     best=one_after_another,
     lines="""\
 DATASETS["plan"] = DatasetConfig(
-    path="{path}",
+    path="{pattern}",
     # One source whatever the number of files, so that ranks share all files.
     loader=lambda path: IterableDataset.from_generator(
         load_dataset, gen_kwargs=dict(path="parquet", data_dir=path, split="train", streaming=True)

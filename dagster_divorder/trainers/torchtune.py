@@ -22,7 +22,7 @@ TRAINER = replace(
 dataset:
   _component_: torchtune.datasets.chat_dataset
   source: {reader}
-  data_files: {path}
+  data_files: {pattern}
   split: train
   conversation_column: messages
   conversation_style: openai

@@ -9,6 +9,7 @@ batch has no meaning. Pure NumPy, linear in the rows read; only torch's own seed
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
@@ -142,6 +143,7 @@ class Trainer:
         return self.lines.format(
             **asdict(reading),
             path=path,
+            pattern=glob.escape(path),
             folder=path.rpartition("/")[0],
             reader="parquet" if path.endswith(".parquet") else "json",
             prefix=prefix,

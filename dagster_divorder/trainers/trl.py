@@ -22,7 +22,7 @@ RUN = """\
 )
 """
 RECORDS = """\
-train_dataset = load_dataset("{reader}", data_files="{path}", split="train")
+train_dataset = load_dataset("{reader}", data_files="{pattern}", split="train")
 """
 
 

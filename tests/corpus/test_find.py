@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.errors import InputError
+from dagster_divorder.propose import Proposal, look, write_settings
+from dagster_divorder.settings import fixed_beginning
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import examples
 
@@ -147,6 +149,24 @@ def test_globs_match_as_python_does(
         assert "no file matches" in str(error)
         found = []
     assert found == expected
+
+
+@pytest.mark.parametrize("name", ["run [12]", "a*b", "what?"])
+def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "run 1/in/n.jsonl", "axb/in/n.jsonl", "what1/in/n.jsonl", f"{name}/in/a.jsonl")
+    folder = tmp_path / name
+    assert names(folder, "in/*.jsonl", "**/a.jsonl", "in") == ["in/a.jsonl"]
+    assert fixed_beginning(f"{folder}/in/*.jsonl") == f"{folder}/in"
+    with pytest.raises(InputError, match="no file matches"):
+        find_files([f"{folder}/in/n.jsonl"])
+    # Settings elsewhere name the files by their whole path.
+    (tmp_path / "settings").mkdir()
+    proposal = Proposal(blocks=look([f"{folder}/in/*.jsonl"]))
+    settings = write_settings(proposal, tmp_path / "settings/divorder.toml")
+    assert find_files(settings.input.paths).files == [folder / "in/a.jsonl"]
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="no file matches"):
+        find_files(settings.input.paths)
 
 
 AS_NOBODY = """
