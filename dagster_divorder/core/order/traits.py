@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.arrow import is_text, plain_array
+from dagster_divorder.core.arrow import is_number, is_text, plain_array
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def column_codes(
 
     column = _plain(values)
     kind = column.type
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+    if is_number(kind):
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
         return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(kind)), cuts)

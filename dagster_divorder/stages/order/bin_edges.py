@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, read_fields
+from dagster_divorder.stages.corpus.fields import (
+    built_in,
+    coded_traits,
+    fields_read,
+    number_column,
+    read_fields,
+)
 from dagster_divorder.stages.text.loss_mask import answer_tokens
 from dagster_divorder.store.arrays import pack, unpack
 
@@ -70,9 +76,7 @@ def load_numbers(run: Run, trait: str, setting: str) -> np.ndarray:
     if trait in built_in(run.settings):
         return computed_numbers(run, trait).astype(np.float64)
     column = read_fields(run.store, run.view, run.receipt("fields"), trait).column(trait)
-    if not is_number(column.type):
-        raise InputError(f"{setting}: field {trait!r} holds {column.type}; expected a field of numbers")
-    numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
+    numbers = number_column(column, setting, trait)
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
@@ -81,11 +85,6 @@ def numbers_reads(settings: Settings, trait: str) -> tuple[str, ...]:
     if trait not in built_in(settings):
         return ("fields",)
     return ("difficulty",) if trait == "difficulty" else ("token_counts",)
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are cut into bins; values of other types are categories."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def load_edges(run: Run) -> dict[str, np.ndarray]:

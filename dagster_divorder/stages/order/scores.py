@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
-from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.text.statistics import WINDOW
@@ -38,15 +37,13 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import (
     PEEKED,
     computed_score,
-    is_numeral,
-    no_number,
+    number_column,
     read_fields,
     score_field,
 )
 from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
-from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import load_receipt
 
@@ -103,30 +100,7 @@ def _numbers(run: Run) -> np.ndarray:
     name = score_field(run.settings)
     assert name is not None
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if not is_number(column.type):
-        raise InputError(f"curriculum.score: field {name!r} {_no_number_in(name, column)}")
-    return _as_floats(column)
-
-
-def _as_floats(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    return column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy()
-
-
-def _no_number_in(name: str, column: pa.ChunkedArray) -> str:
-    """What a column holds instead of numbers, and the remedy."""
-    if not is_text(column.type):
-        # Python cannot represent every timestamp.
-        first = None if pa.types.is_temporal(column.type) else column.drop_null()[0].as_py()
-        return no_number(name, first) or f"holds {column.type}; expected numbers"
-    for record, value in enumerate(column.to_pylist()):
-        if value is not None and not is_numeral(value):
-            return (
-                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null where a record "
-                "has no score"
-            )
-    return str(no_number(name, column.drop_null()[0].as_py()))
+    return number_column(column, "curriculum.score", name)
 
 
 def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
@@ -175,7 +149,7 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
                 f"{path}: {key!r} is {keys[at].as_py()!r} in row {first + at}, which no record of the input has; "
                 "expected only rows of its records: remove that row, or check that the file belongs to this input"
             )
-        place, values = records.key[record], _as_floats(scores)
+        place, values = records.key[record], number_column(scores, "curriculum.path", column)
         # The first row of a key counts; the others must agree.
         new, leads = np.unique(place, return_index=True)
         fresh = row_of[new] < 0
