@@ -34,6 +34,7 @@ from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.models.chat_templates import chat_template
 from dagster_divorder.settings import Input, Settings, config_file, fixed_beginning, load_settings
+from dagster_divorder.settings.loading import refuse_unwritable, write_settings_file
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Exports, Inputs
 from dagster_divorder.settings.sections import Sequence as SequenceSection
@@ -986,14 +987,8 @@ def write_settings(
         refuse_existing(file)
     text = proposal.toml(file.absolute().parent, project)
     before = file.read_bytes() if replaces else None
-    try:
-        with open(file, "w" if replaces else "x", encoding="utf-8") as opened:
-            # TOML forbids control characters even in comments.
-            opened.write(printable(text))
-    except FileExistsError:
-        raise _is_there(file) from None
-    except OSError as error:
-        raise SettingsError(f"cannot write {file}: {error.strerror}") from error
+    # TOML forbids control characters even in comments.
+    write_settings_file(file, printable(text), new=not replaces)
     try:
         return load_settings(file, {})
     except DivOrderError:
@@ -1007,14 +1002,11 @@ def write_settings(
 def refuse_existing(file: Path) -> None:
     """
     Raises:
-        SettingsError: the file exists.
+        SettingsError: the file exists, or its folder cannot be written.
     """
     if file.exists():
-        raise _is_there(file)
-
-
-def _is_there(file: Path) -> SettingsError:
-    return SettingsError(f"{file} is there already; remove it, or name another file with --config")
+        raise SettingsError(f"{file} is there already; remove it, or name another file with --config")
+    refuse_unwritable(file)
 
 
 def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = None) -> Settings:

@@ -63,6 +63,42 @@ def load_settings(
     return anchored(settings, path.parent if path else Path.cwd())
 
 
+def refuse_unwritable(path: Path, keys: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
+    """Check that a settings file can be written, and keys (`section.key`) in it have an effect.
+
+    Raises:
+        SettingsError: the folder is read-only or does not exist, or the environment overrides one of the keys.
+    """
+    variables = _variables(os.environ if environ is None else environ)
+    for key in keys:
+        if known := variables.get(tuple(key.split("."))):
+            raise SettingsError(
+                f"{known[0].upper()} sets {key} in the environment, which overrides {path}; set it there"
+            )
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise SettingsError(
+            f"cannot write {path}: its folder is read-only or does not exist; make it writable"
+        )
+
+
+def write_settings_file(path: Path, text: str, *, new: bool = False) -> None:
+    """Writes a settings file, wholly or not at all. new: it must not exist.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    target = path if new else path.with_name(f".{path.name}.tmp")
+    try:
+        with open(target, "x" if new else "w", encoding="utf-8") as file:
+            file.write(text)
+        target.replace(path)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            with suppress(OSError):
+                target.unlink()
+        raise SettingsError(f"cannot write {path}: {error.strerror}") from None
+
+
 def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
     """Writes values by key (`section.key`) into a TOML file. Other lines and comments stay. Replaces the file
     atomically.
@@ -72,12 +108,7 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
     """
     import tomlkit
 
-    for key in values:
-        variable = ENV_PREFIX + key.replace(".", "__").upper()
-        if variable in {name.upper() for name in (os.environ if environ is None else environ)}:
-            raise SettingsError(
-                f"{variable} sets {key} in the environment, which overrides {path}; set it there"
-            )
+    refuse_unwritable(path, values, environ)
     _read_toml(path)
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
     for key, value in values.items():
@@ -93,13 +124,7 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
             table[name] = listed.multiline(len(value) > 1)
         else:
             table[name] = value
-    beside = path.with_name(f".{path.name}.tmp")
-    try:
-        beside.write_text(tomlkit.dumps(document), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise SettingsError(f"cannot write {path}: {error.strerror}") from None
+    write_settings_file(path, tomlkit.dumps(document))
 
 
 def written_places(settings: Settings) -> dict[str, Place]:
@@ -180,19 +205,51 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
 
 
+def _variables(environ: Mapping[str, str]) -> dict[tuple[str, ...], tuple[str, Any]]:
+    """Key, as its parts -> (the environment variable that sets it, its value).
+
+    Raises:
+        SettingsError: two variables set one key.
+    """
+    known: dict[tuple[str, ...], tuple[str, Any]] = {}
+    for name in sorted(environ, key=str.lower):
+        parts = tuple(name.lower().removeprefix(ENV_PREFIX.lower()).split("__"))
+        if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
+            continue
+        value: Any = environ[name]
+        if value.lstrip().startswith(("[", "{")):
+            with suppress(ValueError):
+                value = json.loads(value)
+        for key, inner in _leaves(parts, value):
+            for other, (variable, _) in known.items():
+                if key[: len(other)] == other[: len(key)]:
+                    raise SettingsError(
+                        f"the environment variables {variable} and {name} both set {'.'.join(key)}; unset one of them"
+                    )
+            known[key] = name, inner
+    return known
+
+
+def _leaves(key: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(key, value) of everything in a table that is no table itself."""
+    if not isinstance(value, dict) or not value:
+        yield key, value
+    else:
+        for name, inner in value.items():
+            yield from _leaves((*key, name), inner)
+
+
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
     """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's
-    values."""
+    values.
+
+    Raises:
+        SettingsError: two variables set one key; or a variable sets a key of one of several inputs.
+    """
     given: dict[str, Any] = {}
-    for name, text in sorted((name.lower(), text) for name, text in environ.items()):
-        if not name.startswith(ENV_PREFIX.lower()) or name == CONFIG_VARIABLE.lower():
-            continue
-        value: Any = text
-        if text.lstrip().startswith(("[", "{")):
-            with suppress(ValueError):
-                value = json.loads(text)
-        for key in reversed(name.removeprefix(ENV_PREFIX.lower()).split("__")):
-            value = {key: value}
+    for key, (_, value) in _variables(environ).items():
+        for part in reversed(key):
+            value = {part: value}
         given = _merge(given, value)
     if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
         key = min(given["input"])

@@ -5,15 +5,39 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.errors import InputError
 
 
-class StrategyOptions(BaseModel):
+class Checked(BaseModel):
+    """Base of models whose numbers take no booleans, at any depth: pydantic takes these for 0 and 1."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if (_names(kind, int) or _names(kind, float)) and not _names(kind, bool) and _holds_boolean(value):
+            raise ValueError("expected a number, not true or false")
+        return value
+
+
+def _names(kind: Any, wanted: type) -> bool:
+    """Whether an annotation names a type, at any depth."""
+    return kind is wanted or any(_names(inner, wanted) for inner in get_args(kind))
+
+
+def _holds_boolean(value: Any) -> bool:
+    """Whether a value is or holds a boolean, at any depth."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return isinstance(value, bool) or (isinstance(value, list | tuple) and any(map(_holds_boolean, value)))
+
+
+class StrategyOptions(Checked):
     """Base of the options that strategies declare; itself the options of a strategy that has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
