@@ -436,6 +436,11 @@ def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat
     assert initialised("chats.jsonl").input.text_field == "rendered"
     said = "beside it are chat messages ('messages'), which input.format = \"messages\" reads"
     assert said in Path("divorder.toml").read_text(encoding="utf-8")
+    # A text inside an object is proposed if there is no other.
+    Path("divorder.toml").unlink()
+    inside = [{"translation": {"en": record["text"]}} for record in topic_records(9)]
+    write_jsonl(tmp_path / "chats.jsonl", inside)
+    assert initialised("chats.jsonl").input.text_field == "translation.en"
     # A text of a few words, such as a title, is none.
     Path("divorder.toml").unlink()
     write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "text": "title {n}"})
@@ -448,6 +453,10 @@ def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat
         ({"id": "a{n}", "source": "web", "turns": ["many words " * 9] * 3}, "no field holds text"),
         ({"topic": "tides {n}", "turns": ["many words " * 9] * 3}, "the text may be in 'topic'"),
         ({"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}, "or in 'en'"),
+        (
+            {"id": "a{n}", "to": {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}},
+            "the text may be in 'to.de' (text, 171 characters on average) or in 'to.en'",
+        ),
     ],
 )
 def test_init_stops_where_it_cannot_tell_the_text(

@@ -25,7 +25,7 @@ from dagster_divorder.corpus.inputs import (
     kind_of,
     read_schema,
 )
-from dagster_divorder.corpus.looks import CSV_REMEDY
+from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
@@ -40,6 +40,8 @@ from dagster_divorder.store.sources import Source, open_source
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
+_SAVED = {"dataset_info.json", "state.json"}
+"""Files beside the Arrow files of a dataset that `datasets` has saved to disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,11 @@ class _Search:
             if real in visited:
                 continue
             visited.add(real)
+            if self._entries(folder).keys() >= _SAVED:
+                raise InputError(
+                    f"input.paths: {folder} is a dataset of Arrow files, as `save_to_disk` writes it; {ARROW_REMEDY}, "
+                    "and name that file"
+                )
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):

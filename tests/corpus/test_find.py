@@ -169,6 +169,19 @@ def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str)
         find_files(settings.input.paths)
 
 
+def test_a_dataset_saved_to_disk_is_said_with_the_remedy(tmp_path: Path) -> None:
+    touch(tmp_path, "in/train/state.json", "in/train/dataset_info.json", "in/train/data-00000-of-00001.arrow")
+    touch(tmp_path, "in/dataset_dict.json")
+    for pattern, said in (
+        ("in", "in/train is a dataset of Arrow files"),
+        ("in/train/*.arrow", "is neither JSONL nor"),
+    ):
+        with pytest.raises(
+            InputError, match=rf"{said}.*datasets\.load_from_disk\(FOLDER\)\.to_parquet\(OUT\)"
+        ):
+            find_files([str(tmp_path / pattern)])
+
+
 AS_NOBODY = """
 import os, sys
 from dagster_divorder.errors import InputError

@@ -39,6 +39,7 @@ from dagster_divorder.stages.mix.consumed import (
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import View
 
 
@@ -149,6 +150,11 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _check_settings(run: Run) -> None:
+    if not run.settings.order.extends and load_receipt(run.store, "raw_docs") is None:
+        freeze_prefix(run)  # refuses, as there is no output
+
+
 FROZEN = PinnedFit(
     name="frozen",
     version=1,
@@ -160,6 +166,7 @@ FROZEN = PinnedFit(
     inputs=lambda run: {} if run.settings.order.extends else {"tokens": run.receipt("token_counts").key},
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
     doing="keeping the last output",
+    check_settings=_check_settings,
     compute=freeze_prefix,
     # No `refit` name: it always follows the last output.
     drift=frozen_drift,
