@@ -648,7 +648,7 @@ def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
     file.write_text("seed = 1\n")
     with pytest.raises(SettingsError, match=r"DIVORDER_ORDER__CUT sets order\.cut in the environment"):
         set_keys(file, {"order.cut": ("a",)}, {"divorder_order__cut": "[]"})
-    with pytest.raises(SettingsError, match=r"DIVORDER_ORDER sets order\.cut in the environment"):
+    with pytest.raises(SettingsError, match=r"DIVORDER_ORDER or .* sets order\.cut in the environment"):
         set_keys(file, {"order.cut": ("a",)}, {"DIVORDER_ORDER": '{"cut": []}'})
     assert file.read_text() == "seed = 1\n"
 
@@ -658,15 +658,15 @@ def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
     [
         (
             {"DIVORDER_SEED": "1", "divorder_seed": "2"},
-            "DIVORDER_SEED and divorder_seed both set seed; unset one",
+            "environment variable divorder_seed contradicts another one; unset one of the two",
         ),
         (
             {"DIVORDER_SEQUENCE": '{"length": 64, "batch": 2}', "DIVORDER_SEQUENCE__LENGTH": "32"},
-            "DIVORDER_SEQUENCE and DIVORDER_SEQUENCE__LENGTH both set sequence.length",
+            "DIVORDER_SEQUENCE__LENGTH contradicts another one",
         ),
         (
             {"DIVORDER_INPUT": '[{"paths": ["a.jsonl"]}]', "DIVORDER_INPUT__TEXT_FIELD": "b"},
-            "DIVORDER_INPUT and DIVORDER_INPUT__TEXT_FIELD both set input",
+            "DIVORDER_INPUT__TEXT_FIELD contradicts another one",
         ),
     ],
 )

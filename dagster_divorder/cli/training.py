@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
@@ -52,7 +52,6 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
 def freeze(options: Options) -> Answer:
     """Freezes what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, shows it."""
     from dagster_divorder.forensics import plan_freeze
-    from dagster_divorder.settings.loading import set_keys
     from dagster_divorder.stages import open_run
     from dagster_divorder.stages.mix.consumed import last_change
 
@@ -79,12 +78,12 @@ def freeze(options: Options) -> Answer:
             ],
             {**data, "reordered": None, "file": None},
         )
-    file = _writable(options, "order.frozen_tokens") if given else None
+    if given:
+        _write(options, {})  # refuses before the work
     planned = plan_freeze(settings, **(given or {"tokens": frozen}))
     change = last_change(open_run(settings), by_the_last_run=True) if planned.tokens else None
     changed = change and change.sentence
-    if file:
-        set_keys(file, {"order.frozen_tokens": planned.tokens})
+    file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
     parts: list[Part] = [*_frozen_lines(planned)]
     if changed:
         parts.append(Line(f"the frozen part is the last output as it is now, but {changed}", "bad"))
@@ -125,29 +124,29 @@ def _frozen_lines(planned: Freeze) -> list[str]:
     ]
 
 
-def _writable(options: Options, *keys: str) -> Path:
-    """The settings file of a command, which can be written.
+def _write(options: Options, keys: Mapping[str, Any]) -> Path:
+    """Writes settings into the file of a command and returns the file.
 
     Raises:
-        SettingsError: no settings file; see also `refuse_unwritable`.
+        SettingsError: no settings file; see also `set_keys`.
     """
-    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, refuse_unwritable
+    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_keys
 
     file = config_file(config_of(options), os.environ)
     if file is None:
         raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
-    refuse_unwritable(file, keys)
+    set_keys(file, keys)
     return file
 
 
 def cut(options: Options) -> Answer:
     """Settings that cut documents out of the rest of a training, to paste; --write saves them."""
     from dagster_divorder.forensics import plan_cut
-    from dagster_divorder.settings.loading import set_keys
     from dagster_divorder.view.words import count, percent
 
     settings = settings_of(options)
-    file = _writable(options, "order.frozen_tokens", "order.cut") if options.write else None
+    if options.write:
+        _write(options, {})  # refuses before the work
     planned = plan_cut(settings, steps=options.step, ids=options.id, resume_at=options.resume_at)
     keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
     share = planned.tokens / planned.rest if planned.rest else 0.0
@@ -162,8 +161,8 @@ def cut(options: Options) -> Answer:
         "share": share,
         **keys,
     }
-    if file:
-        set_keys(file, keys)
+    if options.write:
+        file = _write(options, keys)
         return Answer(
             [sentence, f"written into {file}; `divorder run` plans the rest"], {**data, "file": str(file)}
         )

@@ -40,8 +40,6 @@ from dagster_divorder.store.sources import Source, open_source
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
-_SAVED = {"dataset_info.json", "state.json"}
-"""Files beside the Arrow files of a dataset that `datasets` has saved to disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +236,9 @@ class _Search:
             if real in visited:
                 continue
             visited.add(real)
-            if self._entries(folder).keys() >= _SAVED:
+            if self._entries(folder).keys() >= {"dataset_info.json", "state.json"}:
                 raise InputError(
-                    f"input.paths: {folder} is a dataset of Arrow files, as `save_to_disk` writes it; {ARROW_REMEDY}, "
-                    "and name that file"
+                    f"input.paths: {folder} is a dataset of Arrow files, of `save_to_disk`; {ARROW_REMEDY}"
                 )
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)

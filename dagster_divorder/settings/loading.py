@@ -55,38 +55,22 @@ def load_settings(
     else:
         path = config_file(config, environ)
         data = _read_toml(path) if path else {}
-    _check_environment(environ)
+    given = _read_environment(environ, data)
     try:
-        settings = Settings.model_validate(_merge(data, _read_environment(environ, data)))
+        settings = Settings.model_validate(_merge(data, given))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     return anchored(settings, path.parent if path else Path.cwd())
 
 
-def refuse_unwritable(path: Path, keys: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
-    """Check that a settings file can be written, and keys (`section.key`) in it have an effect.
-
-    Raises:
-        SettingsError: the folder is read-only or does not exist, or the environment overrides one of the keys.
-    """
-    variables = _variables(os.environ if environ is None else environ)
-    for key in keys:
-        if known := variables.get(tuple(key.split("."))):
-            raise SettingsError(
-                f"{known[0].upper()} sets {key} in the environment, which overrides {path}; set it there"
-            )
+def refuse_unwritable(path: Path) -> None:
+    """Check that a settings file can be written (SettingsError)."""
     if not os.access(path.absolute().parent, os.W_OK):
-        raise SettingsError(
-            f"cannot write {path}: its folder is read-only or does not exist; make it writable"
-        )
+        raise SettingsError(f"cannot write {path}: its folder is read-only or missing; make it writable")
 
 
 def write_settings_file(path: Path, text: str, *, new: bool = False) -> None:
-    """Writes a settings file, wholly or not at all. new: it must not exist.
-
-    Raises:
-        SettingsError: it cannot be written.
-    """
+    """Writes a settings file wholly or not at all (SettingsError). new: it must not exist."""
     target = path if new else path.with_name(f".{path.name}.tmp")
     try:
         with open(target, "x" if new else "w", encoding="utf-8") as file:
@@ -108,7 +92,15 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
     """
     import tomlkit
 
-    refuse_unwritable(path, values, environ)
+    refuse_unwritable(path)
+    given = _read_environment(os.environ if environ is None else environ, {})
+    for section, name in (key.split(".") for key in values):
+        if name in given.get(section, {}):
+            variable = f"{ENV_PREFIX}{section.upper()}"
+            raise SettingsError(
+                f"{variable} or {variable}__{name.upper()} sets {section}.{name} in the environment, which overrides "
+                f"{path}; set it there"
+            )
     _read_toml(path)
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
     for key, value in values.items():
@@ -205,52 +197,31 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _variables(environ: Mapping[str, str]) -> dict[tuple[str, ...], tuple[str, Any]]:
-    """Key, as its parts -> (the environment variable that sets it, its value).
-
-    Raises:
-        SettingsError: two variables set one key.
-    """
-    known: dict[tuple[str, ...], tuple[str, Any]] = {}
+def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's
+    values. SettingsError if a variable is no setting, or contradicts another one or the file's [[input]] blocks."""
+    given: dict[str, Any] = {}
     for name in sorted(environ, key=str.lower):
-        parts = tuple(name.lower().removeprefix(ENV_PREFIX.lower()).split("__"))
         if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
             continue
+        parts = name[len(ENV_PREFIX) :].lower().split("__")
+        if problem := removed_setting(".".join(parts)):
+            raise SettingsError(f"environment variable {name}: {problem}")
+        if (section := parts[0]) not in Settings.model_fields:
+            raise SettingsError(
+                f"environment variable {name} is not a setting: unknown section {section!r}"
+                f"{_nearest(section, Settings.model_fields)}"
+            )
         value: Any = environ[name]
         if value.lstrip().startswith(("[", "{")):
             with suppress(ValueError):
                 value = json.loads(value)
-        for key, inner in _leaves(parts, value):
-            for other, (variable, _) in known.items():
-                if key[: len(other)] == other[: len(key)]:
-                    raise SettingsError(
-                        f"the environment variables {variable} and {name} both set {'.'.join(key)}; unset one of them"
-                    )
-            known[key] = name, inner
-    return known
-
-
-def _leaves(key: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(key, value) of everything in a table that is no table itself."""
-    if not isinstance(value, dict) or not value:
-        yield key, value
-    else:
-        for name, inner in value.items():
-            yield from _leaves((*key, name), inner)
-
-
-def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's
-    values.
-
-    Raises:
-        SettingsError: two variables set one key; or a variable sets a key of one of several inputs.
-    """
-    given: dict[str, Any] = {}
-    for key, (_, value) in _variables(environ).items():
-        for part in reversed(key):
+        for part in reversed(parts):
             value = {part: value}
-        given = _merge(given, value)
+        merged = _merge(given, value)
+        if merged != _merge(value, given):
+            raise SettingsError(f"environment variable {name} contradicts another one; unset one of the two")
+        given = merged
     if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
         key = min(given["input"])
         raise SettingsError(
@@ -266,22 +237,6 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         inner = merged.get(key)
         merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _check_environment(environ: Mapping[str, str]) -> None:
-    for name in environ:
-        upper = name.upper()
-        if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
-            continue
-        key = upper.removeprefix(ENV_PREFIX).lower().replace("__", ".")
-        if problem := removed_setting(key):
-            raise SettingsError(f"environment variable {name}: {problem}")
-        section = key.split(".")[0]
-        if section not in Settings.model_fields:
-            raise SettingsError(
-                f"environment variable {name} is not a setting: unknown section {section!r}"
-                f"{_nearest(section, Settings.model_fields)}"
-            )
 
 
 def anchored(settings: Settings, base: Path) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, get_args
 
@@ -19,22 +19,19 @@ class Checked(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        kind = cls.model_fields[str(info.field_name)].annotation
-        if (_names(kind, int) or _names(kind, float)) and not _names(kind, bool) and _holds_boolean(value):
+        kinds = list(_inside(cls.model_fields[str(info.field_name)].annotation))
+        number = (int in kinds or float in kinds) and bool not in kinds
+        if number and any(isinstance(each, bool) for each in _inside(value)):
             raise ValueError("expected a number, not true or false")
         return value
 
 
-def _names(kind: Any, wanted: type) -> bool:
-    """Whether an annotation names a type, at any depth."""
-    return kind is wanted or any(_names(inner, wanted) for inner in get_args(kind))
-
-
-def _holds_boolean(value: Any) -> bool:
-    """Whether a value is or holds a boolean, at any depth."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return isinstance(value, bool) or (isinstance(value, list | tuple) and any(map(_holds_boolean, value)))
+def _inside(value: Any) -> Iterator[Any]:
+    """A value or an annotation, and everything inside it."""
+    yield value
+    inner = [*value.values()] if isinstance(value, Mapping) else value
+    for each in inner if isinstance(inner, list | tuple) else get_args(value):
+        yield from _inside(each)
 
 
 class StrategyOptions(Checked):

@@ -81,17 +81,15 @@ def coded_traits(settings: Settings) -> list[str]:
 def _named(settings: Settings) -> list[tuple[str, str, bool]]:
     """(setting, field of the input that it names, whether it needs numbers). The setting that a user wrote comes first:
     a mix adds its traits to `order.traits`."""
-    traits = [
-        ("mixing.trait", settings.mixed_trait if settings.repeats else None, False),
-        ("mixing.trait", settings.mixing.quality, True),
-        *(("order.traits", trait, False) for trait in settings.order.traits),
-    ]
     named = [
         ("input.source_field", settings.input.source_field, False),
         ("selection.quality", settings.selection.quality_field if settings.selects else None, True),
         ("curriculum.score", score_field(settings), True),
-        *((setting, trait, number) for setting, trait, number in traits if trait not in built_in(settings)),
     ]
+    traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []
+    traits += [("mixing.trait", settings.mixing.quality or "cluster", True)]
+    traits += [("order.traits", trait, False) for trait in settings.order.traits]
+    named += [trait for trait in traits if trait[1] not in built_in(settings)]
     return [(setting, field, number) for setting, field, number in named if field]
 
 
@@ -136,30 +134,21 @@ def _check_settings(run: Run) -> None:
 
 
 def number_column(column: pa.Array | pa.ChunkedArray, setting: str, field: str) -> np.ndarray:
-    """The numbers of a column, float64 (n,), NaN for null.
-
-    Raises:
-        InputError: the column holds something else. The message names the setting and the field.
-    """
+    """The numbers of a column, float64 (n,), NaN for null. InputError names the setting and what the field holds."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if not (is_number(column.type) or pa.types.is_null(column.type)):
-        raise InputError(f"{setting}: field {field!r} {_no_numbers(field, column)}")
-    return column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
-
-
-def _no_numbers(field: str, column: pa.ChunkedArray) -> str:
-    """What a column holds instead of numbers, and the remedy."""
+    if is_number(column.type) or pa.types.is_null(column.type):
+        return column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
     # Python cannot represent every timestamp.
     present = [] if pa.types.is_temporal(column.type) else column.drop_null()
+    fault = no_number(field, present[0].as_py()) if len(present) else None
     for record, value in enumerate(column.to_pylist() if is_text(column.type) else ()):
         if value is not None and not is_numeral(value):
-            return (
-                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null where a record "
-                "has none"
+            fault = (
+                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null for none"
             )
-    fault = no_number(field, present[0].as_py()) if len(present) else None
-    return fault or f"holds {column.type}; expected numbers"
+            break
+    raise InputError(f"{setting}: field {field!r} {fault or f'holds {column.type}; expected numbers'}")
 
 
 def no_number(name: str, value: Any) -> str | None:
@@ -217,13 +206,9 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
     if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
         needs = "heldout.documents" if settings.mixing.weights is None else "mixing.weights"
         which = f"the default of mixing.trait, which {needs} needs"
-    others = {
-        "input.source_field": [],
-        "selection.quality": ["a model, whose id has a slash"],
-        "curriculum.score": [f"`{score}`" for score in SCORES],
-    }.get(setting, [f"`{trait}`" for trait in built_in(settings)])
-    expected = ", ".join(["a field of the input", *others])
-    return InputError(f"no record has the field {field!r}, {which}; expected {expected}{near}")
+    computed = {"input.source_field": (), "selection.quality": (), "curriculum.score": SCORES}
+    expected = ["a field of the input", *(f"`{name}`" for name in computed.get(setting, built_in(settings)))]
+    return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
 
 
 def category_fields(settings: Settings) -> set[str]:

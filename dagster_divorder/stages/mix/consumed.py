@@ -136,7 +136,7 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     wanted = run.settings.order.frozen_tokens or 0 if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
-        ran = load_receipt(run.store, "raw_docs") is not None
+        ran = load_receipt(run.store, "raw_docs")
         why = "the last run did not finish" if ran else f"nothing has run on the store {run.store.place}"
         raise InputError(
             f"order.frozen_tokens is {wanted}, but {why}; expected the output that a trainer has consumed: run with "

@@ -150,11 +150,6 @@ def _settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _check_settings(run: Run) -> None:
-    if not run.settings.order.extends and load_receipt(run.store, "raw_docs") is None:
-        freeze_prefix(run)  # refuses, as there is no output
-
-
 FROZEN = PinnedFit(
     name="frozen",
     version=1,
@@ -166,7 +161,10 @@ FROZEN = PinnedFit(
     inputs=lambda run: {} if run.settings.order.extends else {"tokens": run.receipt("token_counts").key},
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
     doing="keeping the last output",
-    check_settings=_check_settings,
+    # Without an output, the function refuses.
+    check_settings=lambda run: (
+        run.settings.order.extends or load_receipt(run.store, "raw_docs") or freeze_prefix(run)
+    ),
     compute=freeze_prefix,
     # No `refit` name: it always follows the last output.
     drift=frozen_drift,

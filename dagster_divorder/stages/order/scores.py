@@ -184,16 +184,6 @@ def _file_key(run: Run) -> dict[str, Any]:
     return {"file": run.memo["file"]["content"]}
 
 
-def _check_settings(run: Run) -> None:
-    """
-    Raises:
-        InputError: the file of scores cannot be used.
-    """
-    path = run.settings.curriculum.path
-    if path is not None:
-        _open_file(run.settings, path)
-
-
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
     """What people must know about the scores, float64 (N,), in sentences."""
     name, notes = str(run.settings.curriculum.score), []
@@ -312,7 +302,9 @@ SCORES = WholeCorpus(
     inputs=lambda run: {**versions(run, *_scores_reads(run.settings)), **_file_key(run)},
     when=lambda settings: settings.needs_scores,
     content=("scores",),
-    check_settings=_check_settings,
+    check_settings=lambda run: (
+        run.settings.curriculum.path and _open_file(run.settings, run.settings.curriculum.path)
+    ),
     pace=(0.02, 0.0002),
     compute=_rank_records,
 )
