@@ -206,7 +206,8 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
     if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
         needs = "heldout.documents" if settings.mixing.weights is None else "mixing.weights"
         which = f"the default of mixing.trait, which {needs} needs"
-    computed = {"input.source_field": (), "selection.quality": (), "curriculum.score": SCORES}
+    computed: dict[str, Collection[str]] = {"input.source_field": (), "selection.quality": ()}
+    computed["curriculum.score"] = SCORES
     expected = ["a field of the input", *(f"`{name}`" for name in computed.get(setting, built_in(settings)))]
     return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
 
