@@ -42,7 +42,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_arguments, read_rows
 from dagster_divorder.tables.schedule import along_schedule
 from dagster_divorder.tables.table import Table
-from dagster_divorder.tables.tokens import A_ROW, Tokens
+from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
 from dagster_divorder.view.answer import TextTable, as_text
 from dagster_divorder.view.words import fixed, number
@@ -372,14 +372,12 @@ def _unseen_trait(table: Table, name: str, seed: int) -> TraitCodes | None:
     import pyarrow.compute as pc
 
     try:
-        sample = table.sample()
-        # If a column, say of pictures, makes no trait, the rest is not read.
-        trait = trait_of(sample, name, bins=BINS, clusters=CLUSTERS, seed=seed)
-        if is_text(sample.column(name).type):
-            values = table.first(FIRST_ROWS).column(name)
-            if ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
-                return None
-        return trait if sample is table else trait_of(table, name, bins=BINS, clusters=CLUSTERS, seed=seed)
+        # Its first rows show that a column, say of pictures, makes no trait; the rest is not read.
+        trait_of(table.first(LOOKED_AT), name, bins=BINS, clusters=CLUSTERS, seed=seed)
+        values = table.first(FIRST_ROWS).column(name)
+        if is_text(values.type) and ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
+            return None
+        return trait_of(table, name, bins=BINS, clusters=CLUSTERS, seed=seed)
     except InputError:
         return None
 

@@ -21,7 +21,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,21 +53,17 @@ INSTEAD = {
     ("pathlib", "Path"): "read the file first, such as pandas.read_json(path, lines=True)",
 }
 """Classes that are often taken for tables, and how to make a table of each."""
-LOOKED_AT = 64
-"""First rows that are read of columns that may not be needed, such as pictures."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """rows: N. names: of the columns; for a list of dicts, the keys of any row. field: from a field's name to its
-    column (N,), or None. take: from an order, int64 (n,), to its rows, as the kind of table that was opened. typed:
-    whether the first rows show the types of all columns."""
+    column (N,), or None. take: from an order, int64 (n,), to its rows, as the kind of table that was opened."""
 
     rows: int
     names: tuple[str, ...]
     field: Callable[[str], pa.ChunkedArray | None]
     take: Callable[[Order], Any]
-    typed: bool = False
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A field's column, (N,).
@@ -86,10 +82,6 @@ class Table:
     def first(self, rows: int) -> Table:
         """The first `rows` rows, or all if there are fewer."""
         return open_table(self.take(np.arange(min(self.rows, rows))))
-
-    def sample(self) -> Table:
-        """Rows that show the types of all columns. Of Python values that is all, since nulls may come first."""
-        return self.first(LOOKED_AT) if self.typed else self
 
 
 def open_table(table: Any) -> Table:
@@ -117,13 +109,12 @@ def open_table(table: Any) -> Table:
             table.height, table.columns, lambda at: table.to_series(at).to_arrow(), lambda order: table[order]
         )
     if _is(table, "datasets", "Dataset"):
-        opened = _of_columns(
+        return _of_columns(
             len(table),
             table.column_names,
             lambda at: _dataset_column(table, table.column_names[at]),
             table.select,
         )
-        return replace(opened, typed=True)
     if isinstance(table, Mapping):
         return _of_dict(table)
     if not isinstance(table, pa.Table | pa.RecordBatch) and hasattr(table, "__arrow_c_stream__"):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Tokens = str | Callable[[str], int] | None
 
+LOOKED_AT = 64
+"""First rows that are read of columns that may not be needed, such as pictures."""
+
 TEXTS = 1 << 12
 """Texts that are Python strings at the same time."""
 
@@ -53,11 +56,11 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
             "text, or None: add lengths to the table as a column"
         )
-    lengths, unread = _characters(table, by)
-    name = max(lengths, key=lambda name: int(lengths[name].sum()), default="")
-    is_plain = bool(name) and is_text(table.column(name).type)
+    characters, unread = _characters(table, by)
+    name = max(characters, key=lambda name: int(characters[name][1].sum()), default="")
+    holds_text, lengths = characters.get(name, (False, np.zeros(0, np.int64)))
     if tokens is not None:
-        if not is_plain:
+        if not holds_text:
             found = f"the longest column outside `by`, {name!r}, holds conversations" if name else NO_TEXT
             raise InputError(
                 f"tokens is a function of a row's text, and {found}{unread}; name a column of lengths"
@@ -72,14 +75,14 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             for value in column.slice(first, TEXTS).to_pylist()
         )
         return _checked([0 if value is None else tokens(value) for value in texts], "what tokens gives")
-    if name and lengths[name].any():
+    if lengths.any():
         told = f": the length of a row is its characters in {name!r}{unread}; name a column of lengths"
-        told += ", or give a function of a text" if is_plain else ""
+        told += ", or give a function of a text" if holds_text else ""
     else:
         told = f", and {NO_TEXT}{unread}: all rows are equally long; name a column of lengths if they differ"
-        lengths[name] = np.full(table.rows, A_ROW)
+        lengths = np.full(table.rows, A_ROW)
     warn(f"tokens is not given{told}")
-    return lengths[name]
+    return lengths
 
 
 def warn(message: str) -> None:
@@ -90,19 +93,25 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=calls)
 
 
-def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, NDArray[np.int64]], str]:
-    """(characters in the rows of each column of strings or conversations outside `by`, int64 (N,), by name; why the
-    first column that cannot be read cannot, in brackets, or "")."""
-    lengths, unread, sample = dict[str, NDArray[np.int64]](), "", table.sample()
+def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool, NDArray[np.int64]]], str]:
+    """({column of strings or conversations outside `by`: (whether it holds strings, characters in its rows, int64
+    (N,))}, why the first column that cannot be read cannot, in brackets, or "")."""
+    import pyarrow as pa
+
+    found, unread, first = dict[str, tuple[bool, NDArray[np.int64]]](), "", table.first(LOOKED_AT)
     for name in table.names:
         try:
-            if name not in by and _counts((column := sample.column(name)).type):
-                column = column if sample is table else table.column(name)
+            kind = first.column(name).type
+            # Nulls and NaN may come before text, but what is nested or binary, as vectors and pictures, is not read.
+            if name in by or ((pa.types.is_nested(kind) or pa.types.is_binary(kind)) and not _counts(kind)):
+                continue
+            column = table.column(name)
+            if _counts(column.type):
                 parts = map(_characters_of, column.chunks)
-                lengths[name] = np.concatenate([np.zeros(0, np.int64), *parts])
+                found[name] = is_text(column.type), np.concatenate([np.zeros(0, np.int64), *parts])
         except InputError as error:
             unread = unread or f" ({error})"
-    return lengths, unread
+    return found, unread
 
 
 def _characters_of(values: pa.Array) -> NDArray[np.int64]:
@@ -123,12 +132,13 @@ def _characters_of(values: pa.Array) -> NDArray[np.int64]:
 
 
 def _counts(kind: pa.DataType) -> bool:
-    """Whether a type is that of texts or conversations."""
+    """Whether a type is that of texts, or of conversations, also of empty ones."""
     import pyarrow.types as types
 
-    turn = kind.value_type if is_list(kind) else None
-    said = {field.name for field in turn} if turn and types.is_struct(turn) else set()
-    return is_text(kind) or not said.isdisjoint(("content", "value"))
+    turn = kind.value_type if is_list(kind) else kind
+    if is_list(kind) and types.is_struct(turn):
+        return any(field.name in ("content", "value") for field in turn)
+    return is_text(kind) or (is_list(kind) and types.is_null(turn))
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:

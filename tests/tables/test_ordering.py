@@ -172,8 +172,11 @@ def test_the_characters_of_conversations_count() -> None:
     rows = [{"label": at % 7, "messages": chat} for at, chat in enumerate(chats)]
     with pytest.warns(UserWarning, match="its characters in 'messages'; name a column of lengths$"):
         made = divorder.order(rows, "label")
-    # Beside an id and other lists of records, too.
+    # Beside an id and other lists of records, too, and after empty ones.
     beside = [{**row, "id": f"id {at}", "tools": [{"name": "x" * 999}]} for at, row in enumerate(rows)]
+    empty = [{"label": 0, "id": f"empty {at}", "messages": []} for at in range(100)]
+    with pytest.warns(UserWarning, match="its characters in 'messages'"):
+        divorder.order([*empty, *beside], "label")
     with pytest.warns(UserWarning, match="its characters in 'messages'"):
         assert divorder.order(beside, "label").tolist() == made.tolist()
     with pytest.raises(InputError, match="'messages', holds conversations; name a column of lengths"):

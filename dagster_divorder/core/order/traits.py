@@ -206,8 +206,7 @@ def column_codes(
         cuts = quantile_edges(numbers[~missing], bins) if edges is None else _unrounded(edges)
         codes = bin_codes(numbers, cuts)
         codes[missing] = len(cuts) + 1
-        whole_names = types.is_integer(kind) or cuts.dtype.kind in "iu"
-        return Codes(codes, _bin_names(cuts, whole_names), cuts)
+        return Codes(codes, _bin_names(cuts, types.is_integer(kind) or cuts.dtype.kind in "iu"), cuts)
     if not (is_text(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise InputError(
             f"{name} holds {kind}; a trait is made of numbers, text or booleans: convert it to one of these"
