@@ -80,8 +80,10 @@ class Table:
         return column
 
     def first(self, rows: int) -> Table:
-        """The first `rows` rows, or all if there are fewer."""
-        return open_table(self.take(np.arange(min(self.rows, rows))))
+        """The first `rows` rows; all if there are fewer, or if Arrow cannot take some."""
+        with suppress(InputError):
+            return open_table(self.take(np.arange(min(self.rows, rows))))
+        return self
 
 
 def open_table(table: Any) -> Table:

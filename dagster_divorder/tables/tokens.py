@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Tokens = str | Callable[[str], int] | None
+NO_TEXT = "no column outside `by` holds text"
 
 LOOKED_AT = 64
 """First rows that are read of columns that may not be needed, such as pictures."""
 
 TEXTS = 1 << 12
 """Texts that are Python strings at the same time."""
-
-NO_TEXT = "no column outside `by` holds text"
 
 A_ROW = 2520
 """Length of every row if there is neither text nor length. Lists of up to ten values can share it evenly. A length
@@ -135,10 +134,10 @@ def _counts(kind: pa.DataType) -> bool:
     """Whether a type is that of texts, or of conversations, also of empty ones."""
     import pyarrow.types as types
 
-    turn = kind.value_type if is_list(kind) else kind
-    if is_list(kind) and types.is_struct(turn):
-        return any(field.name in ("content", "value") for field in turn)
-    return is_text(kind) or (is_list(kind) and types.is_null(turn))
+    if not is_list(kind):
+        return is_text(kind)
+    fields = kind.value_type if types.is_struct(kind.value_type) else ()
+    return types.is_null(kind.value_type) or any(field.name in ("content", "value") for field in fields)
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:
