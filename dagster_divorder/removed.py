@@ -8,7 +8,11 @@ from typing import Any
 SETTINGS: dict[str, str] = {}
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
-VALUES: dict[str, dict[str, str]] = {}
+VALUES: dict[str, dict[str, str]] = {
+    "order.separate_copies": {
+        "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)"
+    },
+}
 """A key that stays -> its removed values, each with what to do instead."""
 
 VERBS: dict[str, str] = {}

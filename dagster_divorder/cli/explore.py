@@ -208,35 +208,6 @@ def _diversity(run: Run, receipt: Receipt) -> Result:
     )
 
 
-def _copies(run: Run, receipt: Receipt) -> Result:
-    figures, documents = receipt.figures, run.corpus.documents
-    repeated = len(run.view) - documents
-    copies, tokens = figures["near_copies"], run.receipt("token_counts").figures["tokens"]
-    answer = (
-        f"{copies:,} of {documents:,} distinct texts ({copies / max(documents, 1):.1%}) are near copies of an "
-        f"earlier text: {figures['near_copy_tokens']:,} of {tokens:,} tokens, in {figures['groups']:,} groups; the "
-        f"largest has {figures['largest_group']:,}."
-        if copies
-        else f"None of {documents:,} distinct texts is a near copy of another."
-    )
-    return Result(
-        [
-            answer,
-            f"Records that repeat a text byte for byte: {repeated:,}.",
-            *(['To set near copies far apart: order.separate_copies = "near"'] if copies else []),
-        ],
-        run.rows("near_duplicates", "groups"),
-        {
-            "documents": "documents",
-            "tokens": "tokens",
-            "least similarity to the first": "least similarity",
-            "begins": "begins",
-        },
-        more="groups",
-        figures=figures,
-    )
-
-
 def _selected(run: Run, receipt: Receipt) -> Result:
     from dagster_divorder.stages.mix.subset_selection import load_choices
 
@@ -340,13 +311,6 @@ QUESTIONS = {
             _diversity,
         ),
         Question(
-            "near-copies",
-            "which texts are near copies of others?",
-            "tokens, then a minute for 100 MB of text",
-            "near_duplicates",
-            _copies,
-        ),
-        Question(
             "selection",
             "which records does a budget choose, and what do other methods choose?",
             "vectors of every document; by gradients as long as training on the corpus",
@@ -390,7 +354,7 @@ VERBS = (
     Verb(
         "explore",
         f"answers a question about the corpus: {', '.join(QUESTIONS)}",
-        "divorder explore near-copies",
+        "divorder explore map",
         "seconds to hours by question: explore --help",
         explore,
         _add,

@@ -395,8 +395,8 @@ class Settings(BaseModel):
         return self.mixing.weights is not None or self.holds_out or self.selects
 
     @property
-    def copies_apart(self) -> bool | Literal["near"]:
-        """Whether equal texts, repeats included, are spread as far apart as possible; near: near copies too."""
+    def copies_apart(self) -> bool:
+        """Whether equal texts, repeats included, are spread as far apart as possible."""
         return self.order.separate_copies or self.mixing.weights is not None
 
     @property

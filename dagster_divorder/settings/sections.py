@@ -477,7 +477,8 @@ class Mixing(_Section):
 
 
 class Heldout(_Section):
-    """Documents for validation, kept out of training with their copies and near copies."""
+    """Documents for validation, kept out of training with all records that differ from them
+    in nothing but case and white space."""
 
     documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
     """Share of the documents of every value of `mixing.trait`, which appended data leaves unchanged. Or files, as in
@@ -506,8 +507,7 @@ class Selection(_Section):
 
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
     """none: all documents; spokes: the most diverse set, weighed with quality; quality: the best; semdedup: the least
-    similar to others; random. At most one record of equal texts is chosen; with order.separate_copies = "near", at most
-    one of near copies."""
+    similar to others; random. At most one record of equal texts is chosen."""
     documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
     """Number of documents to choose."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
@@ -630,9 +630,8 @@ class Order(_Section):
     """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
     output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
     have read."""
-    separate_copies: bool | Literal["near"] = False
-    """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch.
-    near: near copies too, and a selection (selection.method) takes at most one of them."""
+    separate_copies: bool = False
+    """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
     """Most records ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards with
     the corpus's mix. Shards are ordered and packed separately and follow one another. As it falls, prefixes stray a

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.mix.heldout import choose
+from dagster_divorder.chats.document import all_words
+from dagster_divorder.core.mix.heldout import choose, folded
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import extract, settle
 from dagster_divorder.corpus.corpus import Corpus
@@ -36,13 +37,13 @@ from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import bins_of, is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.ids import distinct, hex_ids, places
+from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
-"""Most bytes of held-out texts. All are in memory at once, and their copies take some three times as much."""
+"""Most bytes of held-out texts. All are in memory at once."""
 
 
 def heldout_ids(run: Run) -> np.ndarray:
@@ -68,7 +69,7 @@ _LEARNT_BEFORE = {
 
 
 def leaves_out(settings: Settings, stage: str) -> bool:
-    """Whether a stage must not see the held-out documents and their near copies."""
+    """Whether a stage must not see the held-out documents and their copies."""
     if not settings.heldout.share:
         return settings.holds_out
     # The draw leaves out what a trainer has consumed, and counting that needs tokens and the base model.
@@ -79,7 +80,7 @@ def leaves_out(settings: Settings, stage: str) -> bool:
 
 def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
     """The stages besides raw_docs that `fit_rows` reads."""
-    return ("heldout_copies",) if leaves_out(settings, stage) else ()
+    return ("heldout", "heldout_copies") if leaves_out(settings, stage) else ()
 
 
 def fit_inputs(run: Run, stage: str) -> dict[str, str]:
@@ -91,10 +92,27 @@ def fit_inputs(run: Run, stage: str) -> dict[str, str]:
     return {"heldout": run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)}
 
 
-def held_or_near(run: Run, stage: str) -> np.ndarray | None:
+def folded_ids(texts: pa.ChunkedArray) -> np.ndarray:
+    """Ids of the folded words of texts (`core.mix.heldout.folded`), uint64 (n, 2)."""
+    parts = (part.to_pylist() for part in all_words(texts).chunks)
+    return words(b"".join(hash_all([folded(text).encode() for text in part]) for part in parts))
+
+
+def held_out_places(run: Run) -> np.ndarray:
+    """The place in `heldout_ids` of the first held-out document whose folded text equals that of each document row,
+    int64 (rows,); -1 if none. A held-out document equals itself."""
+    every = run.column("heldout_copies", "folded")
+    if run.settings.heldout.paths:
+        held = folded_ids(heldout_files(run).column("text"))
+    else:
+        held = every[places(heldout_ids(run), document_ids(run.store, run.view))]
+    first = distinct(held).first
+    return np.append(first, -1)[places(every, held[first])]
+
+
+def held_out_rows(run: Run, stage: str) -> np.ndarray | None:
     """The document rows that a stage must not show or learn from, bool (rows,); None if it may use all."""
-    # `near` includes the held-out documents themselves.
-    return run.column("heldout_copies", "near") >= 0 if leaves_out(run.settings, stage) else None
+    return held_out_places(run) >= 0 if leaves_out(run.settings, stage) else None
 
 
 def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
@@ -103,10 +121,10 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     Raises:
         InputError: no document is left.
     """
-    rows = rows_by_id(run.store, run.view, most, held_or_near(run, stage))
+    rows = rows_by_id(run.store, run.view, most, held_out_rows(run, stage))
     if not len(rows):
         raise InputError(
-            f"all {run.corpus.documents:,} documents are held out, or near copies of held-out ones; expected at least "
+            f"all {run.corpus.documents:,} documents are held out, or copies of held-out ones; expected at least "
             "one to train on: lower heldout.documents, or remove documents from its files"
         )
     return rows

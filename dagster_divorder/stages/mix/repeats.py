@@ -37,7 +37,6 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.near_duplicates import load_copies
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
@@ -119,11 +118,6 @@ def stream_reads(settings: Settings) -> tuple[str, ...]:
 def stream_size(run: Run) -> int:
     """The number of items of the stream."""
     return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
-
-
-def stream_copies(run: Run, stream: TrainingStream) -> np.ndarray:
-    """A number for each item, int64 (M,), equal for copies; see `load_copies`."""
-    return stream.of_items(load_copies(run)) if run.settings.copies_apart == "near" else stream.view.copies
 
 
 def items_of(times: np.ndarray) -> np.ndarray:
@@ -281,7 +275,7 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
             continue
         having = traits.codes[trait] == value
         if settings.holds_out and load_heldout(run).removed[run.view.document_row[having]].all():
-            why = "they are held out, or near copies: lower heldout.documents, or set it to other files"
+            why = "they are held out, or copies: lower heldout.documents, or set it to other files"
         elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
         elif not traits.counted[having].any():
@@ -325,7 +319,7 @@ def _note_overdrawn_values(run: Run, plan: MixPlan, consumed: np.ndarray) -> Non
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
-    """Which records are selected, and neither held out nor near copies of held-out documents; bool (N,)."""
+    """Which records are selected, and neither held out nor copies of held-out documents; bool (N,)."""
     # Held-out records are no candidates of the selection.
     if run.settings.selects:
         return load_selected(run)

@@ -97,7 +97,7 @@ PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
 SECTIONS = (
     *("strategy_comparison", "curriculum_comparison", "k_calibration", "ari_comparison", "cluster_map"),
-    *("training_evidence", "set_diversity", "near_duplicates", "gradient_proxy"),
+    *("training_evidence", "set_diversity", "gradient_proxy"),
 )
 """Evidence with a section of its own. Other evidence gets a section like its page in Dagster."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
@@ -171,8 +171,7 @@ def numbers(
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
     still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
-    calibrated, copies = evidence.get("k_calibration"), evidence.get("near_duplicates")
-    proxies = evidence.get("gradient_proxy")
+    calibrated, proxies = evidence.get("k_calibration"), evidence.get("gradient_proxy")
     return Numbers(
         settings=settings,
         manifest=manifest,
@@ -224,7 +223,6 @@ def numbers(
         trained=load_evidence(run) if "training_evidence" in evidence else None,
         chosen=_tables(run, "subset_selection") if settings.selects else {},
         diversity=_tables(run, "set_diversity") if "set_diversity" in evidence else {},
-        copies=(copies.figures, _tables(run, "near_duplicates")) if copies else None,
         proxies=(proxies.figures, load_proxies(run)) if proxies else None,
         others=[_as_shown(run, receipt) for stage, receipt in evidence.items() if stage not in SECTIONS],
         runs=_stage_runs(run, evidence),

@@ -71,7 +71,6 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         *([calibration(*data.calibration, data)] if data.calibration else []),
         *([agreement(data)] if data.agreement else []),
         *([diversity(data)] if data.diversity else []),
-        *([copies(*data.copies)] if data.copies else []),
         *([proxies(*data.proxies)] if data.proxies else []),
         *([trained(data.trained)] if data.trained else []),
         *map(other, data.others),
@@ -327,24 +326,6 @@ def diversity(data: Numbers) -> Section:
             table("Diversity (Vendi score) of the corpus, its sources and its clusters", words.cells(named)),
             table("Diversity (Vendi score) of batches, by order", words.cells(batches)),
         ],
-    )
-
-
-def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
-    """Texts that are near copies of others."""
-    captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
-    lead = (
-        f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of an earlier "
-        f"text, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
-        f"{count(figures['groups'], 'group')} has {number(figures['largest_group'])}."
-        if figures["near_copies"]
-        else f"None of {count(figures['documents'], 'text')} is a near copy of another."
-    )
-    return Section(
-        "copies",
-        "Which texts are near copies?",
-        lead,
-        [table(captions[name], words.cells(rows)) for name, rows in tables.items() if rows],
     )
 
 
