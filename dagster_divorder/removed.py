@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+    "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
+}
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
 VALUES: dict[str, dict[str, str]] = {
+    "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
     "order.separate_copies": {
         "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)"
     },

@@ -62,9 +62,7 @@ def _order_documents(run: Run) -> Made:
         "traits": {trait: traits.sizes()[trait] for trait in settings.order.traits},
         "tokens": tokens,
         "frozen_documents": len(frozen.documents) if frozen else 0,
-        "copies": asdict(
-            spacing(ordered, stream.view.copies, traits.tokens)
-        ),
+        "copies": asdict(spacing(ordered, stream.view.copies, traits.tokens)),
     }
     files = {
         "order": {"order": ordered} | ({"shards": bounds} if len(bounds) else {}),

@@ -107,8 +107,9 @@ class Numbers:
     the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers,
     int (n,), and documents. other_clusters: clusters that share the last value, or 0. worst: batches and sequences.
     alone: sequences of one document. Evidence, if it was made: strategies; curricula; calibration, its table and notes;
-    agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; proxies, figures and table of gradient_proxy; others. chosen: tables of the
-    selection, by name. missing: stage -> (content of its section, why there is none).
+    agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; proxies,
+    figures and table of gradient_proxy; others. chosen: tables of the selection, by name. missing: stage -> (content of
+    its section, why there is none).
     """
 
     settings: Settings

@@ -260,36 +260,8 @@ def mix(data: Numbers) -> Section:
         f"An epoch has {number(tokens)} tokens, {number(unique)} of them distinct. Values of {trait} with fewer "
         f"tokens than their share are read again, with repeats as far apart as possible; values with more are read "
         f"in part, evenly.",
-        [table("The mix, planned and actual", rows), *_tiers(data.manifest["mixing"])],
+        [table("The mix, planned and actual", rows)],
     )
-
-
-def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
-    """How often the tiers of the second trait of `mixing.trait` are trained on, over all values of the first."""
-    tiers: dict[str, list[Mapping[str, Any]]] = {}
-    for row in mixing.get("tiers", ()):
-        tiers.setdefault(row["tier"], []).append(row)
-    if not tiers:
-        return []
-    rows = []
-    for tier in sorted(tiers, key=lambda name: (len(name), name)):
-        every = tiers[tier]
-        unique = sum(row["unique tokens"] for row in every)
-        planned = sum(row["unique tokens"] * row["planned epochs"] for row in every)
-        tokens, epochs = sum(row["tokens trained on"] for row in every), [row["epochs"] for row in every]
-        rows.append(
-            {
-                "tier": tier,
-                f"values of {mixing['trait']}": number(len(every)),
-                "tokens there are": number(unique),
-                "epochs planned": fixed(planned / max(1, unique), 2),
-                "epochs": fixed(tokens / max(1, unique), 2),
-                "lowest": fixed(min(epochs), 2),
-                "highest": fixed(max(epochs), 2),
-            }
-        )
-    caption = f"Tiers of {mixing['quality']} within each value of {mixing['trait']}, the worst first"
-    return [table(caption, rows)]
 
 
 def chosen(data: Numbers) -> Section:
