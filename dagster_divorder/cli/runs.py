@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.dagster_files import write_dagster_files
-from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
 from dagster_divorder.errors import InputError, MissingStageError
@@ -149,7 +148,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -159,8 +157,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         "",
         TextTable(rows),
     ]
-    if any(stage.rough for stage in planned.stages):
-        parts.append("~: rough, measured on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.choice:
@@ -613,7 +609,6 @@ VERBS = (
         _add_init,
         asks=True,
     ),
-    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute and why; stores nothing",

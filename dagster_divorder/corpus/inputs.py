@@ -327,17 +327,6 @@ def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
     return list(zip(first, [*first[1:], None], strict=True))
 
 
-def row_groups(path: Source) -> list[tuple[int, int]]:
-    """(rows, uncompressed bytes) of each row group of a Parquet file.
-
-    Raises:
-        InputError: the file is no Parquet.
-    """
-    with _open_parquet(path, None) as (file, _):
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        return [(group.num_rows, group.total_byte_size) for group in groups]
-
-
 def has_dictionary(kind: pa.DataType) -> bool:
     """Whether a type has a dictionary, at any depth."""
     import pyarrow as pa

@@ -361,7 +361,6 @@ def _run_one(run: Run, name: str) -> Receipt:
     give_back_memory()
     run.store.check()
     stage = run.graph[name]
-    before = load_receipt(run.store, name)
     run.observed, run.memo = {}, {}
     start = time.perf_counter()
     try:
@@ -375,15 +374,12 @@ def _run_one(run: Run, name: str) -> Receipt:
     seconds = time.perf_counter() - start
     figures = receipt.figures
     timing = {"seconds": round(seconds, 3)}
-    # Plans use the pace of the last run that computed documents.
     new = decision.documents or figures["new_documents"]
-    pace = before.facts.get("seconds_per_new_document") if before else None
     if new and seconds > 0:
-        pace = seconds / new
         timing["documents_per_second"] = round(figures["documents"] / seconds, 1)
     receipt = replace(
         receipt,
-        facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},
+        facts={**receipt.facts, "computed": new},
         figures={**figures, **stage.figures_now(run), **run.observed, **timing},
     )
     run.save(receipt)

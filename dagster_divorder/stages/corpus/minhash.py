@@ -30,6 +30,5 @@ MINHASH = PerDocument(
     description="A signature of every document, for finding near copies.",
     reads=("raw_docs",),
     doing="signing documents",
-    pace=(1.1, 0.0135),
     compute=lambda run: partial(sign, run.store),
 )

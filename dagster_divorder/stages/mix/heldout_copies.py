@@ -197,6 +197,5 @@ HELDOUT_COPIES = PerDocument(
         "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
     },
     doing="looking for copies of held-out documents",
-    pace=(0.03, 0.013),
     compute=_find_heldout_copies,
 )

@@ -36,6 +36,5 @@ TEXT_STATISTICS = PerDocument(
     reads=("raw_docs",),
     when=lambda settings: computed_score(settings) in ("compression", "lexical_diversity"),
     doing="measuring texts",
-    pace=(0.02, 0.045),
     compute=lambda run: partial(describe, run.store),
 )
