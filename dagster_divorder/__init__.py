@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_divorder.defs.component import DivOrderComponent
     from dagster_divorder.defs.factory import build_definitions
-    from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.models.validation import loss_by_source
     from dagster_divorder.results import load_results
@@ -32,7 +31,6 @@ _WHERE = {
     "build_definitions": "dagster_divorder.defs.factory",
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
-    "estimate": "dagster_divorder.estimates",
     "fit_topics": "dagster_divorder.streams.topics",
     "grid_shuffle": "dagster_divorder.write.grid",
     "load_results": "dagster_divorder.results",
@@ -56,7 +54,6 @@ __all__ = [
     "build_definitions",
     "compare",
     "cut",
-    "estimate",
     "fit_topics",
     "grid_shuffle",
     "load_results",

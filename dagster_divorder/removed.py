@@ -18,7 +18,9 @@ VALUES: dict[str, dict[str, str]] = {
 }
 """A key that stays -> its removed values, each with what to do instead."""
 
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "estimate": "README.md has a table of costs; `divorder plan` counts the documents that each stage would compute",
+}
 """A verb of the command line -> what to do instead."""
 
 

@@ -79,7 +79,6 @@ COMMANDS = {
     "run": [],
     "summary": [],
     "plan": [],
-    "estimate": ["docs.jsonl"],
     "verify": ["data/exports/parquet"],
     "compare": [],
     "stats": [],

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.dagster_files import write_dagster_files
-from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
 from dagster_divorder.errors import InputError, MissingStageError
@@ -149,7 +146,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -159,8 +155,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         "",
         TextTable(rows),
     ]
-    if any(stage.rough for stage in planned.stages):
-        parts.append("~: rough, measured on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.choice:
@@ -170,22 +164,11 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     return Answer(parts, asdict(planned))
 
 
-def run(settings: Settings, *, details: bool, trace: Path | None = None) -> Answer:
-    """Runs every stage. Shows the summary.
-
-    Raises:
-        InputError: the folder of the trace does not exist.
-    """
-    from dagster_divorder.engine.trace import tracing
+def run(settings: Settings, *, details: bool) -> Answer:
+    """Runs every stage. Shows the summary."""
     from dagster_divorder.stages import run_all
-    from dagster_divorder.store.local import write_atomically
 
-    if trace and not trace.absolute().parent.is_dir():
-        raise InputError(
-            f"--trace {trace}: expected a file in a folder that exists; make {trace.parent} first"
-        )
-    with tracing(partial(write_atomically, trace)) if trace else contextlib.nullcontext():
-        receipts = run_all(settings)
+    receipts = run_all(settings)
     return replace(summary(settings, details=details), ran=(settings, receipts))
 
 
@@ -575,12 +558,6 @@ def _add_details(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_details(parser)
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write the times of stages and workers for chrome://tracing or ui.perfetto.dev",
-    )
     add_refit(parser)
 
 
@@ -613,7 +590,6 @@ VERBS = (
         _add_init,
         asks=True,
     ),
-    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute and why; stores nothing",
@@ -627,7 +603,7 @@ VERBS = (
         "runs every stage without Dagster; computes only what is new",
         "divorder run",
         "a minute for 100 MB of text; seconds if nothing is new",
-        lambda options: run(settings_of(options), details=options.details, trace=options.trace),
+        lambda options: run(settings_of(options), details=options.details),
         _add_run,
         runs=True,
     ),

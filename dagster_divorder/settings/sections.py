@@ -86,7 +86,7 @@ class Input(_Section):
 
     paths: SourcePaths = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// URLs: JSONL
-    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, all of one kind and shape. Other shapes need [[input]] blocks."""
+    (plain, .gz, .zst, .bz2, .xz) or Parquet, all of one kind and shape. Other shapes need [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
     a field with exactly that name takes precedence."""

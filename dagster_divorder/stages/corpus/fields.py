@@ -226,7 +226,6 @@ FIELDS = PerDocument(
     inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     doing="reading fields",
     check_settings=_check_settings,
-    pace=(0.02, 0.01),
     compute=lambda run: partial(
         extract_fields,
         run.store,

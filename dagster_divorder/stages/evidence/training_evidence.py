@@ -57,7 +57,6 @@ from dagster_divorder.pipeline.stage import (
     Made,
     Picture,
     Shown,
-    Size,
     Table,
     Text,
     WholeCorpus,
@@ -1010,12 +1009,6 @@ def _count_trainings(settings: Settings) -> int:
     return len(orders_of(settings)) * evidence.seeds * rates
 
 
-def _amount(settings: Settings, size: Size) -> float:
-    """Number of tokens that all trainings read."""
-    evidence = settings.evidence
-    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * _count_trainings(settings)
-
-
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=4,
@@ -1030,6 +1023,5 @@ TRAINING_EVIDENCE = WholeCorpus(
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
     compute=_train_in_each_order,
-    amount=_amount,
     show=_show_training_evidence,
 )

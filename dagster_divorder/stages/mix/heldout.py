@@ -343,7 +343,6 @@ HELDOUT = PinnedFit(
     inputs=_heldout_inputs,
     doing="choosing what is held out",
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
-    pace=(0.02, 0.004),
     compute=_choose_heldout,
     # No `refit`: held-out documents stay held out.
     drift=_heldout_drift,

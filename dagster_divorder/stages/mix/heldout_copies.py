@@ -154,6 +154,5 @@ HELDOUT_COPIES = PerDocument(
     description="Ids of texts without regard to case and white space, by which copies of held-out documents are found.",
     reads=("raw_docs",),
     doing="looking for copies of held-out documents",
-    pace=(0.03, 0.013),
     compute=lambda run: partial(fold, run.store),
 )

@@ -309,7 +309,6 @@ REPEATS = WholeCorpus(
     content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",
-    pace=(0.03, 0.005),
     compute=_plan_repeats,
     show=_show_repeats,
 )

@@ -133,7 +133,6 @@ BIN_EDGES = PinnedFit(
         **answers_key(settings),
     },
     doing="cutting lengths and numeric fields into bins",
-    pace=(0.02, 0.0002),
     compute=_fit_bin_edges,
     refit="bins",
     drift=_bin_edges_drift,

@@ -234,7 +234,6 @@ GREEDY_ORDER = WholeCorpus(
     settings=document_order_settings,
     inputs=_inputs,
     content=("order",),
-    pace=(0.1, 0.0027),
     compute=_order_documents,
     checks=(
         Check(

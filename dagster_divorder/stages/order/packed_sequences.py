@@ -501,7 +501,6 @@ PACKED_SEQUENCES = WholeCorpus(
     content=("plan", "rows"),
     doing="packing sequences",
     check_settings=_check_settings,
-    pace=(0.04, 0.0002),
     compute=_pack_documents,
     show=_show_packed_sequences,
     checks=(

@@ -325,6 +325,5 @@ SCORES = WholeCorpus(
     when=lambda settings: settings.needs_scores,
     content=("scores",),
     check_settings=_check_settings,
-    pace=(0.02, 0.0002),
     compute=_rank_records,
 )

@@ -269,7 +269,6 @@ SEQUENCE_ORDER = WholeCorpus(
     settings=_sequence_order_settings,
     # The same numbers over another plan are another order of tokens, so the key is the version.
     inputs=_inputs,
-    pace=(0.05, 0.0023),
     compute=_order_sequences,
     checks=(
         Check(

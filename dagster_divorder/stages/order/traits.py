@@ -136,6 +136,5 @@ TRAITS = WholeCorpus(
         **_kept_key(settings),
     },
     content=("codes", "names"),
-    pace=(0.02, 0.0002),
     compute=_code_traits,
 )

@@ -74,7 +74,7 @@ from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
-from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
+from dagster_divorder.write.exports.rows import Rows, Tokens
 from dagster_divorder.write.exports.text import TEXT
 
 TAG_DIGITS = 8
@@ -600,9 +600,7 @@ EXPORTS = WholeCorpus(
     publish=_publish_exports,
     doing="writing exports",
     check_settings=_check_settings,
-    pace=(0.08, 0.01),
     compute=_write_exports,
-    shared_from=WORKERS_FROM_BYTES,
     show=_show_exports,
     checks=(
         Check(

@@ -90,6 +90,5 @@ CLUSTER_TABLE = WholeCorpus(
         *fit_reads(settings, "cluster_table"),
     ),
     quotes=("*",),
-    pace=(0.04, 0.0013),
     compute=_tabulate_clusters,
 )
