@@ -788,7 +788,7 @@ class Sequence(_Section):
     """Number of epochs, each with its own order of the sequences."""
 
 
-Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
+Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
 """Names of the export formats, as in `write.exports.FORMATS`."""
 
 Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids", "attention_mask"]

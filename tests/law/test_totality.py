@@ -168,7 +168,15 @@ BY_HAND: dict[str, list[Any]] = {
     "output.sidecars": [[], ["plot"], ["plot", "arrays"], ["nope"], "plot"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
-    "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
+    "exports.formats": [
+        [],
+        ["nope"],
+        ["parquet"] * 2,
+        ["parquet"],
+        ["ds", "text"],
+        ["ds", "mds"],
+        sorted(FORMATS),
+    ],
     "exports.columns": [[], ["nope"], ["labels"] * 2, ["labels"], ["position_ids", "attention_mask"]],
     "exports.path": ["", ".", "store/exports", "other_exports"],
 }

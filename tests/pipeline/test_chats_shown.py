@@ -13,11 +13,11 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.cli.explore import QUESTIONS
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words
 from dagster_divorder.cli import main
-from dagster_divorder.cli.explore import QUESTIONS
 from dagster_divorder.defs.metadata import result_metadata
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.tokenize import load_encoder
@@ -70,7 +70,7 @@ separate_copies = true
 length = 64
 batch = 4
 [exports]
-formats = ["parquet", "text"]
+formats = ["parquet", "olmo"]
 path = "{folder}/exports"
 [comparison]
 documents = ["original", "balanced"]

@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
             "length_bins": 5,
             "separate_copies": True,
         },
-        "exports": {"formats": ("parquet", "text")},
+        "exports": {"formats": ("parquet", "ds")},
         "output": {"sidecars": ("plot",)},
         "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
         "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "epochs": 1, "batch": 4},
@@ -294,7 +294,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "BLOCK_BYTES", 4096)
         patch.setattr(ingest, "FRAGMENT_ROWS", 40)
-        patch.setattr(gradient_proxy, "DOCUMENTS", gradient_proxy.FEWEST)
+        patch.setattr(gradient_proxy, "DOCUMENTS", 20)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made

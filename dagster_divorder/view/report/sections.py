@@ -71,7 +71,6 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         *([calibration(*data.calibration, data)] if data.calibration else []),
         *([agreement(data)] if data.agreement else []),
         *([diversity(data)] if data.diversity else []),
-        *([proxies(*data.proxies)] if data.proxies else []),
         *([trained(data.trained)] if data.trained else []),
         *map(other, data.others),
         last_run(data),
@@ -319,28 +318,6 @@ def other(evidence: Evidence) -> Section:
                 table(name.replace("_", " ").capitalize(), words.cells(rows))
                 for name, rows in evidence.tables.items()
             ),
-        ],
-    )
-
-
-def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Whether gradients of the last blocks agree with the gradients of all parameters. rows: of
-    `stages.evidence.gradient_proxy`."""
-    return Section(
-        "proxies",
-        "Do the last blocks represent the whole model?",
-        f"Gradients of the last blocks, whole or projected, against gradients of all "
-        f"{count(figures['parameters'], 'parameter')}, for {count(figures['documents_measured'], 'document')}. "
-        "Spearman: the mean rank correlation of a document’s cosines to the others. Chosen alike: the share of the "
-        "full gradients’ choice that the proxy chooses too; by chance it equals the chosen share."
-        if rows
-        else f"The agreement could not be measured: {figures['note']}.",
-        [
-            table(
-                "Proxies; the settings’ proxy is marked",
-                words.cells([{name: row[name] for name in row if name != "used"} for row in rows]),
-                [at for at, row in enumerate(rows) if row["used"]],
-            )
         ],
     )
 
