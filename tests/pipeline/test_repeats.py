@@ -47,7 +47,7 @@ def mixed(request: pytest.FixtureRequest, tmp_path: Path, make_settings: Make) -
         input={"paths": [str(file)], "id_field": "id", "source_field": "source"},
         mixing={"weights": MIX},
         sequence={"length": 64, "batch": 8, "epochs": 2},
-        exports={"formats": ("parquet", "text"), "path": tmp_path / "exports"},
+        exports={"formats": ("parquet", "olmo"), "path": tmp_path / "exports"},
     )
 
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.chats.document import all_words
-from dagster_divorder.core.mix.heldout import choose, folded
+from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import extract, settle
 from dagster_divorder.corpus.corpus import Corpus
@@ -37,7 +36,7 @@ from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
+from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
 from dagster_divorder.store.sources import identity, open_source
 
@@ -80,7 +79,7 @@ def leaves_out(settings: Settings, stage: str) -> bool:
 
 def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
     """The stages besides raw_docs that `fit_rows` reads."""
-    return ("heldout", "heldout_copies") if leaves_out(settings, stage) else ()
+    return ("heldout_copies",) if leaves_out(settings, stage) else ()
 
 
 def fit_inputs(run: Run, stage: str) -> dict[str, str]:
@@ -92,22 +91,10 @@ def fit_inputs(run: Run, stage: str) -> dict[str, str]:
     return {"heldout": run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)}
 
 
-def folded_ids(texts: pa.ChunkedArray) -> np.ndarray:
-    """Ids of the folded words of texts (`core.mix.heldout.folded`), uint64 (n, 2)."""
-    parts = (part.to_pylist() for part in all_words(texts).chunks)
-    return words(b"".join(hash_all([folded(text).encode() for text in part]) for part in parts))
-
-
 def held_out_places(run: Run) -> np.ndarray:
-    """The place in `heldout_ids` of the first held-out document whose folded text equals that of each document row,
-    int64 (rows,); -1 if none. A held-out document equals itself."""
-    every = run.column("heldout_copies", "folded")
-    if run.settings.heldout.paths:
-        held = folded_ids(heldout_files(run).column("text"))
-    else:
-        held = every[places(heldout_ids(run), document_ids(run.store, run.view))]
-    first = distinct(held).first
-    return np.append(first, -1)[places(every, held[first])]
+    """The place in `heldout_ids` of the first held-out document with the folded text of each document row, int32
+    (rows,); -1 if none. A held-out document equals itself."""
+    return run.arrays("heldout_copies", "place")["place"]
 
 
 def held_out_rows(run: Run, stage: str) -> np.ndarray | None:

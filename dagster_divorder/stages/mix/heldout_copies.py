@@ -1,13 +1,12 @@
-"""heldout_copies: ids by which copies of held-out documents are found, which are not trained on.
+"""heldout_copies: which documents are copies of held-out documents, which are not trained on.
 
-Per document fragment: `folded` uint64 (rows, 2), equal for texts that differ in nothing but case and white space
-(`core.mix.heldout.folded`).
+`place` int32 (rows,), a document row's place in `heldout_ids` of the first held-out document whose text differs in
+nothing but case and white space (`folded_texts`); -1 if none. A held-out document equals itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import orjson
@@ -16,24 +15,16 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument
+from dagster_divorder.pipeline.stage import Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
-from dagster_divorder.stages.mix.heldout import (
-    as_record,
-    folded_ids,
-    held_out_places,
-    heldout_files,
-    heldout_ids,
-)
+from dagster_divorder.stages.mix.folded_texts import folded_ids
+from dagster_divorder.stages.mix.heldout import as_record, held_out_places, heldout_files, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.ids import hex_ids, places
+from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.sample import contents, document_ids
-from dagster_divorder.store.view import Fragment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,17 +133,24 @@ def heldout_reads(settings: Settings) -> tuple[str, ...]:
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 
-def fold(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
-    """The ids of the folded texts of a fragment's documents."""
-    return {"folded": folded_ids(read_content(store, fragment.file))}
+def _find_copies(run: Run) -> Made:
+    every = run.column("folded_texts", "folded")
+    if run.settings.heldout.paths:
+        held = folded_ids(heldout_files(run).column("text"))
+    else:
+        held = every[places(heldout_ids(run), document_ids(run.store, run.view))]
+    first = distinct(held).first
+    place = np.append(first, -1)[places(every, held[first])]
+    return Made({"place": {"place": place.astype(np.int32)}})
 
 
-HELDOUT_COPIES = PerDocument(
+HELDOUT_COPIES = WholeCorpus(
     name="heldout_copies",
     version=2,
     asset=False,
-    description="Ids of texts without regard to case and white space, by which copies of held-out documents are found.",
-    reads=("raw_docs",),
+    description="Which documents are copies of held-out documents.",
+    reads=("raw_docs", "folded_texts", "heldout"),
+    content=("place",),
     doing="looking for copies of held-out documents",
-    compute=lambda run: partial(fold, run.store),
+    compute=_find_copies,
 )
