@@ -542,7 +542,6 @@ DIVERSITY_METRICS = WholeCorpus(
     then=("stationarity",),
     quotes=("picture",),
     doing="measuring orders",
-    pace=(0.1, 0.0026),
     compute=_measure_diversity,
     publish=_note_unmet_targets,
     show=_show_diversity_metrics,
