@@ -122,6 +122,8 @@ class Trainer:
     """Lines of the trainer's configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """Effect of a resume at another world size."""
+    documented: str = ""
+    """Where the setting that keeps the order is documented, for a trainer without a model of its sampler."""
     reads_labels: bool = True
     """Whether an export's loss mask reaches the trainer's loss. If not, it makes labels from the ids and trains on
     every token."""

@@ -68,7 +68,6 @@ BY = {"weights": "sqrt", "max_repeats": 2}
         ({"input": {"source_field": "tags"}}, "input.source_field: field 'tags' holds list<"),
         ({"mixing": {"trait": "day", **BY}}, "mixing.trait: field 'day' holds date32"),
         ({"mixing": {"trait": "day"}, "heldout": {"documents": 0.1}}, "mixing.trait: field 'day' holds date32"),
-        ({"mixing": {"trait": ["site", "site2"], **BY}}, "mixing.trait: field 'site2' holds 'a'; expected a number"),
         ({"selection": {"quality": "site", **QUALITY}}, "selection.quality: field 'site' holds 'a'"),
         ({"selection": {"quality": "day", **QUALITY}}, "selection.quality: field 'day' holds '2020-01-01'"),
         ({"curriculum": {"score": "digits"}}, "curriculum.score: field 'digits' holds numbers as text"),
@@ -89,7 +88,6 @@ def test_types_that_a_setting_cannot_use_are_refused_before_the_first_stage(
         "day": [date(2020, 1, 1)] * rows,
         "tags": [["mit"]] * rows,
         "site": ["a", "b"] * (rows // 2),
-        "site2": ["a"] * rows,
         "digits": ["1"] * rows,
         "late": [None] * (rows - 1) + [datetime(2020, 1, 1)],
     }

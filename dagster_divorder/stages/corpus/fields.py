@@ -42,16 +42,10 @@ CHAT_TRAITS = ("turns", "prompt_length", "answer_length")
 
 def built_in(settings: Settings) -> tuple[str, ...]:
     """Computed traits; an input field of the same name is not used."""
-    return ("cluster", "length", "difficulty", *(CHAT_TRAITS if settings.masked else ()))
+    return ("cluster", "length", *(CHAT_TRAITS if settings.masked else ()))
 
 
-SCORES = {
-    "difficulty": ("difficulty", "bits"),
-    "length": ("token_counts", "lengths"),
-    "compression": ("text_statistics", "compression"),
-    "lexical_diversity": ("text_statistics", "lexical_diversity"),
-    "loss": ("loss", "loss"),
-}
+SCORES = {"length": ("token_counts", "lengths")}
 """Computed score -> its stage and column; an input field of the same name is not used."""
 
 PEEKED = 100
@@ -87,7 +81,6 @@ def _named(settings: Settings) -> list[tuple[str, str, bool]]:
         ("curriculum.score", score_field(settings), True),
     ]
     traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []
-    traits += [("mixing.trait", settings.mixing.quality or "cluster", True)]
     traits += [("order.traits", trait, False) for trait in settings.order.traits]
     named += [trait for trait in traits if trait[1] not in built_in(settings)]
     return [(setting, field, number) for setting, field, number in named if field]
@@ -282,7 +275,6 @@ FIELDS = PerDocument(
     inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     doing="reading fields",
     check_settings=_check_settings,
-    pace=(0.02, 0.01),
     compute=lambda run: partial(
         extract_fields,
         run.store,
