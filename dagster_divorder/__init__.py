@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dagster_divorder.streams.topics import Topics, fit_topics
     from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
-    from dagster_divorder.write.grid import grid_shuffle
 
 __version__ = "0.2.0"
 
@@ -32,7 +31,6 @@ _WHERE = {
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
     "fit_topics": "dagster_divorder.streams.topics",
-    "grid_shuffle": "dagster_divorder.write.grid",
     "load_results": "dagster_divorder.results",
     "load_settings": "dagster_divorder.settings",
     "loss_by_source": "dagster_divorder.models.validation",
@@ -55,7 +53,6 @@ __all__ = [
     "compare",
     "cut",
     "fit_topics",
-    "grid_shuffle",
     "load_results",
     "load_settings",
     "loss_by_source",

@@ -51,7 +51,7 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
 
 
 LINES = """[curriculum]
-score = "quality"    # a numeric field, difficulty, length, ...; strength = 0 leaves the plan unchanged"""
+score = "quality"    # a numeric field, or length; strength = 0 leaves the plan unchanged"""
 
 
 def compare_curricula(settings: Settings, *, details: bool, plot: Path | None) -> Answer:

@@ -678,7 +678,7 @@ def _heldout_rows(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
             "to other files"
         )
-    trait = run.settings.mixing.topic
+    trait = run.settings.mixing.trait
     texts: dict[str, list[tuple[str, ...]]] = {}
     for source, *read in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(tuple(read))
@@ -946,7 +946,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
         "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
-        "trait": settings.mixing.topic,
+        "trait": settings.mixing.trait,
         "seed": settings.seed,
     }
 
