@@ -130,6 +130,34 @@ def test_labels_are_those_of_the_documents(
         )
 
 
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"packing": {"method": "none"}},
+        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
+        {"packing": {"too_long": "truncate"}, "sequence": {"length": 40, "batch": 4}},
+        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
+        {"chats": {"train_on": "completion"}},
+    ],
+    ids=["none", "concat", "truncated", "ranks and epochs", "completion"],
+)
+def test_readers_give_the_labels_of_the_documents_under_every_setting(
+    sections: dict[str, Any], make: Make
+) -> None:
+    settings = make("parquet", texts=False, **sections)
+    run_all(settings, Silent())
+    path, expected = settings.exports.path / "parquet", slow_labels(settings)
+    plain, flattened = SequenceDataset(path), SequenceDataset(path, form="flattened")
+    assert 0 <= len(expected) - len(plain) < settings.sequence.batch
+    for position, row in enumerate(expected[: len(plain)]):
+        labels = plain[position]["labels"][0].tolist()
+        assert labels == row + [-100] * (len(labels) - len(row))
+        batch = flattened[position]
+        # No token of a document precedes its first.
+        row = [-100 if at in batch["cu_seq_lens_q"] else label for at, label in enumerate(row)]
+        assert batch["labels"][0].tolist() == row
+
+
 def test_labels_go_on_at_a_state_and_with_other_ranks_whatever_the_layout(make: Make) -> None:
     settings = make(
         "parquet",
