@@ -22,7 +22,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dagster_divorder.chats.document import Chat, Pair
-from dagster_divorder.chats.forms import Form, conversation_of_record, without_nulls
+from dagster_divorder.chats.forms import conversation_of_record, without_nulls
+from dagster_divorder.chats.input_template import templated
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.corpus.find import Found, find_files
 from dagster_divorder.corpus.formats import recognised
@@ -66,6 +67,8 @@ SHORT_BESIDE = 4
 """A short field named like texts holds no texts if another field has this many times its characters."""
 FIELDS_SHOWN, EXAMPLE_CHARACTERS, NAME_CHARACTERS = 40, 40, 60
 EXAMPLE_RENDERED = 300
+PROMPTS = "{% for turn in prompt %}{{ turn.content or '' }}\n{% endfor %}"
+"""Makes a text of a prompt that is a list of turns, for `input.template`."""
 BUILT_IN_TRAITS = {"cluster": "  # topics, found by clustering", "length": ""}
 TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
@@ -95,6 +98,8 @@ SCORE_NAMES = (
     ),
     *("perplexity", "ppl", "helpfulness", "reward"),
 )
+TRUTHS = frozenset(map(hash, (0, 1, "true", "false", "True", "False")))
+"""Hashes of the values of a field that says yes or no; true and false are 1 and 0."""
 LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date")
 
 
@@ -143,6 +148,11 @@ class Field:
     def holds_labels(self, name: str) -> bool:
         """Whether the field holds labels rather than texts, judged by its name and length."""
         return _own_name(name) in LABEL_NAMES and self.characters < LABEL_CHARACTERS * self.records
+
+    @property
+    def says_yes_or_no(self) -> bool:
+        """Whether the field holds nothing but true and false, also as 1 and 0 or as texts."""
+        return bool(self.values) and self.values <= TRUTHS and not self.kinds & {"list", "object"}
 
     def is_id(self, records: int) -> bool:
         """Whether the field holds a different short text or whole number in each record."""
@@ -224,19 +234,20 @@ class InputBlock:
         Raises:
             InputError: there is no such field, or most records would be refused.
         """
-        return replace(self, text=self.known(name), why=why).checked(f"text_field = {name!r}")
+        return replace(self, text=self.known(name), why=why).checked()
 
-    def checked(self, reading: str) -> InputBlock:
-        """The input with an id and a source. reading: the setting that says how it is read.
+    def checked(self) -> InputBlock:
+        """The input with an id and a source.
 
         Raises:
             InputError: most records would be refused.
         """
         refused, looked_at = self.refusals.refused, self.refusals.looked_at
         if 2 * refused > looked_at:
+            key, value = self.reading
             raise InputError(
                 f"{refused:,} of {count(looked_at, 'record')} of {self.paths[0]} examined cannot be used with "
-                f"{reading}, the first: {self.refusals.first}{self.refusals.looks}"
+                f"{key} = {value!r}, the first: {self.refusals.first}{self.refusals.looks}"
             )
         rest = {name: field for name, field in self.fields.items() if name not in self.read}
         own_id = _named(ID_NAMES, (name for name, field in rest.items() if field.is_id(self.records)))
@@ -261,7 +272,7 @@ class InputBlock:
     def refusals(self) -> Refusals:
         """The sampled records that the pipeline would refuse."""
         files = _sampled(self.listing)
-        shape = Shape(text_field=self.text, form=self.form)
+        shape = Shape(text_field=self.text, form=self.form, jinja=PROMPTS)
         return first_refusals(replace(self.listing, files=files, shape=shape), _of_each(files))
 
     @property
@@ -272,6 +283,13 @@ class InputBlock:
     def form(self) -> str:
         """What a record holds, as in `Input.form`."""
         return (self.structure.form if self.structure else None) or "text"
+
+    @property
+    def reading(self) -> tuple[str, str]:
+        """The setting that says what a record holds, and its value."""
+        if self.form == "template":
+            return "template", PROMPTS
+        return ("format", self.form) if self.structure else ("text_field", self.text)
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -291,7 +309,7 @@ class InputBlock:
         # A chat's label may mean anything.
         names = ("label", "kto_tag") if self.form == "prompt_completion" else ("kto_tag",)
         held = (name for name in names if name in self.fields)
-        return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
+        return next((name for name in held if self.fields[name].says_yes_or_no), None)
 
     @property
     def has_no_end(self) -> bool:
@@ -326,7 +344,11 @@ class InputBlock:
         """The first record, rendered by the bootstrap model's template and clipped."""
         for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
             with suppress(InputError):
-                conversation = conversation_of_record(without_nulls(record), self.form)
+                record = without_nulls(record)
+                is_prompt = self.form == "template"
+                conversation = (
+                    templated(record, PROMPTS) if is_prompt else conversation_of_record(record, self.form)
+                )
                 side = conversation.chosen if isinstance(conversation, Pair) else conversation
                 if isinstance(side, Chat):
                     return clip(
@@ -350,7 +372,10 @@ class InputBlock:
         )
         text = [f"text: {self.text!r}, {self.why}"]
         if self.structure:
-            text = [f"format: {self.form}, as these are {self.why}", f"first record: {self.first_rendered}"]
+            text = [
+                f"{': '.join(self.reading)}, as these are {self.why}",
+                f"first record: {self.first_rendered}",
+            ]
         if self.label:
             text.append(
                 f"label: {self.label!r} says whether an answer is wanted, so that a sequence holds one record"
@@ -393,6 +418,7 @@ class InputBlock:
         )
         first = itertools.islice(self.fields.items(), FIELDS_SHOWN)
         fields = ", ".join(f"{one_line(name)} ({field.kind})" for name, field in first)
+        setting, reading = self.reading
         source_line = '# source_field = "..."     # where a document is from'
         if self.source or constant:
             key, value = ("source_field", self.source) if self.source else ("source", constant)
@@ -401,9 +427,7 @@ class InputBlock:
             [
                 f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records examined: {fields}",
                 f"paths = [{', '.join(_toml(_relative(path, folder, project)) for path in self.paths)}]",
-                f"format = {_toml(self.form)}  # {self.why}"
-                if self.structure
-                else f"text_field = {_toml(self.text)}  # {self.why}",
+                f"{setting} = {_toml(reading)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"
                 if self.own_id
                 else '# id_field = "..."         # your own ids, shown in results',
@@ -510,24 +534,29 @@ class Proposal:
             InputError: with these numbers the trainer loses the order.
             SettingsError: an impossible number.
         """
-        if self.trainer and self.prefers:
+        trainer = TRAINERS[self.trainer] if self.trainer else None
+        forms = {block.form for block in self.blocks}
+        if trainer and trainer.forms and not forms & set(trainer.forms):
+            raise InputError(
+                f"{trainer.name} reads records of {' or '.join(trainer.forms)}, and these are {' and '.join(forms)}; "
+                "leave --trainer out, or name another"
+            )
+        if trainer and trainer.formats and self.prefers:
             raise InputError(
                 f"{self.trainer} reads sequences, and preferences are not sequences; leave --trainer out, and train "
                 f"on the output's records, in their order"
             )
-        chats = any(block.form not in ("text", "template") for block in self.blocks)
-        if self.trainer and chats and not TRAINERS[self.trainer].reads_labels:
+        if trainer and not forms <= {"text", "template"} and not trainer.reads_labels:
             raise InputError(
                 f"{self.trainer} makes labels from the ids, so it also trains on what users say; leave --trainer "
                 f"out, and train with TRL or dagster_divorder.torch"
             )
-        if not self.trainer:
+        if not trainer:
             if self.ranks:
                 name, number = next(iter(self.ranks.items()))
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} {number} applies to a trainer: name it too, with --trainer NAME")
             return {}
-        trainer = TRAINERS[self.trainer]
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
         length, batch = self.sequence
         export = ExportShape(
@@ -660,7 +689,7 @@ batch = {batch}
 
     def _packing(self) -> str:
         forms = {block.form for block in self.blocks}
-        if self.prefers and forms != {"pairs"}:
+        if (self.prefers and forms != {"pairs"}) or reads_prompts(self.trainer):
             return '\n[packing]\nmethod = "none"            # a sequence holds one record\n'
         if "text" in forms and len(forms) > 1:
             return '\n[packing]\nmethod = "best_fit"        # cuts no conversation\n'
@@ -683,16 +712,21 @@ batch = {batch}
         return list(TRAINERS[self.trainer].formats[:1]) if self.trainer else ["parquet"]
 
 
-def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
+def reads_prompts(trainer: str | None) -> bool:
+    """Whether a trainer reads prompts and writes the answers itself."""
+    return trainer in TRAINERS and "template" in TRAINERS[trainer].forms
+
+
+def look(paths: Sequence[str], text_field: str | None = None, *, prompts: bool = False) -> list[InputBlock]:
     """The inputs in paths: one for each kind of file, columns and text field. text_field: the text field of inputs that
-    have it.
+    have it. prompts: only the field `prompt` is read.
 
     Raises:
         InputError: no file matches, a file cannot be read, no record can be used, or the text is spread over several
             fields.
     """
     if len(paths) == 1:
-        return [_block(paths, text_field)]
+        return [_block(paths, text_field, prompts)]
     texts = [text_field] if text_field else []
     shapes: list[tuple[str, str | None, str]] = []
     inputs = [find_files([path]) for path in paths]
@@ -705,7 +739,7 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
         text = next((name for name in texts if name in (fields if name == text_field else whole)), None)
         if (structure and not (text_field and text == text_field)) or (whole and not text):
             try:
-                own_text, why = _text_field(fields, records, structure, listing)
+                own_text, why = _text_field(fields, records, structure, listing, prompts)
                 if not own_text:
                     raise InputError(why)
             except InputError as error:
@@ -719,10 +753,13 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
         # An input without texts, such as an empty file, joins the first of its kind with texts.
         likes = (other for other in shapes if other[0] == shape[0] and other[1])
         apart.setdefault(shape if shape[1] else next(likes, shape), []).append(path)
-    return [_block(alike, text_field if shape[1] == text_field else None) for shape, alike in apart.items()]
+    return [
+        _block(alike, text_field if shape[1] == text_field else None, prompts)
+        for shape, alike in apart.items()
+    ]
 
 
-def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
+def _block(paths: Sequence[str], text_field: str | None, prompts: bool) -> InputBlock:
     listing = find_files(paths)
     records, fields, structure = _sample(listing)
     if not records:
@@ -738,9 +775,9 @@ def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
     block = InputBlock(tuple(paths), listing, records, fields, "", "")
     if text_field:
         return block.with_text(text_field, "as --text-field says")
-    text, why = _text_field(fields, records, structure, listing)
+    text, why = _text_field(fields, records, structure, listing, prompts)
     if isinstance(text, Structure):
-        return replace(block, structure=text, why=why).checked(f"format = {text.form!r}")
+        return replace(block, structure=text, why=why).checked()
     return block.with_text(text, why) if text else replace(block, why=why)
 
 
@@ -785,7 +822,7 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     files = _sampled(listing)
     records = 0
     fields: dict[str, Field] = {}
-    structures: Counter[tuple[str, Form | None]] = Counter()
+    structures: Counter[tuple[str, str | None]] = Counter()
     together: dict[str, dict[str, None]] = {}
     for path in files:
         for record in itertools.islice(
@@ -801,7 +838,9 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     least = MIN_INNER_SHARE * records
     often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
     (kind, form), with_it = next(iter(structures.most_common(1)), (("", None), 0))
-    most = Structure(kind, tuple(together[kind]), form) if 2 * with_it > records else None
+    # Without a text in most records, a file may hold texts and chats.
+    enough = 2 * with_it > records or (10 * with_it > records and not _whole_texts(often, records))
+    most = Structure(kind, tuple(together[kind]), form) if enough else None
     return records, often, most
 
 
@@ -815,7 +854,7 @@ def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, 
 
 
 def _text_field(
-    fields: dict[str, Field], records: int, structure: Structure | None, listing: Found
+    fields: dict[str, Field], records: int, structure: Structure | None, listing: Found, prompts: bool
 ) -> tuple[str | Structure, str]:
     """(the text field, or the structure read in its place, and the reason); or ("", the remedy) if several fields may
     be the text.
@@ -823,6 +862,14 @@ def _text_field(
     Raises:
         InputError: no field holds text, or several fields hold it together in no known form.
     """
+    if prompts:
+        if (kinds := fields.get("prompt", Field()).kinds) == {"text"}:
+            return "prompt", "all that the trainer reads"
+        if kinds == {"list"}:
+            return (turns := Structure("prompts", ("prompt",), "template")), turns.name
+        raise InputError(
+            "the trainer reads the field 'prompt', a text or a list of turns; rename the field of yours"
+        )
     whole = _whole_texts(fields, records)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
     named = _named(TEXT_NAMES, whole)

@@ -36,6 +36,8 @@ Form = Literal[
 ]
 FORMS: tuple[Form, ...] = get_args(Form)
 """In the order in which they are tried on a record."""
+VERSION = 2
+"""Raised when records that were refused are read, or are read as other conversations."""
 QUESTIONS, CONTEXTS = ("instruction", "question", "query", "prompt"), ("input", "context")
 ANSWERS, SYSTEMS = ("output", "response", "answer"), ("system", "system_prompt")
 _CHOICES = ("choices", "options")
@@ -65,8 +67,14 @@ SPEAKERS = {
 TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
 """Fields of a turn that say whether it is trained; templates do not see them."""
 _RENAMED = ("role", "content", "from", "value", "tool_calls")
-WRITTEN = ('[{"role"', '[{"content"', '[{"from"', '[{"value"', "[{'role'", "[{'content'", "[{'from'")
-"""Beginnings of a list of turns written as a string."""
+_QUOTE = r"""\\?["']"""
+_SPEAKER = rf"{_QUOTE}(?:role|from){_QUOTE}\s*:\s*{_QUOTE}"
+_SAID = rf"{_QUOTE}(?:content|value){_QUOTE}\s*:\s*(?:{_QUOTE}|\[|null|None)"
+_WRITTEN = re.compile(
+    rf"""\s*"?\[\s*\{{\s*(?:{_SPEAKER}(?:(?:{"|".join(ROLES)})\\?["']|[^{{}}\[\]]*?{_SAID})|{_SAID}.*?{_SPEAKER})""",
+    re.DOTALL,
+)
+"""The beginning of a list of turns written as a string: as JSON, as JSON twice, or as Python or NumPy shows it."""
 _ANSWER_BEGINS = re.compile(
     r"\n\nAssistant:|### (?:Response|Assistant):\s*|\[/INST\]|<\|assistant\|>\s*"
     r"|<(?:\|im_start\||start_of_turn)>(?:assistant|model)\n"
@@ -149,7 +157,8 @@ def _written(name: str) -> Callable[[Mapping[str, Any]], Chat]:
     def read(record: Mapping[str, Any]) -> Chat:
         value = record.get(name)
         turns = _parsed(value, name) if isinstance(value, str) else value
-        return _chat(_turns({name: turns}, name), record)
+        # JSON twice is refused as it was written.
+        return _chat(_turns({name: value if isinstance(turns, str) else turns}, name), record)
 
     return read
 
@@ -158,14 +167,9 @@ def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The turns of a field as messages."""
     turns = record.get(name)
     if isinstance(turns, str):
+        refuse_written(turns, name)
         raise InputError(
-            f"{name} is a string; expected a list of turns: "
-            + (
-                f'set input.format = "{name}_json" if every record has them as JSON, or parse it before you write '
-                "the record"
-                if name in ("messages", "conversations")
-                else "parse it as JSON before you write the record"
-            )
+            f"{name} is a string; expected a list of turns: parse it before you write the record"
         )
     if turns is None:
         raise InputError(f"no field {name!r}")
@@ -206,7 +210,12 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
             f"tool_calls of turn {number} is not a list of objects that each name a function, such as "
             '[{"type": "function", "function": {"name": "f", "arguments": {}}}]'
         )
-    message = {"role": role, "content": _content(content, number, bool(calls))}
+    if content in (None, []) and (calls or role == "tool"):
+        # Without a text beside its calls; templates write an empty text differently.
+        content = None if calls else ""
+    else:
+        content = _content(content, number)
+    message = {"role": role, "content": content}
     message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
     return {**message, "tool_calls": calls} if calls else message
 
@@ -230,10 +239,8 @@ def _calls(value: Any, number: int) -> list[Any]:
     ]
 
 
-def _content(content: Any, number: int, has_calls: bool) -> str | None:
-    """The text of a turn; None if it has only tool calls, since templates write an empty text differently."""
-    if content is None and has_calls:
-        return None
+def _content(content: Any, number: int) -> str:
+    """The text of a turn."""
     if (text := _text(content)) is not None:
         return text
     if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
@@ -272,7 +279,8 @@ def _chat(
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     trained = tuple(_is_trained(messages[number], number) and number >= given for number in answers)
     if not any(trained):
-        raise InputError("no turn is trained on: there is no assistant turn, or every weight is 0")
+        why = "every weight is 0" if answers else "there is no assistant turn"
+        raise InputError(f"no turn is trained on: {why}")
     masked = record.get("mask")
     if isinstance(masked, str) and SPEAKERS.get(masked.lower()) not in ("user", "system", None):
         raise InputError(f"mask is {masked!r}: the assistant's turns are not trained on")
@@ -289,7 +297,7 @@ def _chat(
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """
     Raises:
-        InputError: a turn is empty, or the assistant speaks first.
+        InputError: a turn other than a tool's result is empty, or the assistant speaks first.
     """
     asked = False
     for number, message in enumerate(messages, 1):
@@ -297,7 +305,8 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
         if role == "assistant" and not asked:
             raise InputError(f"turn {number} is the assistant's, but no question comes before it")
         asked = asked or role in ("user", "tool")
-        if not (message["content"] or "").strip() and role != "system" and not message.get("tool_calls"):
+        told = role in ("system", "tool") or message.get("tool_calls")
+        if not told and not message["content"].strip():
             raise InputError(f"turn {number} ({role}) is empty")
 
 
@@ -325,7 +334,7 @@ def _alpaca(record: Mapping[str, Any]) -> Chat:
     if answer is None:
         raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
     asked = _asked(record)
-    return _chat([*asked, _said(record[answer])], record, completion=len(asked))
+    return _chat([*asked, _said(_unwritten(record, answer))], record, completion=len(asked))
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -333,7 +342,7 @@ def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     question = _question(record)
     if question is None:
         raise InputError(f"no question: expected a string in exactly one of {', '.join(QUESTIONS)}")
-    parts = [record[question], *(record.get(name) or "" for name in CONTEXTS)]
+    parts = [_unwritten(record, name) for name in (question, *CONTEXTS) if record.get(name)]
     if not all(isinstance(part, str) for part in parts):
         raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
     history = record.get("history") or []
@@ -440,7 +449,7 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | N
     if _question(record) is not None:
         return _asked(record)
     if _is_text(record.get("input")):
-        return [_said(record["input"], "user")]
+        return [_said(_unwritten(record, "input"), "user")]
     return None
 
 
@@ -533,26 +542,61 @@ def _unwritten(record: Mapping[str, Any], name: str) -> Any:
     value = record.get(name)
     if value is None:
         raise InputError(f"no field {name!r}")
-    if isinstance(value, str) and value.startswith(WRITTEN):
-        raise InputError(f"{name} is a list of turns as a string; parse it before you write the record")
+    if isinstance(value, str):
+        refuse_written(value, name)
     return value
+
+
+def refuse_written(text: str, name: str) -> None:
+    """
+    Raises:
+        InputError: the text of a field begins like a list of turns.
+    """
+    if not _WRITTEN.match(text):
+        return
+    field, form = f"record[{name!r}]", f"{name}_json"
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # NumPy writes no commas.
+        commas = '.replace("}\\n", "},\\n")' if "}\n" in text else ""
+        parsed = f"ast.literal_eval({field}{commas})"
+    else:
+        parsed = f"json.loads(json.loads({field}))" if isinstance(value, str) else f"json.loads({field})"
+        if isinstance(value, list) and form in FORMS:
+            parsed += f', or set input.format = "{form}"'
+    raise InputError(
+        f"{name} is a list of turns as a string; parse it before you write the record: {field} = {parsed}"
+    )
 
 
 def _parsed(text: str, name: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        refuse_written(text, name)
         raise InputError(f"{name} is a string that is not JSON: {error}") from None
 
 
-def is_turns(value: Any) -> bool:
-    """Whether a field holds turns, as a list or as a JSON string."""
+def _listed(value: Any) -> list[Any]:
+    """The turns of a field, a list or a JSON string; none if it is neither."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value) if value.lstrip().startswith("[") else None
         except orjson.JSONDecodeError:
-            return False
-    first = value[0] if isinstance(value, list) and value else None
+            return []
+    return value if isinstance(value, list) else []
+
+
+def has_answer(value: Any) -> bool:
+    """Whether a field that holds turns has one of the assistant."""
+    speakers = (turn.get("role", turn.get("from")) for turn in _listed(value) if isinstance(turn, Mapping))
+    return any(SPEAKERS.get(str(speaker).lower()) == "assistant" for speaker in speakers)
+
+
+def is_turns(value: Any) -> bool:
+    """Whether a field holds turns, as a list or as a JSON string."""
+    first = next(iter(_listed(value)), None)
     return isinstance(first, Mapping) and (
         {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
     )

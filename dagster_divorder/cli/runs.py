@@ -92,7 +92,7 @@ def init(options: Options) -> Answer:
 def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
     """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
     from dagster_divorder.cli import dialogue
-    from dagster_divorder.propose import Proposal, look, refuse_existing
+    from dagster_divorder.propose import Proposal, look, reads_prompts, refuse_existing
 
     if not options.paths:
         raise InputError(
@@ -104,7 +104,7 @@ def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]
         refuse_existing(file)
     ranks = {name: getattr(options, name) for name in dialogue.RANKS}
     proposal = Proposal(
-        blocks=look(options.paths, options.text_field),
+        blocks=look(options.paths, options.text_field, prompts=reads_prompts(options.trainer)),
         length=options.sequence_length,
         batch=options.batch,
         trainer=options.trainer,

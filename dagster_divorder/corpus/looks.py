@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from dagster_divorder.chats.forms import ANSWERS, CONTEXTS, QUESTIONS, Form, fields_of, form_of, is_turns
+from dagster_divorder.chats.forms import (
+    ANSWERS,
+    CONTEXTS,
+    QUESTIONS,
+    Form,
+    fields_of,
+    form_of,
+    has_answer,
+    is_turns,
+)
 
 KINDS: dict[Form, str] = {
     "pairs": "preference pairs",
@@ -28,6 +37,7 @@ KINDS: dict[Form, str] = {
 }
 """Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
+_PROMPTS = "prompts without answers"
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
 MIN_RECORDS, LABEL_BYTES = 20, 32
@@ -35,12 +45,12 @@ MIN_RECORDS, LABEL_BYTES = 20, 32
 
 
 class Structure(NamedTuple):
-    """Fields of a record that belong together. kind: the name of such records. form: its name in `input.format`, None
-    if it has none."""
+    """Fields of a record that belong together. kind: the name of such records. form: as in `Input.form`, None if it has
+    none."""
 
     kind: str
     fields: tuple[str, ...]
-    form: Form | None
+    form: str | None
 
     @property
     def name(self) -> str:
@@ -50,6 +60,11 @@ class Structure(NamedTuple):
         """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
         if self.form:
             return f"{self.name}: set input.format = {json.dumps(self.form)}, and no input.text_field"
+        if self.kind == _PROMPTS:
+            return (
+                f"{self.name}: there is nothing to train on; `divorder init --trainer trl-grpo` reads prompts of the "
+                "field 'prompt', whose answers the trainer makes"
+            )
         if len(self.fields) == 1:
             field = json.dumps(self.fields[0])
             jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
@@ -66,7 +81,8 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
     if form := form_of(record):
         return Structure(KINDS[form], fields_of(record, form), form)
     if lists := [name for name, value in record.items() if is_turns(value)]:
-        return Structure("chat messages", (lists[0],), None)
+        kind = "chat messages" if has_answer(record[lists[0]]) else _PROMPTS
+        return Structure(kind, (lists[0],), None)
     asked, answered = (
         tuple(name for name in names if isinstance(record.get(name), str) and record[name])
         for names in ((*QUESTIONS, *CONTEXTS), (*ANSWERS, "completion"))
@@ -86,9 +102,9 @@ def characters(value: Any) -> int:
     return count
 
 
-def looks_like(begins: bytes, form: str = "text") -> str:
+def looks_like(begins: bytes, form: str = "text", *, mixed: bool = False) -> str:
     """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
-    "" if unknown. form: `Input.form`; only texts may need another form."""
+    "" if unknown. form: `Input.form`. mixed: other records have this form."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -121,7 +137,7 @@ def looks_like(begins: bytes, form: str = "text") -> str:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
         return ""
-    return _record_looks_like(record, form) if isinstance(record, dict) else ""
+    return _record_looks_like(record, form, mixed) if isinstance(record, dict) else ""
 
 
 def _is_text(head: bytes) -> bool:
@@ -133,10 +149,25 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
-def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
+def _record_looks_like(record: Mapping[str, Any], form: str, mixed: bool) -> str:
+    structure = structure_of(record)
+    kind, field, other = structure or (
+        "a text",
+        ("text",),
+        "text" if isinstance(record.get("text"), str) else None,
+    )
+    if mixed and form != "template" and other not in (None, form):
+        blocks = "\n".join(
+            f'[[input]]\npaths = ["{each}.jsonl"]\nformat = "{each}"\n' for each in (form, other)
+        )
+        return (
+            f"{kind}, and others have the form {form!r}. Read them from two files:\n\n{blocks}\n"
+            f"(`jq -c 'select(.{field[-1]})' IN > {other}.jsonl` and `jq -c 'select(.{field[-1]} | not)' IN > "
+            f"{form}.jsonl` write them)"
+        )
     if form != "text":
         return ""
-    if structure := structure_of(record):
+    if structure:
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
         return f"the error of a server ({str(error)[:80]}); download the file again with the required access"

@@ -13,7 +13,6 @@ from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.blocks import BlockRecords
 from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.inputs import (
-    SHOWN_BYTES,
     Kind,
     LineBlock,
     LongRecord,
@@ -38,18 +37,24 @@ PEEK_BYTES = 1 << 18
 @dataclass
 class Refusals:
     """Number of records examined, and of records that the pipeline refuses. first: file, line or row, and reason of the
-    first refused record; looks: what that record looks like, as the end of a sentence."""
+    first refused record; begins: its bytes, if they may tell what it is; form: of the input."""
 
+    form: str
     looked_at: int = 0
     refused: int = 0
     first: str = ""
-    looks: str = ""
+    begins: bytes = b""
 
-    def add(self, path: str, number: int, reason: str, begins: bytes, form: str) -> None:
+    def add(self, path: str, number: int, reason: str, begins: bytes) -> None:
         if not self.refused:
-            looks = looks_like(begins[:SHOWN_BYTES], form) if reason != EMPTY_TEXT else ""
-            self.first, self.looks = f"{path}:{number}: {reason}", f", which is {looks}" if looks else ""
+            self.first, self.begins = f"{path}:{number}: {reason}", begins if reason != EMPTY_TEXT else b""
         self.refused += 1
+
+    @property
+    def looks(self) -> str:
+        """What the first refused record looks like, as the end of a sentence."""
+        looks = looks_like(self.begins, self.form, mixed=self.refused < self.looked_at)
+        return f", which is {looks}" if looks else ""
 
 
 def first_refusals(corpus_input: Found, most: int) -> Refusals:
@@ -59,7 +64,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
     Raises:
         InputError: a file cannot be read, or its columns differ from those of the first.
     """
-    refusals, schema, form = Refusals(), None, corpus_input.shape.form
+    refusals, schema = Refusals(corpus_input.shape.form), None
     is_jsonl = corpus_input.kind == "jsonl"
     for path in corpus_input.files:
         if not is_jsonl:
@@ -69,7 +74,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
             if isinstance(block, LongRecord):
                 unit = "line" if is_jsonl else "row"
                 _, reason = reject_long(block.path, unit, block.number, block.size, block.begins)
-                refusals.add(block.path, block.number, reason, block.begins, form)
+                refusals.add(block.path, block.number, reason, block.begins)
                 looked_at = 1
             else:
                 records = BlockRecords(block, corpus_input.shape)
@@ -80,7 +85,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
                     if refusal.unfinished:
                         looked_at -= 1
                     else:
-                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw, form)
+                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw)
             refusals.looked_at += looked_at
             wanted -= looked_at
             if wanted <= 0:
@@ -154,7 +159,7 @@ def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Itera
 def _plain(column: pa.Array) -> list[Any]:
     """Values of a column. If Python cannot hold them, such as the year 10,000: True for each that is not null."""
     try:
-        return column.to_pylist()
+        return column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError, LookupError):
         return [True if valid else None for valid in column.is_valid().to_pylist()]
 

@@ -16,6 +16,7 @@ from dagster_divorder.chats.forms import (
     another_form,
     conversation_of_record,
     form_of,
+    refuse_written,
     without_nulls,
 )
 from dagster_divorder.chats.input_template import compiled, templated
@@ -74,6 +75,9 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
     text = value_at(record, text_field, _MISSING)
     if text is _MISSING:
         other = form_of(record)
+        for name, value in record.items() if other is None else ():
+            if isinstance(value, str):
+                refuse_written(value, name)
         raise InputError(another_form(other, "text") if other else f"no field {text_field!r}")
     if not isinstance(text, str):
         raise InputError(f"field {text_field!r} is a JSON {_json_type(text)}, expected a string")
@@ -81,6 +85,7 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
         raise InputError(EMPTY_TEXT)
     if text.startswith(MARK):
         raise InputError(MARKED)
+    refuse_written(text, text_field)
     return text.encode()
 
 
@@ -129,6 +134,11 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], 
         reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
         if not reason and value.startswith(MARK.encode()):
             reason = MARKED
+        if not reason:
+            try:
+                refuse_written(value.decode(), text_field)
+            except InputError as error:
+                reason = str(error)
         if reason:
             reasons.append(reason)
         texts.append(None if reason else value)
@@ -141,7 +151,7 @@ def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[byt
     invalid, is_template = _invalid_rows(rows, ""), shape.form == "template"
     read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
     names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
-    columns = [json_values(rows.column(name)) for name in names]
+    columns = [json_values(rows.column(name), objects=True) for name in names]
     documents: list[bytes | None] = []
     reasons: list[str] = []
     for at in range(rows.num_rows):

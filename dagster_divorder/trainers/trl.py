@@ -77,7 +77,7 @@ GRPO = replace(
     DPO,
     name="trl-grpo",
     title="TRL GRPOTrainer",
-    forms=("text", "prompt_completion"),
+    forms=("text", "template", "prompt_completion"),
     default=_shuffled_prompts,
     best=pass_by_pass,
     lines=f"""\

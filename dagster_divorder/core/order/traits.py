@@ -192,6 +192,9 @@ def column_codes(
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
+        if edges is None and not cuts.size and bins > 1:
+            # A rare value among equal ones, such as a label of 1 among zeros, is cut off.
+            cuts = np.unique(numbers[~np.isnan(numbers)])[1:2]
         return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(kind)), cuts)
     if not (is_text(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise InputError(

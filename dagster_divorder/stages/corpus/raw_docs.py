@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.chats.forms import VERSION as CHATS_VERSION
 from dagster_divorder.corpus.corpus import Corpus, InputFile
 from dagster_divorder.corpus.file_states import load_file_states, save_file_states
 from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
@@ -141,7 +142,8 @@ def records_key(run: Run, kind: str) -> str:
     reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
     if run.settings.masked:
         # Another template may refuse other records.
-        reading = [reading, given.form, given.template, template.fingerprint if template else None]
+        fingerprint = template.fingerprint if template else None
+        reading = [reading, given.form, given.template, fingerprint, CHATS_VERSION]
     return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
 
 

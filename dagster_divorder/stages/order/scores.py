@@ -159,7 +159,7 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
 
 
 def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
-    """The scores of the records from the file at `path`, float64 (N,), NaN without a row. Rows of no record are counted.
+    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record.
 
     Raises:
         InputError: a row number belongs to no record, or two rows with the same key have different scores.
