@@ -21,15 +21,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from dagster_divorder.chats.document import Chat, Pair
-from dagster_divorder.chats.forms import conversation_of_record, without_nulls
-from dagster_divorder.chats.input_template import templated
+from dagster_divorder.chats.document import Chat, Pair, conversation_of
+from dagster_divorder.chats.forms import without_nulls
+from dagster_divorder.chats.input_template import PROMPTS
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.corpus.find import Found, find_files
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, read_schema
 from dagster_divorder.corpus.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
+from dagster_divorder.corpus.records import conversation_in
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.models.chat_templates import chat_template
@@ -67,8 +68,6 @@ SHORT_BESIDE = 4
 """A short field named like texts holds no texts if another field has this many times its characters."""
 FIELDS_SHOWN, EXAMPLE_CHARACTERS, NAME_CHARACTERS = 40, 40, 60
 EXAMPLE_RENDERED = 300
-PROMPTS = "{% for turn in prompt %}{{ turn.content or '' }}\n{% endfor %}"
-"""Makes a text of a prompt that is a list of turns, for `input.template`."""
 BUILT_IN_TRAITS = {"cluster": "  # topics, found by clustering", "length": ""}
 TEXT_NAMES = ("text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url")
@@ -99,7 +98,7 @@ SCORE_NAMES = (
     *("perplexity", "ppl", "helpfulness", "reward"),
 )
 TRUTHS = frozenset(map(hash, (0, 1, "true", "false", "True", "False")))
-"""Hashes of the values of a field that says yes or no; true and false are 1 and 0."""
+"""Hashes of the values of a label that says yes or no; true and false have those of 1 and 0."""
 LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date")
 
 
@@ -148,11 +147,6 @@ class Field:
     def holds_labels(self, name: str) -> bool:
         """Whether the field holds labels rather than texts, judged by its name and length."""
         return _own_name(name) in LABEL_NAMES and self.characters < LABEL_CHARACTERS * self.records
-
-    @property
-    def says_yes_or_no(self) -> bool:
-        """Whether the field holds nothing but true and false, also as 1 and 0 or as texts."""
-        return bool(self.values) and self.values <= TRUTHS and not self.kinds & {"list", "object"}
 
     def is_id(self, records: int) -> bool:
         """Whether the field holds a different short text or whole number in each record."""
@@ -234,20 +228,19 @@ class InputBlock:
         Raises:
             InputError: there is no such field, or most records would be refused.
         """
-        return replace(self, text=self.known(name), why=why).checked()
+        return replace(self, text=self.known(name), why=why).checked(f"text_field = {name!r}")
 
-    def checked(self) -> InputBlock:
-        """The input with an id and a source.
+    def checked(self, reading: str) -> InputBlock:
+        """The input with an id and a source. reading: the setting that says how it is read.
 
         Raises:
             InputError: most records would be refused.
         """
         refused, looked_at = self.refusals.refused, self.refusals.looked_at
         if 2 * refused > looked_at:
-            key, value = self.reading
             raise InputError(
                 f"{refused:,} of {count(looked_at, 'record')} of {self.paths[0]} examined cannot be used with "
-                f"{key} = {value!r}, the first: {self.refusals.first}{self.refusals.looks}"
+                f"{reading}, the first: {self.refusals.first}{self.refusals.looks}"
             )
         rest = {name: field for name, field in self.fields.items() if name not in self.read}
         own_id = _named(ID_NAMES, (name for name, field in rest.items() if field.is_id(self.records)))
@@ -272,8 +265,11 @@ class InputBlock:
     def refusals(self) -> Refusals:
         """The sampled records that the pipeline would refuse."""
         files = _sampled(self.listing)
-        shape = Shape(text_field=self.text, form=self.form, jinja=PROMPTS)
-        return first_refusals(replace(self.listing, files=files, shape=shape), _of_each(files))
+        return first_refusals(replace(self.listing, files=files, shape=self.shape), _of_each(files))
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(text_field=self.text, form=self.form, jinja=PROMPTS)
 
     @property
     def size(self) -> int:
@@ -283,13 +279,6 @@ class InputBlock:
     def form(self) -> str:
         """What a record holds, as in `Input.form`."""
         return (self.structure.form if self.structure else None) or "text"
-
-    @property
-    def reading(self) -> tuple[str, str]:
-        """The setting that says what a record holds, and its value."""
-        if self.form == "template":
-            return "template", PROMPTS
-        return ("format", self.form) if self.structure else ("text_field", self.text)
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -308,8 +297,8 @@ class InputBlock:
             return None
         # A chat's label may mean anything.
         names = ("label", "kto_tag") if self.form == "prompt_completion" else ("kto_tag",)
-        held = (name for name in names if name in self.fields)
-        return next((name for name in held if self.fields[name].says_yes_or_no), None)
+        held = ((name, self.fields[name].values) for name in names if name in self.fields)
+        return next((name for name, values in held if values and values <= TRUTHS), None)
 
     @property
     def has_no_end(self) -> bool:
@@ -319,8 +308,8 @@ class InputBlock:
 
     @property
     def prefers(self) -> bool:
-        """Whether its records say which answers are wanted, so that a sequence may hold only one record."""
-        return self.form == "pairs" or self.label is not None
+        """Whether its records say which answers are wanted, or have none, so that a sequence may hold only one."""
+        return self.form in ("pairs", "template") or self.label is not None
 
     @cached_property
     def holding(self) -> int:
@@ -342,19 +331,16 @@ class InputBlock:
     @cached_property
     def first_rendered(self) -> str:
         """The first record, rendered by the bootstrap model's template and clipped."""
+        template = chat_template(None, None)
         for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
             with suppress(InputError):
-                record = without_nulls(record)
-                is_prompt = self.form == "template"
-                conversation = (
-                    templated(record, PROMPTS) if is_prompt else conversation_of_record(record, self.form)
+                side = conversation_of(conversation_in(without_nulls(record), self.shape).decode())
+                side = side.chosen if isinstance(side, Pair) else side
+                assert side
+                text = (
+                    template.render(side.messages, side.tools).text if isinstance(side, Chat) else side.text
                 )
-                side = conversation.chosen if isinstance(conversation, Pair) else conversation
-                if isinstance(side, Chat):
-                    return clip(
-                        chat_template(None, None).render(side.messages, side.tools).text, EXAMPLE_RENDERED
-                    )
-                return clip(side.text, EXAMPLE_RENDERED)
+                return clip(text, EXAMPLE_RENDERED)
         return ""
 
     @property
@@ -372,10 +358,7 @@ class InputBlock:
         )
         text = [f"text: {self.text!r}, {self.why}"]
         if self.structure:
-            text = [
-                f"{': '.join(self.reading)}, as these are {self.why}",
-                f"first record: {self.first_rendered}",
-            ]
+            text = [f"format: {self.form}, as these are {self.why}", f"first record: {self.first_rendered}"]
         if self.label:
             text.append(
                 f"label: {self.label!r} says whether an answer is wanted, so that a sequence holds one record"
@@ -418,7 +401,6 @@ class InputBlock:
         )
         first = itertools.islice(self.fields.items(), FIELDS_SHOWN)
         fields = ", ".join(f"{one_line(name)} ({field.kind})" for name, field in first)
-        setting, reading = self.reading
         source_line = '# source_field = "..."     # where a document is from'
         if self.source or constant:
             key, value = ("source_field", self.source) if self.source else ("source", constant)
@@ -427,7 +409,9 @@ class InputBlock:
             [
                 f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records examined: {fields}",
                 f"paths = [{', '.join(_toml(_relative(path, folder, project)) for path in self.paths)}]",
-                f"{setting} = {_toml(reading)}  # {self.why}",
+                f"{self.structure.setting}  # {self.why}"
+                if self.structure
+                else f"text_field = {_toml(self.text)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"
                 if self.own_id
                 else '# id_field = "..."         # your own ids, shown in results',
@@ -537,14 +521,12 @@ class Proposal:
         trainer = TRAINERS[self.trainer] if self.trainer else None
         forms = {block.form for block in self.blocks}
         if trainer and trainer.forms and not forms & set(trainer.forms):
-            raise InputError(
-                f"{trainer.name} reads records of {' or '.join(trainer.forms)}, and these are {' and '.join(forms)}; "
-                "leave --trainer out, or name another"
-            )
+            read, held = " or ".join(trainer.forms), " and ".join(forms)
+            raise InputError(f"{self.trainer} reads records of {read}, and these are of {held}")
         if trainer and trainer.formats and self.prefers:
             raise InputError(
-                f"{self.trainer} reads sequences, and preferences are not sequences; leave --trainer out, and train "
-                f"on the output's records, in their order"
+                f"{self.trainer} reads sequences, which preferences and prompts are not; leave --trainer out, and "
+                f"train on the output's records, in their order"
             )
         if trainer and not forms <= {"text", "template"} and not trainer.reads_labels:
             raise InputError(
@@ -641,7 +623,7 @@ class Proposal:
         )
         exports = f"formats = {json.dumps(self.formats)}      # {reader}"
         if self.prefers:
-            exports = "formats = []               # preferences: train on the output's records"
+            exports = "formats = []               # preferences, prompts: train on the output's records"
         return f"""\
 # Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:
 # divorder.example.toml in the repository.
@@ -689,7 +671,7 @@ batch = {batch}
 
     def _packing(self) -> str:
         forms = {block.form for block in self.blocks}
-        if (self.prefers and forms != {"pairs"}) or reads_prompts(self.trainer):
+        if forms != {"pairs"} and (self.prefers or not self.formats):
             return '\n[packing]\nmethod = "none"            # a sequence holds one record\n'
         if "text" in forms and len(forms) > 1:
             return '\n[packing]\nmethod = "best_fit"        # cuts no conversation\n'
@@ -712,21 +694,16 @@ batch = {batch}
         return list(TRAINERS[self.trainer].formats[:1]) if self.trainer else ["parquet"]
 
 
-def reads_prompts(trainer: str | None) -> bool:
-    """Whether a trainer reads prompts and writes the answers itself."""
-    return trainer in TRAINERS and "template" in TRAINERS[trainer].forms
-
-
-def look(paths: Sequence[str], text_field: str | None = None, *, prompts: bool = False) -> list[InputBlock]:
+def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
     """The inputs in paths: one for each kind of file, columns and text field. text_field: the text field of inputs that
-    have it. prompts: only the field `prompt` is read.
+    have it.
 
     Raises:
         InputError: no file matches, a file cannot be read, no record can be used, or the text is spread over several
             fields.
     """
     if len(paths) == 1:
-        return [_block(paths, text_field, prompts)]
+        return [_block(paths, text_field)]
     texts = [text_field] if text_field else []
     shapes: list[tuple[str, str | None, str]] = []
     inputs = [find_files([path]) for path in paths]
@@ -739,7 +716,7 @@ def look(paths: Sequence[str], text_field: str | None = None, *, prompts: bool =
         text = next((name for name in texts if name in (fields if name == text_field else whole)), None)
         if (structure and not (text_field and text == text_field)) or (whole and not text):
             try:
-                own_text, why = _text_field(fields, records, structure, listing, prompts)
+                own_text, why = _text_field(fields, records, structure, listing)
                 if not own_text:
                     raise InputError(why)
             except InputError as error:
@@ -753,13 +730,10 @@ def look(paths: Sequence[str], text_field: str | None = None, *, prompts: bool =
         # An input without texts, such as an empty file, joins the first of its kind with texts.
         likes = (other for other in shapes if other[0] == shape[0] and other[1])
         apart.setdefault(shape if shape[1] else next(likes, shape), []).append(path)
-    return [
-        _block(alike, text_field if shape[1] == text_field else None, prompts)
-        for shape, alike in apart.items()
-    ]
+    return [_block(alike, text_field if shape[1] == text_field else None) for shape, alike in apart.items()]
 
 
-def _block(paths: Sequence[str], text_field: str | None, prompts: bool) -> InputBlock:
+def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
     listing = find_files(paths)
     records, fields, structure = _sample(listing)
     if not records:
@@ -773,11 +747,11 @@ def _block(paths: Sequence[str], text_field: str | None, prompts: bool) -> Input
             expected = f"one JSON object a line{first}{looks}"
         raise InputError(f"{listing.files[0]} holds no readable record; expected {expected}")
     block = InputBlock(tuple(paths), listing, records, fields, "", "")
-    if text_field:
-        return block.with_text(text_field, "as --text-field says")
-    text, why = _text_field(fields, records, structure, listing, prompts)
+    if text_field and not (structure and structure.form == "template"):
+        return block.with_text(text_field, "as the command says")
+    text, why = _text_field(fields, records, structure, listing)
     if isinstance(text, Structure):
-        return replace(block, structure=text, why=why).checked()
+        return replace(block, structure=text, why=why).checked(text.setting)
     return block.with_text(text, why) if text else replace(block, why=why)
 
 
@@ -839,8 +813,8 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
     (kind, form), with_it = next(iter(structures.most_common(1)), (("", None), 0))
     # Without a text in most records, a file may hold texts and chats.
-    enough = 2 * with_it > records or (10 * with_it > records and not _whole_texts(often, records))
-    most = Structure(kind, tuple(together[kind]), form) if enough else None
+    few = 2 if _whole_texts(often, records) else 10
+    most = Structure(kind, tuple(together[kind]), form) if few * with_it > records else None
     return records, often, most
 
 
@@ -854,7 +828,7 @@ def _values(record: dict[str, Any], depth: int = 1) -> Iterator[tuple[str, Any, 
 
 
 def _text_field(
-    fields: dict[str, Field], records: int, structure: Structure | None, listing: Found, prompts: bool
+    fields: dict[str, Field], records: int, structure: Structure | None, listing: Found
 ) -> tuple[str | Structure, str]:
     """(the text field, or the structure read in its place, and the reason); or ("", the remedy) if several fields may
     be the text.
@@ -862,14 +836,6 @@ def _text_field(
     Raises:
         InputError: no field holds text, or several fields hold it together in no known form.
     """
-    if prompts:
-        if (kinds := fields.get("prompt", Field()).kinds) == {"text"}:
-            return "prompt", "all that the trainer reads"
-        if kinds == {"list"}:
-            return (turns := Structure("prompts", ("prompt",), "template")), turns.name
-        raise InputError(
-            "the trainer reads the field 'prompt', a text or a list of turns; rename the field of yours"
-        )
     whole = _whole_texts(fields, records)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
     named = _named(TEXT_NAMES, whole)

@@ -374,7 +374,7 @@ def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
     assert (load_settings().packing.method, load_settings().exports.formats) == ("none", ())
     Path("divorder.toml").unlink()
     assert main(["init", "docs.jsonl", "--trainer", "trl"]) == 1
-    assert "trl reads sequences, and preferences are not sequences" in capsys.readouterr().err
+    assert "trl reads sequences, which preferences and prompts are not" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -410,8 +410,12 @@ def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)
     write_records(tmp_path / "docs.jsonl", {"data_source": "gsm", "prompt": prompt, "answer": "{n}"})
+    if prompt == TURNS[:1]:
+        initialised("docs.jsonl")
+        Path("divorder.toml").rename("alone.toml")
     assert main(["init", "docs.jsonl", "--trainer", "trl-grpo"]) == 0
     settings = load_settings()
+    assert prompt != TURNS[:1] or load_settings("alone.toml").input == settings.input
     assert settings.input.form == ("template" if prompt == TURNS[:1] else "text")
     assert (settings.packing.method, settings.exports.formats) == ("none", ())
     assert main(["run"]) == 0
@@ -423,21 +427,21 @@ def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
     ("record", "options", "said"),
     [
         (
-            {"prompt": TURNS[:1], "solution": "1"},
-            [],
-            "there is nothing to train on; `divorder init --trainer trl-grpo`",
+            {"prompt": TURNS[:1]},
+            ["--trainer", "trl"],
+            "trl reads sequences, which preferences and prompts are not",
         ),
         ({"messages": TURNS[:1]}, [], "no turn is trained on: there is no assistant turn"),
-        ({"messages": TURNS[:1]}, ["--trainer", "trl-grpo"], "the trainer reads the field 'prompt'"),
+        ({"messages": TURNS[:1]}, ["--trainer", "trl-grpo"], "there is no field 'prompt'"),
         (
             {"messages": TURNS},
             ["--trainer", "trl-dpo"],
-            "trl-dpo reads records of pairs, and these are messages",
+            "trl-dpo reads records of pairs, and these are of messages",
         ),
         (
             {"id": "{n}", "messages": repr([{"role": "user", "content": "{n}"}, *TURNS[1:]])},
             [],
-            "parse it before you write the record: record['messages'] = ast.literal_eval(record['messages'])",
+            "parse it before you write the record: record['messages'] = ast.literal_eval(record['messages']",
         ),
     ],
 )
@@ -832,7 +836,7 @@ def test_a_text_field_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture
     write_jsonl(tmp_path / "plain.jsonl", GOOD)
     write_records(tmp_path / "pairs.jsonl", STRUCTURED["completion"][0])
     assert initialised("both.jsonl", "--text-field", "my text.v2").input.text_field == "my text.v2"
-    assert "text: 'my text.v2', as --text-field says\n" in capsys.readouterr().out
+    assert "text: 'my text.v2', as the command says\n" in capsys.readouterr().out
     Path("divorder.toml").unlink()
     settings = initialised("both.jsonl", "plain.jsonl", "--text-field", "my text.v2")
     assert [block.text_field for block in settings.input.each] == ["my text.v2", "text"]

@@ -36,8 +36,6 @@ Form = Literal[
 ]
 FORMS: tuple[Form, ...] = get_args(Form)
 """In the order in which they are tried on a record."""
-VERSION = 2
-"""Raised when records that were refused are read, or are read as other conversations."""
 QUESTIONS, CONTEXTS = ("instruction", "question", "query", "prompt"), ("input", "context")
 ANSWERS, SYSTEMS = ("output", "response", "answer"), ("system", "system_prompt")
 _CHOICES = ("choices", "options")
@@ -67,12 +65,10 @@ SPEAKERS = {
 TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
 """Fields of a turn that say whether it is trained; templates do not see them."""
 _RENAMED = ("role", "content", "from", "value", "tool_calls")
-_QUOTE = r"""\\?["']"""
-_SPEAKER = rf"{_QUOTE}(?:role|from){_QUOTE}\s*:\s*{_QUOTE}"
-_SAID = rf"{_QUOTE}(?:content|value){_QUOTE}\s*:\s*(?:{_QUOTE}|\[|null|None)"
 _WRITTEN = re.compile(
-    rf"""\s*"?\[\s*\{{\s*(?:{_SPEAKER}(?:(?:{"|".join(ROLES)})\\?["']|[^{{}}\[\]]*?{_SAID})|{_SAID}.*?{_SPEAKER})""",
-    re.DOTALL,
+    r"""\s*("?)\[\s*\{\s*(?=(\\?["'])(?:role|from|content|value)\2\s*:)"""
+    rf"""(?:\2role\2[^{{}}\[\]]*?\2content\2|.*?\2(?:role|from)\2\s*:\s*\2(?:{"|".join(SPEAKERS)})\2)""",
+    re.DOTALL | re.IGNORECASE,
 )
 """The beginning of a list of turns written as a string: as JSON, as JSON twice, or as Python or NumPy shows it."""
 _ANSWER_BEGINS = re.compile(
@@ -126,10 +122,10 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
             "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
     try:
-        return _CONVERSATIONS[form](record)
+        return _CONVERSATIONS[form](record) if form in _CONVERSATIONS else _of_turns(record, form)
     except InputError:
         other = form_of(record) or ("text" if isinstance(record.get("text"), str) else None)
-        if other in (None, form) or set(_LEADING[form]) & record.keys():
+        if other in (None, form) or record.keys() & _LEADING.get(form, (form.removesuffix("_json"),)):
             raise
         raise InputError(another_form(other, form)) from None
 
@@ -145,22 +141,14 @@ def another_form(other: str, form: str) -> str:
 # Lists of turns ------------------------------------------------------------------------------------------------------
 
 
-def _messages(record: Mapping[str, Any]) -> Chat:
-    return _chat(_turns(record, "messages"), record)
-
-
-def _share_gpt(record: Mapping[str, Any]) -> Chat:
-    return _chat(_turns(record, "conversations"), record)
-
-
-def _written(name: str) -> Callable[[Mapping[str, Any]], Chat]:
-    def read(record: Mapping[str, Any]) -> Chat:
-        value = record.get(name)
-        turns = _parsed(value, name) if isinstance(value, str) else value
+def _of_turns(record: Mapping[str, Any], form: str) -> Chat:
+    name = form.removesuffix("_json")
+    value = record.get(name)
+    if form != name and isinstance(value, str):
+        turns = _parsed(value, name)
         # JSON twice is refused as it was written.
-        return _chat(_turns({name: value if isinstance(turns, str) else turns}, name), record)
-
-    return read
+        value = value if isinstance(turns, str) else turns
+    return _chat(_turns({name: value}, name), record)
 
 
 def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -210,12 +198,7 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
             f"tool_calls of turn {number} is not a list of objects that each name a function, such as "
             '[{"type": "function", "function": {"name": "f", "arguments": {}}}]'
         )
-    if content in (None, []) and (calls or role == "tool"):
-        # Without a text beside its calls; templates write an empty text differently.
-        content = None if calls else ""
-    else:
-        content = _content(content, number)
-    message = {"role": role, "content": content}
+    message = {"role": role, "content": _content(content, number, role, bool(calls))}
     message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
     return {**message, "tool_calls": calls} if calls else message
 
@@ -239,8 +222,10 @@ def _calls(value: Any, number: int) -> list[Any]:
     ]
 
 
-def _content(content: Any, number: int) -> str:
-    """The text of a turn."""
+def _content(content: Any, number: int, role: str, has_calls: bool) -> str | None:
+    """The text of a turn; None if it has only tool calls, since templates write an empty text differently."""
+    if content in (None, []) and (has_calls or role == "tool"):
+        return None if has_calls else ""
     if (text := _text(content)) is not None:
         return text
     if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
@@ -279,8 +264,7 @@ def _chat(
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     trained = tuple(_is_trained(messages[number], number) and number >= given for number in answers)
     if not any(trained):
-        why = "every weight is 0" if answers else "there is no assistant turn"
-        raise InputError(f"no turn is trained on: {why}")
+        raise InputError("no turn is trained on: there is no assistant turn, or every weight is 0")
     masked = record.get("mask")
     if isinstance(masked, str) and SPEAKERS.get(masked.lower()) not in ("user", "system", None):
         raise InputError(f"mask is {masked!r}: the assistant's turns are not trained on")
@@ -305,8 +289,11 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
         if role == "assistant" and not asked:
             raise InputError(f"turn {number} is the assistant's, but no question comes before it")
         asked = asked or role in ("user", "tool")
-        told = role in ("system", "tool") or message.get("tool_calls")
-        if not told and not message["content"].strip():
+        if (
+            role not in ("system", "tool")
+            and not message.get("tool_calls")
+            and not message["content"].strip()
+        ):
             raise InputError(f"turn {number} ({role}) is empty")
 
 
@@ -508,26 +495,12 @@ def _common_prompt(chosen: str, rejected: str) -> str:
 
 
 _CONVERSATIONS: dict[str, Callable[[Mapping[str, Any]], Conversation]] = {
-    "messages": _messages,
-    "conversations": _share_gpt,
-    "messages_json": _written("messages"),
-    "conversations_json": _written("conversations"),
     "prompt_completion": _prompt_completion,
     "alpaca": _alpaca,
     "pairs": _pair,
 }
-
-
-_LEADING = {
-    "messages": ("messages",),
-    "conversations": ("conversations",),
-    "messages_json": ("messages",),
-    "conversations_json": ("conversations",),
-    "prompt_completion": ("completion",),
-    "alpaca": ANSWERS,
-    "pairs": ("chosen", "rejected"),
-}
-"""Form -> fields; a record with none of them has another form."""
+_LEADING = {"prompt_completion": ("completion",), "alpaca": ANSWERS, "pairs": ("chosen", "rejected")}
+"""Form -> fields; a record with none of them has another form. Lists of turns have the form of their field's name."""
 
 
 def without_nulls(value: Any) -> Any:
@@ -542,32 +515,25 @@ def _unwritten(record: Mapping[str, Any], name: str) -> Any:
     value = record.get(name)
     if value is None:
         raise InputError(f"no field {name!r}")
-    if isinstance(value, str):
-        refuse_written(value, name)
+    refuse_written(value, name)
     return value
 
 
-def refuse_written(text: str, name: str) -> None:
+def refuse_written(value: Any, name: str) -> None:
     """
     Raises:
-        InputError: the text of a field begins like a list of turns.
+        InputError: a field holds a text that begins like a list of turns.
     """
-    if not _WRITTEN.match(text):
-        return
-    field, form = f"record[{name!r}]", f"{name}_json"
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+    if isinstance(value, str) and (found := _WRITTEN.match(value)):
+        field = f"record[{name!r}]"
         # NumPy writes no commas.
-        commas = '.replace("}\\n", "},\\n")' if "}\n" in text else ""
-        parsed = f"ast.literal_eval({field}{commas})"
-    else:
-        parsed = f"json.loads(json.loads({field}))" if isinstance(value, str) else f"json.loads({field})"
-        if isinstance(value, list) and form in FORMS:
-            parsed += f', or set input.format = "{form}"'
-    raise InputError(
-        f"{name} is a list of turns as a string; parse it before you write the record: {field} = {parsed}"
-    )
+        python, once = f'ast.literal_eval({field}.replace("}}\\n", "}},\\n"))', f"json.loads({field})"
+        parsed = python if found[2] == "'" else f"json.loads({once})" if found[1] else once
+        if parsed == once and f"{name}_json" in FORMS:
+            parsed += f', or set input.format = "{name}_json"'
+        raise InputError(
+            f"{name} is a list of turns as a string; parse it before you write the record: {field} = {parsed}"
+        )
 
 
 def _parsed(text: str, name: str) -> Any:
@@ -578,25 +544,14 @@ def _parsed(text: str, name: str) -> Any:
         raise InputError(f"{name} is a string that is not JSON: {error}") from None
 
 
-def _listed(value: Any) -> list[Any]:
-    """The turns of a field, a list or a JSON string; none if it is neither."""
+def is_turns(value: Any) -> bool:
+    """Whether a field holds turns, as a list or as a JSON string."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value) if value.lstrip().startswith("[") else None
         except orjson.JSONDecodeError:
-            return []
-    return value if isinstance(value, list) else []
-
-
-def has_answer(value: Any) -> bool:
-    """Whether a field that holds turns has one of the assistant."""
-    speakers = (turn.get("role", turn.get("from")) for turn in _listed(value) if isinstance(turn, Mapping))
-    return any(SPEAKERS.get(str(speaker).lower()) == "assistant" for speaker in speakers)
-
-
-def is_turns(value: Any) -> bool:
-    """Whether a field holds turns, as a list or as a JSON string."""
-    first = next(iter(_listed(value)), None)
+            return False
+    first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, Mapping) and (
         {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
     )

@@ -19,6 +19,9 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     from jinja2 import Template
 
+PROMPTS = "{% for turn in prompt %}{{ turn.content or '' }}\n{% endfor %}"
+"""Makes a text of prompts alone, lists of turns."""
+
 
 class _Trained(str):
     """The text of a `{% generation %}` block."""

@@ -152,10 +152,10 @@ class Ingest:
         self._record_rows: list[np.ndarray] = []
         self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
         self._first_rejects: list[str] = []
-        # By shape: numbers of accepted and refused records, and the first refused one, for messages: place, bytes.
+        # By shape: numbers of accepted and refused records, and the first refused one, as lines of a message.
         self._accepted_of: Counter[Shape] = Counter()
         self._refused_of: Counter[Shape] = Counter()
-        self._first_of: dict[Shape, tuple[str, bytes]] = {}
+        self._first_of: dict[Shape, tuple[str, str]] = {}
         self._rejected = 0
         self._unfinished: list[Unfinished] = []
         self._accepted = Multiset()
@@ -293,7 +293,8 @@ class Ingest:
         first = f"{path}:{number}: {reason}"
         self._refused_of[self._shape] += 1
         if self._shape not in self._first_of:
-            self._first_of[self._shape] = first, reject_bytes(line) if reason != EMPTY_TEXT else b""
+            looks = looks_like(reject_bytes(line), self._shape.form) if reason != EMPTY_TEXT else ""
+            self._first_of[self._shape] = first, f"The first is {looks}.\n" if looks else ""
         if len(self._first_rejects) < _SHOWN_REJECTS:
             self._first_rejects.append(first)
 
@@ -349,20 +350,20 @@ class Ingest:
         read = self._accepted.records + self._rejected
         if self._rejected > max_reject_share * read:
             self.abandon()
-            listed, shape = "\n  ".join(self._first_rejects), next(iter(self._first_of))
+            listed, (shape, (_, looks)) = "\n  ".join(self._first_rejects), next(iter(self._first_of.items()))
             raise RejectLimitError(
                 f"{self._rejected:,} of {read:,} records were refused ({self._rejected / read:.1%}), more than "
                 f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
-                f"{self._looks(shape)}Correct the input (or {shape.setting}), or raise input.max_reject_share"
+                f"{looks}Correct the input (or {shape.setting}), or raise input.max_reject_share"
             )
         # Each input must hold records, however small its share.
-        for shape, (first, _) in self._first_of.items():
+        for shape, (first, looks) in self._first_of.items():
             if not self._accepted_of[shape]:
                 self.abandon()
                 with shape.naming():
                     raise InputError(
                         f"the input holds no usable records: all {self._refused_of[shape]:,} were refused, the "
-                        f"first: {first}\n{self._looks(shape)}Correct the input (or {shape.setting})"
+                        f"first: {first}\n{looks}Correct the input (or {shape.setting})"
                     )
         if not self._accepted.records:
             message = "the input holds no records; expected at least one JSONL line or Parquet row"
@@ -371,11 +372,6 @@ class Ingest:
                 looks = looks_like(begins) or "a line still being written, or truncated"
                 message = f"{message}. {file}:{line}, which ends without a newline and is incomplete JSON, is {looks}"
             raise InputError(message)
-
-    def _looks(self, shape: Shape) -> str:
-        """What the first refused record of a shape looks like, as a line of a message."""
-        looks = looks_like(self._first_of[shape][1], shape.form, mixed=self._accepted_of[shape] > 0)
-        return f"The first is {looks}.\n" if looks else ""
 
     def _reject_lines(self) -> bytes:
         self._rejects.seek(0)

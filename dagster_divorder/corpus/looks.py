@@ -15,16 +15,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from dagster_divorder.chats.forms import (
-    ANSWERS,
-    CONTEXTS,
-    QUESTIONS,
-    Form,
-    fields_of,
-    form_of,
-    has_answer,
-    is_turns,
-)
+from dagster_divorder.chats.forms import ANSWERS, CONTEXTS, QUESTIONS, Form, fields_of, form_of, is_turns
+from dagster_divorder.chats.input_template import PROMPTS
 
 KINDS: dict[Form, str] = {
     "pairs": "preference pairs",
@@ -37,7 +29,6 @@ KINDS: dict[Form, str] = {
 }
 """Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
-_PROMPTS = "prompts without answers"
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
 MIN_RECORDS, LABEL_BYTES = 20, 32
@@ -56,15 +47,16 @@ class Structure(NamedTuple):
     def name(self) -> str:
         return f"{self.kind} ({', '.join(map(repr, self.fields))})"
 
+    @property
+    def setting(self) -> str:
+        """The setting of `[input]` that reads such records."""
+        is_prompt = self.form == "template"
+        return f"template = {json.dumps(PROMPTS)}" if is_prompt else f"format = {json.dumps(self.form)}"
+
     def said(self, *, by_jq: bool = True) -> str:
         """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
         if self.form:
-            return f"{self.name}: set input.format = {json.dumps(self.form)}, and no input.text_field"
-        if self.kind == _PROMPTS:
-            return (
-                f"{self.name}: there is nothing to train on; `divorder init --trainer trl-grpo` reads prompts of the "
-                "field 'prompt', whose answers the trainer makes"
-            )
+            return f"{self.name}: set input.{self.setting}, and no input.text_field"
         if len(self.fields) == 1:
             field = json.dumps(self.fields[0])
             jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
@@ -80,9 +72,10 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
     """The fields of a record that belong together; None if names and values show none."""
     if form := form_of(record):
         return Structure(KINDS[form], fields_of(record, form), form)
+    if isinstance(record.get("prompt"), list) and is_turns(record["prompt"]):
+        return Structure("prompts without answers", ("prompt",), "template")
     if lists := [name for name, value in record.items() if is_turns(value)]:
-        kind = "chat messages" if has_answer(record[lists[0]]) else _PROMPTS
-        return Structure(kind, (lists[0],), None)
+        return Structure("chat messages", (lists[0],), None)
     asked, answered = (
         tuple(name for name in names if isinstance(record.get(name), str) and record[name])
         for names in ((*QUESTIONS, *CONTEXTS), (*ANSWERS, "completion"))
@@ -102,9 +95,9 @@ def characters(value: Any) -> int:
     return count
 
 
-def looks_like(begins: bytes, form: str = "text", *, mixed: bool = False) -> str:
+def looks_like(begins: bytes, form: str = "text") -> str:
     """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
-    "" if unknown. form: `Input.form`. mixed: other records have this form."""
+    "" if unknown. form: `Input.form`."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -137,7 +130,7 @@ def looks_like(begins: bytes, form: str = "text", *, mixed: bool = False) -> str
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
         return ""
-    return _record_looks_like(record, form, mixed) if isinstance(record, dict) else ""
+    return _record_looks_like(record, form) if isinstance(record, dict) else ""
 
 
 def _is_text(head: bytes) -> bool:
@@ -149,21 +142,15 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
-def _record_looks_like(record: Mapping[str, Any], form: str, mixed: bool) -> str:
+def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
     structure = structure_of(record)
-    kind, field, other = structure or (
-        "a text",
-        ("text",),
-        "text" if isinstance(record.get("text"), str) else None,
-    )
-    if mixed and form != "template" and other not in (None, form):
-        blocks = "\n".join(
-            f'[[input]]\npaths = ["{each}.jsonl"]\nformat = "{each}"\n' for each in (form, other)
-        )
+    kind, (*_, field), other = structure or ("a text", ("text",), "text" if "text" in record else None)
+    if other not in (None, form) and "template" not in (form, other):
+        kind = structure.said() if structure and form == "text" else kind
+        blocks = "\n".join(f'[[input]]\npaths = ["{f}.jsonl"]\nformat = "{f}"\n' for f in (form, other))
         return (
-            f"{kind}, and others have the form {form!r}. Read them from two files:\n\n{blocks}\n"
-            f"(`jq -c 'select(.{field[-1]})' IN > {other}.jsonl` and `jq -c 'select(.{field[-1]} | not)' IN > "
-            f"{form}.jsonl` write them)"
+            f"{kind}. If other records have the form {form!r}, read each form from a file of its own:\n\n{blocks}\n"
+            f"(`jq -c 'select(.{field})' IN > {other}.jsonl`, `jq -c 'select(.{field} | not)' IN > {form}.jsonl`)"
         )
     if form != "text":
         return ""

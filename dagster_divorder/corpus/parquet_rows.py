@@ -160,9 +160,12 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
 
 
 def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
-    """n values that orjson can write, None for a null. objects: maps as objects, which may lose repeated keys, instead
-    of lists of entries."""
-    is_map = pa.types.is_map(_stored(column).type)
+    """n values that orjson can write, None for a null. objects: maps as objects, not as lists of entries."""
+    if objects and pa.types.is_map(column.type):
+        lists = json_values(_plain(column)[0], objects=True)
+        return [
+            each if each is None else {str(pair["key"]): pair["value"] for pair in each} for each in lists
+        ]
     column, kind = _plain(column)
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
@@ -174,9 +177,7 @@ def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
     if is_list(kind):
         lengths, items = _items(column)
         values = json_values(items, objects=objects)
-        lists: list[Any] = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
-        if is_map and objects:
-            lists = [{str(entry["key"]): entry["value"] for entry in entries} for entries in lists]
+        lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
         return _where_valid(column, lists)
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_pylist()
@@ -241,18 +242,15 @@ def _doubled(names: list[str]) -> str | None:
 
 def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
     """A column without dictionary and extension type, with maps as lists of entries; and its type."""
-    column = _stored(column)
-    if pa.types.is_map(kind := column.type):
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(column.storage)
+    if pa.types.is_dictionary(kind):
+        return _plain(column.dictionary_decode())
+    if pa.types.is_map(kind):
         entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
         column = column.cast(pa.large_list(entry))
     return column, column.type
-
-
-def _stored(column: pa.Array) -> pa.Array:
-    """A column without dictionary and extension type."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        return _stored(column.storage)
-    return _stored(column.dictionary_decode()) if pa.types.is_dictionary(column.type) else column
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -37,24 +37,18 @@ PEEK_BYTES = 1 << 18
 @dataclass
 class Refusals:
     """Number of records examined, and of records that the pipeline refuses. first: file, line or row, and reason of the
-    first refused record; begins: its bytes, if they may tell what it is; form: of the input."""
+    first refused record; looks: what that record looks like, as the end of a sentence."""
 
-    form: str
     looked_at: int = 0
     refused: int = 0
     first: str = ""
-    begins: bytes = b""
+    looks: str = ""
 
-    def add(self, path: str, number: int, reason: str, begins: bytes) -> None:
+    def add(self, path: str, number: int, reason: str, begins: bytes, form: str) -> None:
         if not self.refused:
-            self.first, self.begins = f"{path}:{number}: {reason}", begins if reason != EMPTY_TEXT else b""
+            looks = looks_like(begins, form) if reason != EMPTY_TEXT else ""
+            self.first, self.looks = f"{path}:{number}: {reason}", f", which is {looks}" if looks else ""
         self.refused += 1
-
-    @property
-    def looks(self) -> str:
-        """What the first refused record looks like, as the end of a sentence."""
-        looks = looks_like(self.begins, self.form, mixed=self.refused < self.looked_at)
-        return f", which is {looks}" if looks else ""
 
 
 def first_refusals(corpus_input: Found, most: int) -> Refusals:
@@ -64,7 +58,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
     Raises:
         InputError: a file cannot be read, or its columns differ from those of the first.
     """
-    refusals, schema = Refusals(corpus_input.shape.form), None
+    refusals, schema, form = Refusals(), None, corpus_input.shape.form
     is_jsonl = corpus_input.kind == "jsonl"
     for path in corpus_input.files:
         if not is_jsonl:
@@ -74,7 +68,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
             if isinstance(block, LongRecord):
                 unit = "line" if is_jsonl else "row"
                 _, reason = reject_long(block.path, unit, block.number, block.size, block.begins)
-                refusals.add(block.path, block.number, reason, block.begins)
+                refusals.add(block.path, block.number, reason, block.begins, form)
                 looked_at = 1
             else:
                 records = BlockRecords(block, corpus_input.shape)
@@ -85,7 +79,7 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
                     if refusal.unfinished:
                         looked_at -= 1
                     else:
-                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw)
+                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw, form)
             refusals.looked_at += looked_at
             wanted -= looked_at
             if wanted <= 0:

@@ -75,9 +75,8 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
     text = value_at(record, text_field, _MISSING)
     if text is _MISSING:
         other = form_of(record)
-        for name, value in record.items() if other is None else ():
-            if isinstance(value, str):
-                refuse_written(value, name)
+        for name in record if other is None else ():
+            refuse_written(record[name], name)
         raise InputError(another_form(other, "text") if other else f"no field {text_field!r}")
     if not isinstance(text, str):
         raise InputError(f"field {text_field!r} is a JSON {_json_type(text)}, expected a string")
@@ -131,17 +130,16 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], 
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
-        reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
-        if not reason and value.startswith(MARK.encode()):
-            reason = MARKED
-        if not reason:
-            try:
-                refuse_written(value.decode(), text_field)
-            except InputError as error:
-                reason = str(error)
-        if reason:
-            reasons.append(reason)
-        texts.append(None if reason else value)
+        try:
+            if reason := invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT):
+                raise InputError(reason)
+            if value.startswith(MARK.encode()):
+                raise InputError(MARKED)
+            refuse_written(value.decode(), text_field)
+        except InputError as error:
+            reasons.append(str(error))
+            value = None
+        texts.append(value)
     return texts, reasons
 
 

@@ -33,18 +33,17 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
     """The records of the view by a key. path: the file, for messages.
 
     Raises:
-        InputError: records of different texts have the same own id, or a Parquet file numbers the records of an input
-            with refused ones. The function `find` raises it for a row number without a record.
+        InputError: records of different texts have the same own id; `row` beside refused records. The function `find`
+            raises it for a row number without a record.
     """
     view, refused = run.view, run.receipt("raw_docs").facts["rejected_records"]
     if keyed_by == "row":
-        # Nothing shows whether a number counts records or lines. A .npy has exactly a row for each record.
+        # A .npy has exactly a row for each record.
         if refused and path.suffix.lower() == ".parquet":
             raise InputError(
-                f"{path} names records by 'row', their number in input order from 0, which must be the same whether "
-                f"refused ones count or not; the input has {len(view):,} accepted records, and {len(view) + refused:,} "
-                "with the refused ones: name them by record_id (load_results(store).documents has it, a row per "
-                "accepted record), or by ids of your own (input.id_field)"
+                f"{path}: 'row' counts accepted records; the input has {len(view):,}, or {len(view) + refused:,} with "
+                "the refused ones, and a number may count either: name records by record_id, as in "
+                "load_results(store).documents, or by ids of your own"
             )
 
         def by_row(first: int, keys: np.ndarray) -> np.ndarray:
