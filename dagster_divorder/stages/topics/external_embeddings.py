@@ -137,10 +137,13 @@ def _open(run: Run) -> VectorFile:
     records, refused = raw_docs.facts["records"], raw_docs.facts["rejected_records"]
     if not isinstance(file, NpyVectors) or file.rows == records:
         return file
-    remedy = "embed the input as it is now, in its order"
     if file.rows == records + refused:
         rejects = run.store.where(raw_docs.files.get("rejects", "rejects"))
         remedy = f"leave out the rows of the {refused:,} refused records, whose lines {rejects} names"
+    elif file.rows > records:
+        remedy = "embed the input as it is now, in its order"
+    else:
+        remedy = "embed the new records, and save all rows in input order"
     raise InputError(
         f"{file.path} has {file.rows:,} rows; the input has {records:,} records "
         f"({raw_docs.facts['documents']:,} distinct documents; {refused:,} more records were refused); expected a row "
