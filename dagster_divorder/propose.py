@@ -21,13 +21,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from dagster_divorder.chats.document import Chat, Pair
-from dagster_divorder.chats.forms import Form, conversation_of_record, without_nulls
+from dagster_divorder.chats.document import Chat, Pair, conversation_of
+from dagster_divorder.chats.forms import without_nulls
+from dagster_divorder.chats.input_template import PROMPTS
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.corpus.find import Found, find_files
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, read_schema
 from dagster_divorder.corpus.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
+from dagster_divorder.corpus.records import conversation_in
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.models.chat_templates import chat_template
@@ -95,6 +97,8 @@ SCORE_NAMES = (
     ),
     *("perplexity", "ppl", "helpfulness", "reward"),
 )
+TRUTHS = frozenset(map(hash, (0, 1, "true", "false", "True", "False")))
+"""Hashes of the values of a label that says yes or no; true and false have those of 1 and 0."""
 LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date")
 
 
@@ -261,8 +265,11 @@ class InputBlock:
     def refusals(self) -> Refusals:
         """The sampled records that the pipeline would refuse."""
         files = _sampled(self.listing)
-        shape = Shape(text_field=self.text, form=self.form)
-        return first_refusals(replace(self.listing, files=files, shape=shape), _of_each(files))
+        return first_refusals(replace(self.listing, files=files, shape=self.shape), _of_each(files))
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(text_field=self.text, form=self.form, jinja=PROMPTS)
 
     @property
     def size(self) -> int:
@@ -290,8 +297,8 @@ class InputBlock:
             return None
         # A chat's label may mean anything.
         names = ("label", "kto_tag") if self.form == "prompt_completion" else ("kto_tag",)
-        held = (name for name in names if name in self.fields)
-        return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
+        held = ((name, self.fields[name].values) for name in names if name in self.fields)
+        return next((name for name, values in held if values and values <= TRUTHS), None)
 
     @property
     def has_no_end(self) -> bool:
@@ -301,8 +308,8 @@ class InputBlock:
 
     @property
     def prefers(self) -> bool:
-        """Whether its records say which answers are wanted, so that a sequence may hold only one record."""
-        return self.form == "pairs" or self.label is not None
+        """Whether its records say which answers are wanted, or have none, so that a sequence may hold only one."""
+        return self.form in ("pairs", "template") or self.label is not None
 
     @cached_property
     def holding(self) -> int:
@@ -324,15 +331,16 @@ class InputBlock:
     @cached_property
     def first_rendered(self) -> str:
         """The first record, rendered by the bootstrap model's template and clipped."""
+        template = chat_template(None, None)
         for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
             with suppress(InputError):
-                conversation = conversation_of_record(without_nulls(record), self.form)
-                side = conversation.chosen if isinstance(conversation, Pair) else conversation
-                if isinstance(side, Chat):
-                    return clip(
-                        chat_template(None, None).render(side.messages, side.tools).text, EXAMPLE_RENDERED
-                    )
-                return clip(side.text, EXAMPLE_RENDERED)
+                side = conversation_of(conversation_in(without_nulls(record), self.shape).decode())
+                side = side.chosen if isinstance(side, Pair) else side
+                assert side
+                text = (
+                    template.render(side.messages, side.tools).text if isinstance(side, Chat) else side.text
+                )
+                return clip(text, EXAMPLE_RENDERED)
         return ""
 
     @property
@@ -401,7 +409,7 @@ class InputBlock:
             [
                 f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records examined: {fields}",
                 f"paths = [{', '.join(_toml(_relative(path, folder, project)) for path in self.paths)}]",
-                f"format = {_toml(self.form)}  # {self.why}"
+                f"{self.structure.setting}  # {self.why}"
                 if self.structure
                 else f"text_field = {_toml(self.text)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"
@@ -510,24 +518,27 @@ class Proposal:
             InputError: with these numbers the trainer loses the order.
             SettingsError: an impossible number.
         """
-        if self.trainer and self.prefers:
+        trainer = TRAINERS[self.trainer] if self.trainer else None
+        forms = {block.form for block in self.blocks}
+        if trainer and trainer.forms and not forms & set(trainer.forms):
+            read, held = " or ".join(trainer.forms), " and ".join(forms)
+            raise InputError(f"{self.trainer} reads records of {read}, and these are of {held}")
+        if trainer and trainer.formats and self.prefers:
             raise InputError(
-                f"{self.trainer} reads sequences, and preferences are not sequences; leave --trainer out, and train "
-                f"on the output's records, in their order"
+                f"{self.trainer} reads sequences, which preferences and prompts are not; leave --trainer out, and "
+                f"train on the output's records, in their order"
             )
-        chats = any(block.form not in ("text", "template") for block in self.blocks)
-        if self.trainer and chats and not TRAINERS[self.trainer].reads_labels:
+        if trainer and not forms <= {"text", "template"} and not trainer.reads_labels:
             raise InputError(
                 f"{self.trainer} makes labels from the ids, so it also trains on what users say; leave --trainer "
                 f"out, and train with TRL or dagster_divorder.torch"
             )
-        if not self.trainer:
+        if not trainer:
             if self.ranks:
                 name, number = next(iter(self.ranks.items()))
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} {number} applies to a trainer: name it too, with --trainer NAME")
             return {}
-        trainer = TRAINERS[self.trainer]
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
         length, batch = self.sequence
         export = ExportShape(
@@ -612,7 +623,7 @@ class Proposal:
         )
         exports = f"formats = {json.dumps(self.formats)}      # {reader}"
         if self.prefers:
-            exports = "formats = []               # preferences: train on the output's records"
+            exports = "formats = []               # preferences, prompts: train on the output's records"
         return f"""\
 # Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:
 # divorder.example.toml in the repository.
@@ -660,7 +671,7 @@ batch = {batch}
 
     def _packing(self) -> str:
         forms = {block.form for block in self.blocks}
-        if self.prefers and forms != {"pairs"}:
+        if forms != {"pairs"} and (self.prefers or not self.formats):
             return '\n[packing]\nmethod = "none"            # a sequence holds one record\n'
         if "text" in forms and len(forms) > 1:
             return '\n[packing]\nmethod = "best_fit"        # cuts no conversation\n'
@@ -736,11 +747,11 @@ def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
             expected = f"one JSON object a line{first}{looks}"
         raise InputError(f"{listing.files[0]} holds no readable record; expected {expected}")
     block = InputBlock(tuple(paths), listing, records, fields, "", "")
-    if text_field:
-        return block.with_text(text_field, "as --text-field says")
+    if text_field and not (structure and structure.form == "template"):
+        return block.with_text(text_field, "as the command says")
     text, why = _text_field(fields, records, structure, listing)
     if isinstance(text, Structure):
-        return replace(block, structure=text, why=why).checked(f"format = {text.form!r}")
+        return replace(block, structure=text, why=why).checked(text.setting)
     return block.with_text(text, why) if text else replace(block, why=why)
 
 
@@ -785,7 +796,7 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     files = _sampled(listing)
     records = 0
     fields: dict[str, Field] = {}
-    structures: Counter[tuple[str, Form | None]] = Counter()
+    structures: Counter[tuple[str, str | None]] = Counter()
     together: dict[str, dict[str, None]] = {}
     for path in files:
         for record in itertools.islice(
@@ -801,7 +812,9 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     least = MIN_INNER_SHARE * records
     often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
     (kind, form), with_it = next(iter(structures.most_common(1)), (("", None), 0))
-    most = Structure(kind, tuple(together[kind]), form) if 2 * with_it > records else None
+    # Without a text in most records, a file may hold texts and chats.
+    few = 2 if _whole_texts(often, records) else 10
+    most = Structure(kind, tuple(together[kind]), form) if few * with_it > records else None
     return records, often, most
 
 

@@ -646,7 +646,7 @@ class Curriculum(_Section):
     score: str | None = Field(None, examples=["quality"], min_length=1)
     """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
     path: FolderPath | None = Field(None, examples=["scores.parquet"])
-    """Parquet file with a column named like `score`, and a column of ids: record_id, doc_id or row."""
+    """Parquet file with a column named like `score`, and one of ids: record_id, doc_id, or row if none is refused."""
     shape: Shape = "rise"
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
     through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the

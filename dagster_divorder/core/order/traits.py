@@ -204,6 +204,9 @@ def column_codes(
             with suppress(pa.ArrowInvalid):
                 numbers = _filled(column.cast(pa.from_numpy_dtype(whole)).chunks, whole(0))
         cuts = quantile_edges(numbers[~missing], bins) if edges is None else _unrounded(edges)
+        if edges is None and not cuts.size and bins > 1:
+            # A rare value among equal ones, such as a label of 1 among zeros, is cut off.
+            cuts = np.unique(numbers[~missing])[1:2]
         codes = bin_codes(numbers, cuts)
         codes[missing] = len(cuts) + 1
         return Codes(codes, _bin_names(cuts, types.is_integer(kind) or cuts.dtype.kind in "iu"), cuts)

@@ -132,10 +132,10 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
 
 
 def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
-    """The scores of the records from the file at `path`, float64 (N,), NaN without a row.
+    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record.
 
     Raises:
-        InputError: a row belongs to no record, or two rows with the same key have different scores.
+        InputError: a row number belongs to no record, or two rows with the same key have different scores.
     """
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
@@ -143,22 +143,19 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
     row_of = np.full(len(numbers), -1, np.int64)
     for first, (keys, scores) in read_columns(path, (key, column), BLOCK):
         record = records.find(first, key_values(path, keyed_by, key, keys, first, "score"))
-        for at in np.flatnonzero(record < 0)[:1]:
-            raise InputError(
-                f"{path}: {key!r} is {keys[at].as_py()!r} in row {first + at}, which no record of the input has; "
-                "expected only rows of its records: remove that row, or check that the file belongs to this input"
-            )
-        place, values = records.key[record], number_column(scores, "curriculum.path", column)
+        rows = np.flatnonzero(record >= 0)
+        run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + len(record) - len(rows)
+        place, values = records.key[record[rows]], number_column(scores, "curriculum.path", column)[rows]
         # The first row of a key counts; the others must agree.
         new, leads = np.unique(place, return_index=True)
         fresh = row_of[new] < 0
-        row_of[new[fresh]], numbers[new[fresh]] = first + leads[fresh], values[leads[fresh]]
+        row_of[new[fresh]], numbers[new[fresh]] = first + rows[leads[fresh]], values[leads[fresh]]
         same = (numbers[place] == values) | (np.isnan(numbers[place]) & np.isnan(values))
         for at in np.flatnonzero(~same)[:1]:
             raise InputError(
-                f"{path}: rows {row_of[place[at]]} and {first + at} have the same {key} ({keys[at].as_py()!r}) and the "
-                f"scores {numbers[place[at]]:g} and {values[at]:g}; expected one score for each: leave out one of the "
-                "rows"
+                f"{path}: rows {row_of[place[at]]} and {first + rows[at]} have the same {key} "
+                f"({keys[rows[at]].as_py()!r}) and the scores {numbers[place[at]]:g} and {values[at]:g}; expected one "
+                "score for each: leave out one of the rows"
             )
     return np.append(numbers, np.nan)[records.key]
 
@@ -193,6 +190,10 @@ def _notes(run: Run, numbers: np.ndarray) -> list[str]:
             f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
         )
     if run.settings.curriculum.path is not None:
+        if extra := run.memo["scores_of_no_record"]:
+            notes.append(
+                f"rows of {run.settings.curriculum.path} that belong to no record and are not used: {extra:,}"
+            )
         return notes
     for found in find_inputs(run.settings):
         has_field = any(record[name] is not None for record in islice(first_records([found], [name]), PEEKED))
@@ -216,7 +217,7 @@ def _rank_records(run: Run) -> Made:
     if len(known) < FEWEST * len(numbers) or not len(known):
         raise InputError(
             f"curriculum.score: {missing:,} of {len(numbers):,} records have no {name!r}; expected a score for at "
-            f"least half of them: {_remedy(settings)}, or name another score"
+            f"least half of them: {_remedy(settings)}, or name another score{''.join(f'; {note}' for note in notes)}"
         )
     values, often = np.unique(known, return_counts=True)
     if len(values) == 1:
