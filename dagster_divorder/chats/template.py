@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
+VERSION = 2
+"""Of the spans that are located; part of a template's fingerprint."""
 DATE = datetime(2024, 7, 26)
 """The date that templates print as today's; Llama 3's template prints it if there is no clock."""
 DATE_PARTS = "aAbBcdDeFhHIjklmMpRSTuUVwWxXyY"
@@ -149,11 +151,11 @@ class ChatTemplate:
             tuple(sorted(stops)),
             *([] if with_tools is None else [with_tools]),
         )
-        self._with_tools: ChatTemplate | None = None
+        self.with_tools: ChatTemplate | None = None
         self._probe_tools: Sequence[Any] | None = None
         if with_tools is not None:
-            self._with_tools = ChatTemplate(with_tools, named, control, stops)
-            self._with_tools._probe_tools = PROBE_TOOLS
+            self.with_tools = ChatTemplate(with_tools, named, control, stops)
+            self.with_tools._probe_tools = PROBE_TOOLS
         self._tree = _parsed(template)
         if any(called.name == "random" for called in _filters(self._tree)):
             raise InputError(
@@ -180,7 +182,7 @@ class ChatTemplate:
     @property
     def fingerprint(self) -> str:
         """A hash of everything but the conversation that decides a rendering."""
-        return xxhash.xxh3_128_hexdigest(repr(self._source).encode())
+        return xxhash.xxh3_128_hexdigest(repr((VERSION, *self._source)).encode())
 
     @cached_property
     def trains_ends(self) -> bool:
@@ -201,7 +203,7 @@ class ChatTemplate:
         """
         if isinstance(conversation, Chat):
             messages, tools = conversation.messages, conversation.tools
-            template = self._with_tools if tools and self._with_tools is not None else self
+            template = self.with_tools if tools and self.with_tools is not None else self
             if template._known_shape(messages, tools) is None:
                 template._rendered_alone(messages, tools)
         elif isinstance(conversation, Pair):
@@ -220,8 +222,8 @@ class ChatTemplate:
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
-        if tools and self._with_tools is not None:
-            return self._with_tools.render(messages, tools, alone=alone)
+        if tools and self.with_tools is not None:
+            return self.with_tools.render(messages, tools, alone=alone)
         if not alone and (shape := self._known_shape(messages, tools)) is not None:
             return shape.filled([message["content"] for message in messages])
         return self._rendered_alone(messages, tools)
@@ -427,8 +429,9 @@ class ChatTemplate:
             if messages[number].get("tool_calls"):
                 calls = after(number, (), False)
                 end = self._same(text, calls, start)
-                # The template may close the last message in another way.
-                known = start < end and not self._controls.sub("", calls[end - start :]).strip()
+                # A last message may end in another way; Gemma 4 writes contents behind the results of calls.
+                rest = self._controls.sub("", calls[end - start :]).strip()
+                known = start < end and (not rest or self._controls.match(text, end) is not None)
             if not known:
                 raise InputError(
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
@@ -551,13 +554,17 @@ class ChatTemplate:
         texts, spans = self._rendered(messages, tools, return_assistant_tokens_mask=True)
         return texts[0], [span for span in spans[0] if span[0] < span[1]]
 
+    def given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages as the template reads them."""
+        # As in transformers, templates do not see null values.
+        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        return [_in_parts(message) for message in given] if self._takes_parts else given
+
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Any] | None, **options: Any) -> Any:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        # As in transformers, templates do not see null values.
-        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
-        given = [_in_parts(message) for message in given] if self._takes_parts else given
+        given = self.given(messages)
         named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
             return render_jinja_template([given], chat_template=self.template, **named)

@@ -139,8 +139,8 @@ def test_only_packages_that_are_read_whole_say_that_ids_differ(make_tokenizer: M
     ids, lengths = load_encoder(directory).encode(TEXTS)
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
     with Worker(export_tokenizer.VARIABLES) as worker:
-        assert worker(packages_of, (files, TEXTS, expected, {})) == ("", [False, False])
-        why, whole = worker(packages_of, (files, TEXTS, [*expected[1:], []], {}))
+        assert worker(packages_of, (files, TEXTS, expected, {}, ())) == ("", [False, False])
+        why, whole = worker(packages_of, (files, TEXTS, [*expected[1:], []], {}, ()))
         assert "tokens of" in why
         assert whole == [True, True]
 
