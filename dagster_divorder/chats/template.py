@@ -427,11 +427,9 @@ class ChatTemplate:
             # A template may write nothing of a content.
             known = bool(opening) or start < end
             if messages[number].get("tool_calls"):
-                calls = after(number, (), False)
-                end = self._same(text, calls, start)
-                # A last message may end in another way; Gemma 4 writes contents behind the results of calls.
-                rest = self._controls.sub("", calls[end - start :]).strip()
-                known = start < end and (not rest or self._controls.match(text, end) is not None)
+                # The end may differ from that of a last message: Gemma 4 writes contents behind the results of calls.
+                end = self._same(text, after(number, (), False), start)
+                known = start + len(_tool_name(messages[number]["tool_calls"][0])) < end
             if not known:
                 raise InputError(
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
