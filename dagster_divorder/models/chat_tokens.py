@@ -344,7 +344,7 @@ def encoded_chats(
     encoded = ChatEncoder(directory, template, "template").encode(
         pa.array([as_document(chat).decode() for chat in chats], pa.large_string())
     )
-    ids = np.split(encoded["ids"], np.cumsum(encoded["lengths"])[:-1])
+    ids = np.split(encoded["ids"], np.cumsum(encoded["lengths"]))[:-1]
     return [
         (template.given(chat.messages), chat.tools, of_chat.tolist())
         for chat, of_chat in zip(chats, ids, strict=True)

@@ -188,6 +188,7 @@ def test_the_template_that_rendered_conversations_lies_beside_them(
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     documents = [as_document(Chat(messages, (True,), 1, tools)).decode() for tools in (None, (tool,))]
     chats = encoded_chats(pa.array(documents, pa.large_string()), directory, template)
+    assert encoded_chats(pa.array(TEXTS, pa.large_string()), directory, template) == []
     compared = directory, load_encoder(directory), dict[str, int](), TEXTS, template
     assert choose_form(*compared, chats) == ("own", "")
     tokenizer = read_by_transformers(tokenizer_files(directory, "own", template), tmp_path / "export")

@@ -263,7 +263,7 @@ def _tokenizer_form(run: Run, tokens: Tokens, template: ChatTemplate | None) -> 
     if known.get("of") == of:
         return known
     texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
-    encoder, chats = load_base_model(run).encoder(), []
+    encoder, chats = load_base_model(run).encoder(), list[Any]()
     if template:
         from dagster_divorder.models.chat_tokens import encoded_chats
 
