@@ -182,8 +182,8 @@ def test_the_template_that_rendered_conversations_lies_beside_them(
     directory = make_tokenizer("gpt2")
     (directory / CONFIG).write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **said}))
     (directory / "chat_template.jinja").write_text("a third")
-    jinja = TEMPLATE + "{{ tools | tojson }}{{ strftime_now('%Y') }}{{ messages[1]['content'] }}"
-    template = ChatTemplate(jinja, {}, (), (), with_tools and with_tools + "{{ messages[1]['content'] }}")
+    jinja = TEMPLATE + "{{ tools | tojson }}{{ strftime_now('%Y') }}{{ messages[-1]['content'] }}"
+    template = ChatTemplate(jinja, {}, (), (), with_tools and with_tools + "{{ messages[-1]['content'] }}")
     messages = ({"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "name": None})
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     documents = [as_document(Chat(messages, (True,), 1, tools)).decode() for tools in (None, (tool,))]
