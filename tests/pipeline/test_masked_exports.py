@@ -84,6 +84,31 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     return rows
 
 
+@pytest.mark.parametrize(
+    "jinja", [None, "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"]
+)
+def test_the_tokenizer_beside_an_export_renders_what_was_exported(
+    jinja: str | None, make: Make, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    if jinja:
+        (tmp_path / "t.jinja").write_text(jinja)
+    settings = make(
+        "parquet", texts=False, sequence={"length": 512}, chats={"template": jinja and tmp_path / "t.jinja"}
+    )
+    run_all(settings, Silent())
+    rows = pq.read_table(tmp_path / "exports/parquet").to_pylist()
+    exported = {
+        tuple(row["input_ids"][end - length : end])
+        for row in rows
+        for length, end in zip(row["seq_lengths"], np.cumsum(row["seq_lengths"]), strict=True)
+    }
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exports/_parquet")
+    rendered = [tokenizer.apply_chat_template(record["messages"])["input_ids"] for record in chats(40)]
+    assert {tuple(ids) for ids in rendered} == exported
+
+
 # Each value of each beside each value of the others.
 @pytest.mark.parametrize(
     ("memory", "method", "train_on"),
