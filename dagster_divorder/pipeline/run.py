@@ -28,6 +28,7 @@ from dagster_divorder.engine.trace import span
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.beside import Beside
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
+from dagster_divorder.pipeline.published import publish
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
@@ -290,6 +291,7 @@ def run_graph(
                 with progress("checking the settings"):
                     check_settings(run, checked)
             receipts = _run_stages(run, stages)
+            publish(run, stages)
         retire(store, graph, stages)
         keep_copy(store)
         return receipts
