@@ -9,14 +9,14 @@ export. Steps and sequences count from 0 through all epochs, in the order of tra
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.published import find_plan, hold_plan
 from dagster_divorder.pipeline.run import Run
@@ -24,11 +24,13 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.corpus.ids import find_records, record_names
-from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.mix.consumed import DOCUMENTS, SEQUENCES, freeze_prefix
+from dagster_divorder.stages.mix.consumed import DOCUMENTS, SEQUENCES, freeze_prefix, plan_items
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order.frozen import locate
+from dagster_divorder.stages.order.packed_sequences import unpack_plan
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.arrays import unpack
-from dagster_divorder.store.ids import hex_ids, places
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.sample import first_lines
 from dagster_divorder.store.state import TrainingPlan, load_receipt
 
@@ -45,7 +47,7 @@ def where(
     steps: Iterable[int] = (),
     sequences: Iterable[int] = (),
     ids: Collection[str] = (),
-    plan: str | os.PathLike[str] | None = None,
+    plan: str | None = None,
 ) -> pd.DataFrame:
     """What some steps or sequences read, or where documents are read.
 
@@ -69,38 +71,39 @@ def where(
     found = find_plan(run, plan)
     if steps:
         _refuse_other_batch(run, found)
-    reads, order, batch = _reads(run, found), _order(run, found), found.batch
+    stream, batch = load_stream(run), found.batch
+    packed, order = _load_plan(run, found)
     positions = _positions(order.size, batch, steps, sequences)
-    wanted = _alike(run)[find_records(run, ids)] if ids else None
-    if wanted is not None:
-        has_records = np.zeros(len(reads["indptr"]) - 1, bool)
-        sequence = np.repeat(np.arange(len(has_records)), np.diff(reads["indptr"]))
-        has_records[sequence[np.isin(reads["record"], wanted)]] = True
+    records = stream.items(find_records(run, ids)) if ids else None
+    if records is not None:
+        has_records = np.zeros(len(packed), bool)
+        sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+        has_records[sequence[np.isin(packed.document, records)]] = True
         positions = np.union1d(positions, np.flatnonzero(has_records[order]))
-    runs, begins = runs_in_order(reads["indptr"], order[positions])
+    runs, begins = runs_in_order(packed.indptr, order[positions])
     sequence = np.repeat(positions, np.diff(begins))
-    before = np.cumsum(reads["length"][runs]) - reads["length"][runs]
+    before = np.cumsum(packed.length[runs]) - packed.length[runs]
     offset = before - np.repeat(before[begins[:-1]], np.diff(begins))
-    if wanted is not None and not (steps or sequences):
-        asked = np.isin(reads["record"][runs], wanted)
+    if records is not None and not (steps or sequences):
+        asked = np.isin(packed.document[runs], records)
         runs, sequence, offset = runs[asked], sequence[asked], offset[asked]
-    record = _present(found, reads, runs)
-    rows = run.view.document_row[record]
+    document = packed.document[runs]
+    rows, record = stream.view.document_row[document], stream.record(document)
     names, source = load_names(run), settings.input.source_field
+    end_of_text = found.orders["packed_sequences"].facts["end_of_text"]
     frame = pd.DataFrame(
         {
             "step": sequence // batch,
             "sequence": sequence,
             "offset": offset,
-            "tokens": reads["length"][runs],
+            "tokens": packed.length[runs],
             "id": record_names(run, record),
             "source": load_fields(run, source).column(source).to_pandas()[record].to_numpy()
             if source
             else None,
             "cluster_name": [names[k] for k in run.column("clusters", "labels")[rows].tolist()],
-            "start": reads["start"][runs],
-            "document_tokens": run.column("token_counts", "lengths")[rows]
-            + found.orders["packed_sequences"].facts["end_of_text"],
+            "start": packed.start[runs],
+            "document_tokens": run.column("token_counts", "lengths")[rows] + end_of_text,
             "first_words": first_lines(run.store, run.view, rows),
         }
     )
@@ -108,44 +111,22 @@ def where(
     return frame
 
 
-def _order(run: Run, plan: TrainingPlan) -> np.ndarray:
-    """The sequences of a plan as all epochs read them, int64 (E * S,)."""
-    file = plan.orders["sequence_order"].files["order"]
-    return unpack(run.store.read_verified(file))["order"].reshape(-1)
-
-
-def _reads(run: Run, plan: TrainingPlan) -> dict[str, np.ndarray]:
-    """The runs of a plan's sequences: `start`, `length` and `indptr` of `PackedSequences`, `id` of the record, and
-    `record`, where the input has it now (of equal records the first), -1 if it is gone."""
-    packed = unpack(run.store.read_verified(plan.orders["packed_sequences"].files["plan"]))
-    ids = unpack(run.store.read_verified(plan.orders["greedy_order"].files["records"]))["id"]
-    known = record_index(run, "id")
-    first = np.full(len(known) + 1, -1)  # the last entry is of ids that are not known
-    first[run.view.record_row] = _alike(run)
-    runs = {name: packed[name] for name in ("start", "length", "indptr")}
-    item = packed["document"]
-    return {**runs, "id": ids.take(item, axis=0), "record": first[places(ids, known)][item]}
-
-
-def _alike(run: Run) -> np.ndarray:
-    """The input position of the first record that equals each record, int64 (N,)."""
-    _, first, inverse = np.unique(run.view.record_row, return_index=True, return_inverse=True)
-    return first[inverse]
-
-
-def _present(plan: TrainingPlan, reads: dict[str, np.ndarray], runs: np.ndarray) -> np.ndarray:
-    """The records of some runs.
+def _load_plan(run: Run, plan: TrainingPlan) -> tuple[PackedSequences, np.ndarray]:
+    """(the sequences of a plan, of the items of the stream as it is now; all epochs in order, int64 (E * S,)).
 
     Raises:
-        InputError: one of them is no longer in the input.
+        InputError: a record of the plan is no longer in the input.
     """
-    record = reads["record"][runs]
-    if (gone := runs[record < 0]).size:
+    packed = unpack_plan(unpack(run.store.read_verified(plan.orders["packed_sequences"].files["plan"])))
+    order = unpack(run.store.read_verified(plan.orders["sequence_order"].files["order"]))["order"]
+    ids, copy = plan_items(run, plan.orders)
+    item = locate(run, ids, copy)
+    if (gone := np.flatnonzero(item < 0)).size:
         raise InputError(
-            f"plan {plan.fingerprint} reads a record there that is no longer in the input (its id is "
-            f"{hex_ids(reads['id'][gone[:1]])[0]}); restore it and run `divorder run raw_docs`, or ask for others"
+            f"{gone.size:,} records of plan {plan.fingerprint} are no longer in the input (the first has the id "
+            f"{hex_ids(ids[gone[:1]])[0]}): restore them, and run `divorder run`"
         )
-    return record
+    return replace(packed, document=item[packed.document]), order.reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -168,7 +149,7 @@ def plan_cut(
     steps: Iterable[int] = (),
     ids: Collection[str] = (),
     resume_at: int | None = None,
-    plan: str | os.PathLike[str] | None = None,
+    plan: str | None = None,
 ) -> Cut:
     """Cuts the documents of `ids`, and all documents that some steps read, out of the rest of a training. Steps before
     `resume_at` (default: the first of the steps) stay. A `plan` counts as published from then on.
@@ -187,19 +168,20 @@ def plan_cut(
             "the step to resume at is unknown; give the step of the checkpoint, counted from 0 (--resume-at)"
         )
     found = find_plan(run, plan)
-    reads, order = _reads(run, found), _order(run, found)
+    packed, order = _load_plan(run, found)
     positions = _positions(order.size, found.batch, steps, ())
     frozen = _tokens_of_steps(run, found, "resume_at", resume_at)
-    runs, _ = runs_in_order(reads["indptr"], order[positions])
-    records = np.union1d(_present(found, reads, runs), _alike(run)[find_records(run, ids)])
+    stream = load_stream(run)
+    runs, _ = runs_in_order(packed.indptr, order[positions])
+    records = np.union1d(stream.record(packed.document[runs]), find_records(run, ids))
     if len(records) > MAX_IDS:
         raise InputError(
             f"{len(records):,} documents would be cut; expected at most {MAX_IDS:,}: name fewer steps, or remove the "
             f"documents from the input"
         )
     names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
-    rest, _ = runs_in_order(reads["indptr"], order[resume_at * found.batch :])
-    removed = rest[np.isin(reads["record"][rest], records)]
+    rest, _ = runs_in_order(packed.indptr, order[resume_at * found.batch :])
+    removed = rest[np.isin(stream.record(packed.document[rest]), records)]
     if plan is not None:
         hold_plan(run.store, found)
     new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
@@ -208,8 +190,8 @@ def plan_cut(
         plan=found.fingerprint,
         step=resume_at,
         ids=names,
-        tokens=int(reads["length"][removed].sum()),
-        rest=int(reads["length"][rest].sum()),
+        tokens=int(packed.length[removed].sum()),
+        rest=int(packed.length[rest].sum()),
     )
 
 
@@ -219,7 +201,7 @@ def cut(
     steps: Iterable[int] = (),
     ids: Collection[str] = (),
     resume_at: int | None = None,
-    plan: str | os.PathLike[str] | None = None,
+    plan: str | None = None,
 ) -> Settings:
     """The settings of `plan_cut`; same arguments and errors."""
     return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at, plan=plan).settings
@@ -246,7 +228,7 @@ def plan_freeze(
     step: int | None = None,
     sequences: int | None = None,
     tokens: int | None = None,
-    plan: str | os.PathLike[str] | None = None,
+    plan: str | None = None,
 ) -> Freeze:
     """Freezes the beginning of the published plan that a trainer has read, given by one number: steps of
     `sequence.batch` sequences each, sequences (samples), or tokens, with padding. A `plan` counts as published from
@@ -298,10 +280,6 @@ def _last_run(settings: Settings) -> Run:
 
 
 def _refuse_other_batch(run: Run, plan: TrainingPlan) -> None:
-    """
-    Raises:
-        InputError: the steps of a plan have another batch than these settings.
-    """
     if run.settings.sequence.batch != plan.batch:
         raise InputError(
             f"sequence.batch is {run.settings.sequence.batch:,} but was {plan.batch:,} when the order was made (plan "

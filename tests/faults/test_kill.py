@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.settings import Settings
+from dagster_divorder.errors import InputError
+from dagster_divorder.forensics import plan_freeze
+from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import KINDS, Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
-from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
 from tests.conftest import TOPICS, examples, is_long, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
@@ -230,6 +233,44 @@ def test_a_kill_while_an_output_is_extended_leaves_the_old_or_the_new_one(
 ) -> None:
     stages = ("greedy_order", "packed_sequences", "sequence_order", "curated_output", "exports")
     assert wrong_after_kills(extending, tmp_path, [stage for stage in STAGES if stage in stages]) == []
+
+
+def rows_of(config: Path) -> list[list[int]]:
+    files = sorted((config.parent / "exports/parquet").glob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
+
+
+def test_what_a_trainer_holds_can_be_frozen_after_a_kill_while_exports_are_written(
+    scenarios: dict[str, Scenario], runner: Runner, tmp_path: Path
+) -> None:
+    scenario = Scenario(tmp_path / "start", runner, per_stage=3)
+    shutil.copytree(scenarios["first"].start.parent / "whole", scenario.start)
+    before = rows_of(scenario.start / "divorder.toml")
+    write_jsonl(scenario.start / "in/6.jsonl", topic_records(10, start=60))
+    scenario.observe(tmp_path / "whole")
+    outcomes = set()
+    for number, point in enumerate(scenario.points["exports"]):
+        config = scenario.copy(tmp_path / str(number))
+        assert scenario.run(config, stop=(point.event, point.when))[0] == -9
+        parquet = config.parent / "exports/parquet"
+        read = rows_of(config) if read_manifest(parquet, EXPORT_MANIFEST) else before
+        settings = load_settings(str(config))
+        try:
+            frozen = plan_freeze(settings, step=2)
+            outcomes.add("as it is")
+        except InputError as error:
+            assert "was published last" in str(error)
+            frozen = plan_freeze(settings, step=2, plan=str(parquet))
+            outcomes.add("named")
+        config.write_text(config.read_text().replace("[order]", f"[order]\nfrozen_tokens = {frozen.tokens}"))
+        status, _ = scenario.run(config)
+        if status:
+            assert "which does not begin with what stays" in (config.parent / "log.out").read_text()
+            file_at(config.parent / "exports/megatron", EXPORT_MANIFEST).unlink()
+            outcomes.add("refused")
+            assert scenario.run(config)[0] == 0
+        assert rows_of(config)[: frozen.sequences] == read[: frozen.sequences], point
+    assert outcomes == {"as it is", "named", "refused"}
 
 
 def test_an_output_is_extended_and_not_written_again(extending: Scenario) -> None:

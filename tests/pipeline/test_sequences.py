@@ -173,9 +173,7 @@ def test_consumed_records_that_are_not_packed_stay_first(corpus: Path, make_sett
     assert now["record_id"].to_numpy()[packed.document[orders[0][:100]]].tolist() == first.tolist()
     assert sorted(token_numbers(packed)) == every_token(now["tokens"].to_numpy())
 
-    with pytest.raises(
-        InputError, match=r"frozen_tokens is 1000000000, but plan \w+ has only \d+ tokens"
-    ):
+    with pytest.raises(InputError, match=r"frozen_tokens is 1000000000, but plan \w+ has only \d+ tokens"):
         run(make_settings(**unpacked, order={"frozen_tokens": 1_000_000_000}))
 
 

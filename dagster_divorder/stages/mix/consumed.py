@@ -20,7 +20,13 @@ from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.pipeline.published import ORDERS, name_of, plan_that_stays, plans_in_place
+from dagster_divorder.pipeline.published import (
+    ORDERS,
+    name_of,
+    plan_that_stays,
+    plans_in_place,
+    published_plan,
+)
 from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
@@ -104,7 +110,7 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
         return None
     documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
     try:
-        items = _items(run, plan.orders)
+        items = plan_items(run, plan.orders)
         prefix = _sequences(run, plan.orders, len(sequences["indptr"]) - 1, items)
         begun = _documents_in_order(run, plan.orders, items) if _packs(plan.orders) else documents
     except DamagedFileError:
@@ -150,7 +156,7 @@ def freeze_prefix(
             f"order.frozen_tokens is {wanted}, but plan {plan.fingerprint} was made with other settings "
             f"({changed}), under which tokens are counted differently: restore these settings, {REMEDY}"
         )
-    items = _items(run, orders)
+    items = plan_items(run, orders)
     sequences = _sequences(run, orders, -(-wanted // run.settings.sequence.length), items)
     if not packs:
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
@@ -172,7 +178,7 @@ def _documents_in_order(run: Run, orders: Orders, items: Items) -> dict[str, np.
     return {"id": ids.take(order, axis=0), "copy": copy[order]}
 
 
-def _items(run: Run, orders: Orders) -> Items:
+def plan_items(run: Run, orders: Orders) -> Items:
     """The items of a plan's stream."""
     ids = unpack(run.store.read_verified(orders["greedy_order"].files["records"]))["id"]
     return ids, copy_number(distinct(ids).inverse)
@@ -244,7 +250,7 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
             "indptr": np.zeros(1, np.int64),
         }
         return {DOCUMENTS: pack(nothing), SEQUENCES: pack(nothing | runs)}
-    items = _items(run, orders)
+    items = plan_items(run, orders)
     sequences = _sequences(run, orders, _sequences_that_stay(run, orders), items)
     if not _packs(orders):
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
@@ -315,7 +321,7 @@ def first_change(run: Run, then: Orders, now: Orders, unit: Unit = "row") -> tup
     sequences). Both count the first epoch; for unit "record", records as they are first read. None if a file is
     damaged. A partial last sequence of an extended plan does not count: its tokens are packed again."""
     try:
-        before, rows = (_sequences(run, orders, None, _items(run, orders)) for orders in (then, now))
+        before, rows = (_sequences(run, orders, None, plan_items(run, orders)) for orders in (then, now))
     except DamagedFileError:
         return None
     if unit == "record":
@@ -344,19 +350,24 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
 
 
-def reordered(
-    run: Run, before: TrainingPlan | None, places: Sequence[str], unit: Unit = "row"
-) -> Reordered | None:
-    """What a stage changes of the order of outputs in some places. before: the plan that they all held. None if
+def reordered(run: Run, fingerprint: str, among: Sequence[str], unit: Unit = "row") -> Reordered | None:
+    """What a plan of this fingerprint changes of the order of some folders, where they hold another plan. None if
     `order.frozen_tokens` is set, or every row (or record) keeps its place. Under `order.append = "extend"` rows change
     only if a run that ordered everything again was killed before it wrote all outputs."""
-    if run.settings.order.frozen_tokens is not None or not places:
+    last, changed = published_plan(run.store), {}
+    for place, plan in plans_in_place(run).items():
+        # A killed run may have written some of the folders.
+        held = last if last and plan and plan.fingerprint == fingerprint and place in last.keys else plan
+        if place in among and not (held and held.fingerprint == fingerprint):
+            changed[place] = held
+    if run.settings.order.frozen_tokens is not None or not changed:
         return None
     now = {stage: run.receipt(stage) for stage in ORDERS}
-    change = first_change(run, before.orders, now, unit) if before else None
+    known = last and all(held == last for held in changed.values())
+    change = first_change(run, last.orders, now, unit) if last and known else None
     if change is None:
-        return Reordered(places, unit)
-    return Reordered(places, unit, *change) if change[0] < change[1] else None
+        return Reordered([*changed], unit)
+    return Reordered([*changed], unit, *change) if change[0] < change[1] else None
 
 
 def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:

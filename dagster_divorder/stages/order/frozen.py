@@ -73,7 +73,7 @@ def load_frozen(run: Run) -> Frozen | None:
     files = run.fit("frozen")
     documents, sequences = unpack(files[DOCUMENTS]), unpack(files[SEQUENCES])
     ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
-    items = np.split(_locate(run, ids, copy), [len(documents["id"])])
+    items = np.split(locate(run, ids, copy), [len(documents["id"])])
     for positions, ids in zip(items, (documents["id"], sequences["id"]), strict=True):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
@@ -125,7 +125,7 @@ def _which(run: Run) -> str:
     return "consumed records"
 
 
-def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
+def locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. If a record has
     fewer copies than before, the first ones are taken."""
     known, view = record_index(run, "id"), stream_view(run)

@@ -27,7 +27,7 @@ from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.pipeline.published import ORDERS, published_plan, record_plan
+from dagster_divorder.pipeline.published import ORDERS, record_plan
 from dagster_divorder.pipeline.reordered import in_training_order
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -140,13 +140,12 @@ def _write_curated_output(run: Run) -> Made:
     del ids
     # Includes a manifest that a killed run was replacing: the delta is counted from that output.
     before = read_manifest(folder, replaced=True)
-    trained_on = [
-        str(place) for place, name in in_training_order(run.settings) if before and name == MANIFEST
-    ]
-    change = reordered(run, published_plan(run.store), trained_on, "record")
+    fingerprint = plan_fingerprint(run)
+    trained_on = [str(place) for place, name in in_training_order(run.settings) if name == MANIFEST]
+    change = reordered(run, fingerprint, trained_on, "record")
     if change:
         run.progress.note(change.sentence)
-    record_plan(run, plan_fingerprint(run), {str(folder): key})
+    record_plan(run, fingerprint, {str(folder): key})
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
@@ -164,7 +163,7 @@ def _write_curated_output(run: Run) -> Made:
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
     stored_files = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
-    return Made(stored_files, {"files": list(files), "plan": plan_fingerprint(run)}, figures)
+    return Made(stored_files, {"files": list(files), "plan": fingerprint}, figures)
 
 
 def _lacks_output(run: Run, key: str) -> str | None:

@@ -32,8 +32,8 @@ from dagster_divorder.models.export_tokenizer import (
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
-from dagster_divorder.pipeline.published import published_plan, record_plan
-from dagster_divorder.pipeline.reordered import Reordered, moved_by_appends
+from dagster_divorder.pipeline.published import record_plan
+from dagster_divorder.pipeline.reordered import moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -84,7 +84,9 @@ KEEP_THE_ORDER = "trainers_keep_the_order"
 
 
 def _write_exports(run: Run) -> Made:
-    plan, order, change = load_packed(run), load_sequence_order(run), _reordered(run)
+    plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
+    keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
+    change = reordered(run, fingerprint, [*keys])
     if change:
         run.progress.note(change.sentence)
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
@@ -93,8 +95,7 @@ def _write_exports(run: Run) -> Made:
             FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
         if sentence := moved_by_appends(run.settings, _lacks_each(run)):
             run.progress.note(sentence)
-        keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
-        record_plan(run, plan_fingerprint(run), keys)
+        record_plan(run, fingerprint, keys)
         for lacking in _lacks_each(run):
             _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
@@ -114,27 +115,10 @@ def _write_exports(run: Run) -> Made:
             }
         )
     figures = {"exports": table, **({"reordered": change.figures} if change else {})}
-    facts = {"formats": list(hashes), "plan": plan_fingerprint(run)}
+    facts = {"formats": list(hashes), "plan": fingerprint}
     if form := run.memo.get("form"):
         facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
-
-
-def _reordered(run: Run) -> Reordered | None:
-    """The existing exports whose order this run changes."""
-    last, plan = published_plan(run.store), plan_fingerprint(run)
-    places: dict[str, list[str]] = {}
-    for name in run.settings.exports.formats:
-        folder = _folder(run, name)
-        manifest = read_manifest(folder, EXPORT_MANIFEST, replaced=True)
-        if manifest is None:
-            continue
-        # A killed run may have written some of the formats.
-        written = manifest["plan"] == plan and last and str(folder) in last.keys
-        places.setdefault(last.fingerprint if last and written else manifest["plan"], []).append(str(folder))
-    places.pop(plan, None)
-    before = last if last and set(places) <= {last.fingerprint} else None
-    return reordered(run, before, [place for each in places.values() for place in each])
 
 
 def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
