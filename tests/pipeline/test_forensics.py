@@ -184,8 +184,10 @@ def test_what_a_trainer_has_read_stays(settings: Settings, tmp_path: Path) -> No
         after = read_slowly(planned.settings)
         read = [row for row in before if row[0] < 3]
         assert after[: len(read)] == read and len(after) > len(before)
+        published = where(planned.settings, steps=[0]).attrs["plan"]
+        assert published != planned.plan
         assert plan_freeze(planned.settings, step=3) == replace(
-            planned, rest=planned.rest + after[-1][1] // 2 - before[-1][1] // 2
+            planned, plan=published, rest=planned.rest + after[-1][1] // 2 - before[-1][1] // 2
         )
     finally:
         file.write_bytes(lines)

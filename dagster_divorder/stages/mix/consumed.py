@@ -36,7 +36,6 @@ from dagster_divorder.store.ids import distinct, places, to_bytes
 from dagster_divorder.store.state import Receipt, Result, TrainingPlan, load_receipt
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
-CHANGED = "the published plan begins otherwise"
 REMEDY = "or set order.frozen_tokens = 0 to order everything again"
 WHOLE = 'or order everything again by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole divorder run)'
 
@@ -104,7 +103,9 @@ def consumed_version(run: Run) -> str:
 def frozen_drift(run: Run, fitted: Fitted) -> str | None:
     """Drift if the published plan does not begin with the pinned rows, or is extended and has more."""
     if run.settings.order.extends:
-        return _extension_drift(run, fitted)
+        # What is not pinned yet is what a fit of the same stage pins.
+        wanted = run.memo["extended"] = _extended_prefix(run, fitted)
+        return None if wanted == {name: fitted.files[name] for name in wanted} else "the plan has more"
     plan = plan_that_stays(run)
     if plan is None:
         return None
@@ -118,7 +119,7 @@ def frozen_drift(run: Run, fitted: Fitted) -> str | None:
         return None
     same = all(np.array_equal(prefix[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
     same &= np.array_equal(begun["id"][: len(documents["id"])], documents["id"])
-    return None if same else CHANGED
+    return None if same else "the published plan begins otherwise"
 
 
 def freeze_prefix(
@@ -214,14 +215,6 @@ def refuse_to_extend(run: Run) -> None:
             f'order.append is "extend", and the last output was made with other settings ({changed}); its sequences '
             f"cannot go on under these: set them back, {WHOLE}"
         )
-
-
-def _extension_drift(run: Run, fitted: Fitted) -> str | None:
-    """Says if what is pinned is not what the orders were made with, or something has changed since and the last output
-    has more."""
-    # What is not pinned yet is what a fit of the same stage pins.
-    wanted = run.memo["extended"] = _extended_prefix(run, fitted)
-    return None if wanted == {name: fitted.files[name] for name in wanted} else "the plan has more"
 
 
 def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, bytes]:
