@@ -282,7 +282,7 @@ def refuse_other_plans(run: Run) -> None:
             raise InputError(
                 f"{place} holds {name_of(other)}, which does not begin with what stays of plan {plan.fingerprint} "
                 f"(order.frozen_tokens, order.append), and a run would replace it: if a trainer has read it, `divorder "
-                f"freeze --step N --plan {place}`; if none has, delete it, {remedy(run)}"
+                f"freeze --step N --plan {place}`; if none has, delete it (an export with its neighbour), {remedy(run)}"
             )
 
 
