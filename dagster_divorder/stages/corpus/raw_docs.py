@@ -386,8 +386,6 @@ RAW_DOCS = _RawDocs(
         ),
     },
     then=("ids",),
-    shared_from=PARTS_FROM_BYTES,
-    pace=(0.15, 0.019),
     show=_show_raw_docs,
     checks=(
         Check(
