@@ -297,6 +297,10 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]
     lines += [f"the reads cannot be measured: {other}", ""] if other else _measures(run, replayed)
     if replayed.lines is None:
         return [*lines, "its configuration: the defaults; other samplers lose the order of this export"]
+    if trainer.documented:
+        lines.append(
+            f"its sampler has no model here: without its lines it counts as shuffled; see {trainer.documented}"
+        )
     return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
 
 
