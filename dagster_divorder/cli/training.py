@@ -77,6 +77,8 @@ def freeze(options: Options) -> Answer:
             ],
             {**data, "reordered": None, "file": None},
         )
+    if given:
+        _write(options, {})  # refuses before the work
     planned = plan_freeze(settings, **(given or {"tokens": frozen}))
     change = last_change(open_run(settings), by_the_last_run=True) if planned.tokens else None
     changed = change and change.sentence
@@ -142,6 +144,8 @@ def cut(options: Options) -> Answer:
     from dagster_divorder.view.words import count, percent
 
     settings = settings_of(options)
+    if options.write:
+        _write(options, {})  # refuses before the work
     planned = plan_cut(settings, steps=options.step, ids=options.id, resume_at=options.resume_at)
     keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
     share = planned.tokens / planned.rest if planned.rest else 0.0

@@ -126,7 +126,7 @@ class Run(Reader):
         def missing(why: str) -> MissingStageError:
             asset = stage if wanted.asset else self._asset_of(stage)
             return MissingStageError(
-                f"{why}; materialise it first, with all before it: '*{asset}' selects these in Dagster"
+                f'{why}; materialise it first, with all before it: +key:"*{asset}" selects these in Dagster'
             )
 
         wanted = self.graph[stage]

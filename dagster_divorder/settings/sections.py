@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -27,6 +26,7 @@ from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.curricula import SHAPES, pieces_of
 from dagster_divorder.core.order.schedule import Pieces
+from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
@@ -76,7 +76,7 @@ SourcePaths = Annotated[
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
 
-class _Section(BaseModel):
+class _Section(Checked):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -646,7 +646,7 @@ class Curriculum(_Section):
     score: str | None = Field(None, examples=["quality"], min_length=1)
     """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
     path: FolderPath | None = Field(None, examples=["scores.parquet"])
-    """Parquet file with a column named like `score`, and a column of ids: record_id, doc_id or row."""
+    """Parquet file with a column named like `score`, and one of ids: record_id, doc_id, or row if none is refused."""
     shape: Shape = "rise"
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
     through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the

@@ -75,9 +75,11 @@ def test_torchtitan_slices_what_the_model_says(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four files of Parquet with 96 rows, a number that four divides."""
+    """Four files of Parquet with 96 rows, a number that four divides, in a folder whose name `datasets` takes for a
+    pattern."""
     datasets, _ = packages()
-    path = tmp_path_factory.mktemp("parquet")
+    path = tmp_path_factory.mktemp("parquet") / "run [12]"
+    path.mkdir()
     for file in range(4):
         data = datasets.Dataset.from_dict({"row": range(24 * file, 24 * file + 24)})
         data.to_parquet(path / f"{file}.parquet")

@@ -17,12 +17,14 @@ import numpy as np
 import orjson
 
 from dagster_divorder import __version__
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
+    SAMPLE_CHATS,
     SAMPLE_ROWS,
     TOKENIZER_FILES,
     choose_form,
@@ -47,6 +49,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -62,7 +65,7 @@ from dagster_divorder.store.manifests import (
     file_at,
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.sample import contents, rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
@@ -222,13 +225,13 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
     """The tokenizer's files that lie beside each export, by name."""
     if "tokenizer" not in run.memo:
-        if run.settings.model.base == BOOTSTRAP:
+        template = template_of(run)
+        if run.settings.model.base == BOOTSTRAP and run.settings.chats.template is None:
             # Needs no check here: tests compare this form with transformers.
-            paths = [tokens.directory / name for name in TOKENIZER_FILES]
-            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+            files = tokenizer_files(tokens.directory, "own", template)
         else:
-            run.memo["form"] = form = _tokenizer_form(run, tokens)
-            files = tokenizer_files(tokens.directory, form["form"])
+            run.memo["form"] = form = _tokenizer_form(run, tokens, template)
+            files = tokenizer_files(tokens.directory, form["form"], template)
             if form["note"]:
                 run.progress.note(form["note"])
         run.memo["tokenizer"] = files
@@ -236,16 +239,23 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
     return tokenizer
 
 
-def _tokenizer_form(run: Run, tokens: Tokens) -> dict[str, Any]:
+def _tokenizer_form(run: Run, tokens: Tokens, template: ChatTemplate | None) -> dict[str, Any]:
     """The `form` of the tokenizer beside exports, and a `note` on it. They are kept while what they depend on (`of`)
     stays the same."""
     last = load_receipt(run.store, "exports")
     known: dict[str, Any] = last.facts.get("tokenizer") or {} if last else {}
     of = [*form_version(tokens.directory), *map(list, sorted(tokens.special.items()))]
+    of += [template.fingerprint] if template else []
     if known.get("of") == of:
         return known
     texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
-    form, note = choose_form(tokens.directory, load_base_model(run).encoder(), tokens.special, texts)
+    encoder, chats = load_base_model(run).encoder(), list[Any]()
+    if template:
+        from dagster_divorder.models.chat_tokens import encoded_chats
+
+        documents = contents(run.store, run.view.documents, rows_by_id(run.store, run.view, SAMPLE_CHATS))
+        chats = encoded_chats(documents, tokens.directory, template)
+    form, note = choose_form(tokens.directory, encoder, tokens.special, texts, template, chats)
     return {"of": of, "form": form, "note": note}
 
 

@@ -182,6 +182,7 @@ def _content_of(directory: Path) -> dict[str, Any]:
 def _make_base_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.core.vectors.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
+    from dagster_divorder.models.chat_templates import TEMPLATE
     from dagster_divorder.models.checkpoint import embedding_table
     from dagster_divorder.models.tokenize import load_encoder
 
@@ -210,6 +211,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             )
             run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
             training = {name: value for name, value in report.items() if name not in run.observed}
+            if template := template_of(run):
+                (folder / TEMPLATE).write_text(template.template, encoding="utf-8")
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
             directory, content = folder, _content_of(folder)
             # Training has compared the engines on these texts.
