@@ -90,6 +90,7 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ),
         ({"DIVORDER_ORDER__WITHIN": "-0.1"}, ["order.within", "-0.1", "greater than or equal to 0"]),
         ({"DIVORDER_ORDER__WITHIN": "2"}, ["order.within", "2", "less than or equal to 1"]),
+        ({"DIVORDER_SEQUENCE__LENGTH": str(1 << 31)}, ["sequence.length", "less than or equal to 134217728"]),
         ({"DIVORDER_ORDER__WITHIN": "nan"}, ["order.within", "nan", "finite number"]),
         ({"DIVORDER_ORDER__WITHIN": "a"}, ["order.within", "'a'", "number"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
