@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.stages import run_all, run_stage
     from dagster_divorder.streams import balance
-    from dagster_divorder.streams.topics import Topics, fit_topics
     from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
     from dagster_divorder.write.grid import grid_shuffle
@@ -33,7 +32,6 @@ _WHERE = {
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
     "estimate": "dagster_divorder.estimates",
-    "fit_topics": "dagster_divorder.streams.topics",
     "grid_shuffle": "dagster_divorder.write.grid",
     "load_results": "dagster_divorder.results",
     "load_settings": "dagster_divorder.settings",
@@ -44,20 +42,17 @@ _WHERE = {
     "run_all": "dagster_divorder.stages",
     "run_stage": "dagster_divorder.stages",
     "Settings": "dagster_divorder.settings",
-    "Topics": "dagster_divorder.streams.topics",
     "where": "dagster_divorder.forensics",
 }
 
 __all__ = [
     "DivOrderComponent",
     "Settings",
-    "Topics",
     "balance",
     "build_definitions",
     "compare",
     "cut",
     "estimate",
-    "fit_topics",
     "grid_shuffle",
     "load_results",
     "load_settings",

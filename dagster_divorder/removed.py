@@ -8,7 +8,13 @@ from typing import Any
 SETTINGS: dict[str, str] = {}
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
-VALUES: dict[str, dict[str, str]] = {}
+_BUFFER = {"balanced_buffer": 'use "balanced"; for a stream, divorder.balance'}
+VALUES: dict[str, dict[str, str]] = {
+    "order.strategy": _BUFFER,
+    "sequence.strategy": _BUFFER,
+    "comparison.documents": _BUFFER,
+    "comparison.sequences": _BUFFER,
+}
 """A key that stays -> its removed values, each with what to do instead."""
 
 VERBS: dict[str, str] = {}

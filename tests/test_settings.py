@@ -133,10 +133,10 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ),
         (
             {
-                "DIVORDER_SEQUENCE__STRATEGY": "balanced_buffer",
+                "DIVORDER_SEQUENCE__STRATEGY": "stratified",
                 "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
             },
-            ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
+            ["sequence.strategy is 'stratified'", "does not follow targets"],
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         ({"DIVORDER_HELDOUT__DOCUMENTS": "0.7"}, ["heldout.documents = 0.7", "less than or equal to 0.5"]),
