@@ -145,7 +145,7 @@ class Balanced(Generic[Example]):
     ) -> None:
         self.stream, self.readers, self.tokens = stream, readers, tokens
         weights = {name: weight for name, (_, weight) in readers.items()}
-        self.arguments = {"version": STATE_VERSION, "by": weights, "buffer": buffer, "seed": seed}
+        self.arguments: Any = {"version": STATE_VERSION, "by": weights, "buffer": buffer, "seed": seed}
         self.epoch = 0
         self._reading: Reading[Example] | None = None
         self._state: Mapping[str, Any] = {}
@@ -206,14 +206,14 @@ class Reading(Generic[Example]):
         read, gone = self.buffer.counts.tolist()
         wanted = {*self.going, *self.buffer.number[self.buffer.slots[: read - gone]].tolist()}
         # With nothing to read, a loaded place would be where the stream begins its next pass.
-        stream, place = ((), None) if self.ended and not wanted else (balanced.stream, place)
+        stream: Any = () if self.ended and not wanted else balanced.stream
         by_stream = hasattr(stream, "load_state_dict")
         # `datasets` begins every later pass at a loaded state, too; None clears it.
         if by_stream and (place is not None or type(stream).__module__.startswith("datasets.")):
             stream.load_state_dict(place)
         self.source = iter(stream)
         self.stateful: Any = stream if by_stream else self.source
-        if place is not None and not by_stream:
+        if place is not None and not by_stream and stream is balanced.stream:
             self.stateful.load_state_dict(place)
         first = position if place is None else 0
         again = enumerate(islice(self.source, first, first + read - position), position)
@@ -258,7 +258,7 @@ class Reading(Generic[Example]):
         more = len(self.groups) - len(b.groups)
         wider = max(0, max(np.diff(indptr), default=0) + 1 - b.value.shape[1])
         if more or wider:
-            room = {1: (0, more), 2: ((0, 0), (0, wider))}
+            room: dict[int, Any] = {1: (0, more), 2: ((0, 0), (0, wider))}
             grown = {name: np.pad(getattr(b, name), room[getattr(b, name).ndim]) for name in GROWING}
             self.buffer = b._replace(groups=np.array(self.groups, np.int32), **grown)
         return indptr, np.array(indices, np.int32), np.array(data, np.float64)

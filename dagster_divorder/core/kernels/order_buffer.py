@@ -63,7 +63,7 @@ def empty_buffer(capacity: int, weights: list[float], seed: int) -> Buffer:
     shapes += [(capacity, "?"), (capacity, "?"), *[(NORM_CLASSES, "f8")] * 3, (2, "f8"), (2, "i8")]
     groups = np.full(NORM_CLASSES, len(weights) - 1, np.int32)
     arrays = (np.arange(capacity), *(np.zeros(shape, kind) for shape, kind in shapes), groups)
-    return Buffer(*arrays, np.array(weights), keep, seed)
+    return Buffer._make([*arrays, np.array(weights), keep, seed])
 
 
 @kernel
