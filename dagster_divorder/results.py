@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import MissingStageError
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import read_ids
@@ -24,7 +25,7 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_at, store_of
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.reader import Reader
@@ -56,7 +57,6 @@ class Results(AsTable):
             "base_model": "base_model",
             "gradients": "gradient_embeddings",
             "selection": "subset_selection",
-            "near_duplicates": "near_duplicates",
             "evidence": "training_evidence",
         }
         rows = []
@@ -221,21 +221,6 @@ class Results(AsTable):
         """
         return self._table("training_evidence", "table")
 
-    @property
-    def near_duplicates(self) -> pd.DataFrame:
-        """One row per accepted record in input order.
-
-        Columns: `record_id` (hex), `group` (row of the first record with an equal or nearly equal text), `similarity`
-        (of both texts, 0 to 1), `first` (whether the record is its group's first).
-        """
-        import pandas as pd
-
-        view = self._last.view
-        near = self._last.arrays("near_duplicates", "near")
-        return pd.DataFrame(
-            {"record_id": self._record_ids(view), **near, "first": near["group"] == np.arange(len(view))}
-        )
-
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))
         with contextlib.nullcontext() if present else self.store.lease(wait=False):
@@ -263,15 +248,15 @@ class Results(AsTable):
         return np.array(hex_ids(index_column(self.store, folder, fragments, "id")), dtype=object)
 
 
-def load_results(store_path: str | os.PathLike[str]) -> Results:
-    """Results of the last run on the store at `store_path` (setting `store.path`).
+def load_results(store_path: str | os.PathLike[str] | Settings) -> Results:
+    """Results of the last run on the store at `store_path` (setting `store.path`), or on the store of some settings.
 
     Raises:
         MissingStageError: on access to a part whose stage has not run on this store. StoreError: the store is damaged
         or from a newer version.
     """
-    store = store_at(store_path)
-    exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store_path)
+    store = store_of(store_path.store) if isinstance(store_path, Settings) else store_at(store_path)
+    exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store.place)
     if not exists:
         raise MissingStageError(f"there is no store at {store.place!r}; give the value of store.path")
     return Results(store.open(create=False))

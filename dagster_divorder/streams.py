@@ -22,19 +22,11 @@ from dagster_divorder.errors import InputError
 
 Example = TypeVar("Example")
 Read = Callable[[Any], Any]
-Readers = dict[str, tuple[Read, float]]
-"""Trait -> (function that reads its value, or list of values, from an example; weight)."""
+Readers = dict[str, tuple[Read, float]]  # Trait -> (reads its value, or a list of values; weight).
 
 BLOCK = 64  # Examples that are read together, so that the cost of a kernel call is shared.
 MAX_VALUES = 1000  # Of a trait; later ones become the value "(other)", with a warning.
-STATE_VERSION = 2
-GROWING = (
-    "deviation",
-    "seen",
-    "held",
-    "value",
-    "amount",
-)  # Fields of a buffer, with the values and with rows.
+GROWING = ("deviation", "seen", "held", "value", "amount")  # Fields of a buffer, with new values.
 LACKING = object()
 
 
@@ -57,9 +49,8 @@ def balance(
     weight). Dots name nested fields, such as "meta.source". Values are labels (text, whole numbers, booleans; None and
     NaN are one label), or lists of labels, which share the example's tokens. tokens: a field, or a function of an
     example, for shares of tokens; without it shares are of examples. buffer: C, the number of examples held. Windows
-    get nearer to the mix as it rises; no example waits for more than 8 C others. seed: orders equal examples.
-
-    The result can be pickled. Its `state_dict` and `load_state_dict` resume at the exact example.
+    get nearer to the mix as it rises; no example waits for more than 8 C others. seed: orders equal examples. The
+    result can be pickled. Its `state_dict` and `load_state_dict` resume at the exact example.
 
     Raises:
         InputError: an argument cannot be used. While iterating: an example lacks a field, or a value is no label.
@@ -145,7 +136,7 @@ class Balanced(Generic[Example]):
     ) -> None:
         self.stream, self.readers, self.tokens = stream, readers, tokens
         weights = {name: weight for name, (_, weight) in readers.items()}
-        self.arguments: Any = {"version": STATE_VERSION, "by": weights, "buffer": buffer, "seed": seed}
+        self.arguments: Any = {"version": 2, "by": weights, "buffer": buffer, "seed": seed}
         self.epoch = 0
         self._reading: Reading[Example] | None = None
         self._state: Mapping[str, Any] = {}
@@ -239,6 +230,10 @@ class Reading(Generic[Example]):
             self.ended = len(block) < min(BLOCK, capacity)
             rows, out = self._rows(block), np.empty(len(block) + capacity, np.int64)
             self.examples.update(enumerate(block, read))
+            for name, known in zip(self.readers, self.numbers, strict=True):
+                if self.ended and len(known) == 1 < read + len(block):
+                    told = f"{name!r} is {min(known)!r} in all examples, so it balances nothing"
+                    warnings.warn(told, stacklevel=2)
             self.going.extend(out[: pass_through(*rows, self.buffer, self.ended, out)].tolist())
 
     def _rows(self, examples: list[Example]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

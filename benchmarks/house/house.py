@@ -40,7 +40,7 @@ FLOORS = (
     ("write",),
     ("pipeline",),
     ("stages",),
-    ("defs", "results", "verify", "forensics", "propose", "estimates", "streams", "torch", "warm"),
+    ("defs", "results", "verify", "forensics", "propose", "streams", "torch", "warm"),
     ("definitions", "cli"),
 )
 

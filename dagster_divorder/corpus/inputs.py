@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Literal
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.corpus.file_states import PrefixHashes
-from dagster_divorder.corpus.looks import CSV_REMEDY, looks_like
+from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY, LZ4_REMEDY, looks_like
 from dagster_divorder.corpus.parquet_rows import row_as_json
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
@@ -94,16 +94,23 @@ def kind_of(path: Source) -> Kind:
     """
     if kind := kind_by_name(path):
         return kind
-    csv = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
+    remedies = {".csv": f"; {CSV_REMEDY}", ".tsv": f"; {CSV_REMEDY}", ".arrow": f"; {ARROW_REMEDY}"}
+    remedy = remedies.get(path.suffix.lower(), "")
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
-        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){csv}"
+        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
     )
 
 
 def kind_by_name(path: Source) -> Kind | None:
-    """Kind of a file, from its name; None if it is neither JSONL nor Parquet."""
+    """Kind of a file, from its name; None if it is neither JSONL nor Parquet.
+
+    Raises:
+        InputError: the file is JSONL compressed by lz4.
+    """
     name = path.name.lower()
+    if name.endswith(tuple(f"{suffix}.lz4" for suffix in JSONL_SUFFIXES)):
+        raise InputError(f"{path} is compressed by lz4, which is not read; {LZ4_REMEDY}")
     if name.endswith(PARQUET_SUFFIXES):
         return "parquet"
     bare = name if is_plain(path) else name.removesuffix(path.suffix.lower())
@@ -325,17 +332,6 @@ def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
             row += group.num_rows
             part_size += group.total_byte_size
     return list(zip(first, [*first[1:], None], strict=True))
-
-
-def row_groups(path: Source) -> list[tuple[int, int]]:
-    """(rows, uncompressed bytes) of each row group of a Parquet file.
-
-    Raises:
-        InputError: the file is no Parquet.
-    """
-    with _open_parquet(path, None) as (file, _):
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def has_dictionary(kind: pa.DataType) -> bool:

@@ -67,7 +67,7 @@ def told(files: dict[str, bytes]) -> dict[str, bytes]:
     return files | entries
 
 
-FORMATS = ["parquet", "megatron", "mds", "litdata", "olmo", "ds", "text"]
+FORMATS = ["parquet", "megatron", "mds", "litdata", "olmo", "ds"]
 
 
 @pytest.mark.parametrize("place", ["server", "hub"], indirect=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,7 +22,6 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.grid import grid_shuffle
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -87,6 +84,31 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     return rows
 
 
+@pytest.mark.parametrize(
+    "jinja", [None, "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"]
+)
+def test_the_tokenizer_beside_an_export_renders_what_was_exported(
+    jinja: str | None, make: Make, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    if jinja:
+        (tmp_path / "t.jinja").write_text(jinja)
+    settings = make(
+        "parquet", texts=False, sequence={"length": 512}, chats={"template": jinja and tmp_path / "t.jinja"}
+    )
+    run_all(settings, Silent())
+    rows = pq.read_table(tmp_path / "exports/parquet").to_pylist()
+    exported = {
+        tuple(row["input_ids"][end - length : end])
+        for row in rows
+        for length, end in zip(row["seq_lengths"], np.cumsum(row["seq_lengths"]), strict=True)
+    }
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exports/_parquet")
+    rendered = [tokenizer.apply_chat_template(record["messages"])["input_ids"] for record in chats(40)]
+    assert {tuple(ids) for ids in rendered} == exported
+
+
 # Each value of each beside each value of the others.
 @pytest.mark.parametrize(
     ("memory", "method", "train_on"),
@@ -131,6 +153,34 @@ def test_labels_are_those_of_the_documents(
             ((label == token) | (label == -100)).all()
             for label, token in ((batch["labels"], batch["input_ids"]) for batch in batches)
         )
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"packing": {"method": "none"}},
+        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
+        {"packing": {"too_long": "truncate"}, "sequence": {"length": 40, "batch": 4}},
+        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
+        {"chats": {"train_on": "completion"}},
+    ],
+    ids=["none", "concat", "truncated", "ranks and epochs", "completion"],
+)
+def test_readers_give_the_labels_of_the_documents_under_every_setting(
+    sections: dict[str, Any], make: Make
+) -> None:
+    settings = make("parquet", texts=False, **sections)
+    run_all(settings, Silent())
+    path, expected = settings.exports.path / "parquet", slow_labels(settings)
+    plain, flattened = SequenceDataset(path), SequenceDataset(path, form="flattened")
+    assert 0 <= len(expected) - len(plain) < settings.sequence.batch
+    for position, row in enumerate(expected[: len(plain)]):
+        labels = plain[position]["labels"][0].tolist()
+        assert labels == row + [-100] * (len(labels) - len(row))
+        batch = flattened[position]
+        # No token of a document precedes its first.
+        row = [-100 if at in batch["cu_seq_lens_q"] else label for at, label in enumerate(row)]
+        assert batch["labels"][0].tolist() == row
 
 
 def test_labels_go_on_at_a_state_and_with_other_ranks_whatever_the_layout(make: Make) -> None:
@@ -199,80 +249,12 @@ def test_a_format_without_a_mask_is_refused_before_anything_is_computed(name: st
     assert not settings.exports.path.exists()
 
 
-def items_in_order(settings: Settings) -> list[int]:
-    """The records of the sequences, by their first token, epoch after epoch; found one by one."""
-    run, read = open_run(settings), []
-    packed, lengths = load_packed(run), run.column("token_counts", "lengths")[run.view.document_row]
-    for order in load_sequence_order(run).tolist():
-        epoch: list[int] = []
-        for sequence in order:
-            for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-                item = int(packed.document[at])
-                if item not in epoch and packed.start[at] < lengths[item]:
-                    epoch.append(item)
-        read += epoch
-    return read
-
-
-@pytest.mark.parametrize("method", ["none", "best_fit", "concat"])
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_text_of_conversations_is_their_records_in_the_order_of_the_plan(
-    method: str, kind: str, make: Make, tmp_path: Path
-) -> None:
-    records = chats(40)
-    input = {"paths": [str(tmp_path / f"chats.{kind}")]}
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), tmp_path / "chats.parquet")
-    settings = make(
-        "text",
-        input=input,
-        packing={"method": method, "end_of_text": True},
-        sequence={"length": 64, "batch": 4, "epochs": 2},
-        exports={"shard_bytes": 20_000},
-    )
-    run_all(settings, Silent())
-    files = sorted((settings.exports.path / "text").glob(f"*.{kind}"))
-    assert len(files) > 1
-    if kind == "parquet":
-        written = [row for file in files for row in pq.read_table(file).to_pylist()]
-    else:
-        assert {line for file in files for line in file.read_bytes().splitlines()} <= {
-            *(tmp_path / "chats.jsonl").read_bytes().splitlines()
-        }
-        written = [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
-    assert written == [records[item] for item in items_in_order(settings)]
-    assert len(written) == 2 * len(records)
-    assert read_export_manifest(settings.exports.path / "text")["records"] == len(written)
-
-
-def test_pairs_are_written_as_text_alone(make: Make, tmp_path: Path) -> None:
-    pairs = [
-        {
-            "prompt": f"What is {number}?",
-            "chosen": f"It is {number}.",
-            "rejected": "No idea " * (number % 5 + 1),
-        }
-        for number in range(40)
-    ]
-    write_jsonl(tmp_path / "pairs.jsonl", pairs)
-    input = {"paths": [str(tmp_path / "pairs.jsonl")]}
+def test_pairs_are_no_tokens(make: Make, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "What?", "chosen": "It.", "rejected": "No idea."}])
     with pytest.raises(
         InputError, match=r"names 'parquet', 'olmo', but a sequence of tokens cannot hold a pair"
     ):
-        run_all(make("parquet", "text", "olmo", input=input), Silent())
-    settings = make("text", input=input)
-    run_all(settings, Silent())
-    (file,) = (settings.exports.path / "text").glob("*.jsonl")
-    written = [orjson.loads(line) for line in file.read_bytes().splitlines()]
-    assert written == [pairs[item] for item in items_in_order(settings)]
-    assert len(written) == len(pairs)
-
-
-def test_a_grid_shuffle_refuses_a_loss_mask(make: Make, tmp_path: Path) -> None:
-    settings = make("parquet", texts=False)
-    run_all(settings, Silent())
-    with pytest.raises(InputError, match=r"has a loss mask, which a grid shuffle does not carry"):
-        grid_shuffle(settings.exports.path / "parquet", tmp_path / "shuffled")
+        run_all(make("parquet", "olmo", input={"paths": [str(tmp_path / "pairs.jsonl")]}), Silent())
 
 
 def test_columns_are_named_and_their_change_writes_the_export_anew(make: Make) -> None:

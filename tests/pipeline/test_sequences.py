@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder import load_results, run_all
+from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.order.curricula import Windows
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order import packed_sequences
@@ -191,8 +193,15 @@ def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings:
         run(make_settings(order={"frozen_tokens": 100}))
 
 
-def test_no_more_can_be_frozen_than_there_was(corpus: Path, make_settings: Make) -> None:
-    with pytest.raises(InputError, match=r"frozen_tokens is 10.*did not finish"):
+def test_no_more_can_be_frozen_than_there_was(corpus: Path, tmp_path: Path, make_settings: Make) -> None:
+    for command in (run, partial(make_plan, GRAPH)):
+        with pytest.raises(
+            InputError, match=r"frozen_tokens is 10, but nothing has run on the store .*/store; exp"
+        ):
+            command(make_settings(order={"frozen_tokens": 10}))
+    assert not (tmp_path / "store/documents").exists()
+    run_stage("raw_docs", make_settings(), Silent())
+    with pytest.raises(InputError, match=r"frozen_tokens is 10, but the last run did not finish; exp"):
         run(make_settings(order={"frozen_tokens": 10}))
     settings = make_settings()
     run(settings)

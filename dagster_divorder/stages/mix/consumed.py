@@ -136,9 +136,11 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     wanted = run.settings.order.frozen_tokens or 0 if wanted is None else wanted
     output = last_output(run.store)
     if output is None:
+        ran = load_receipt(run.store, "raw_docs")
+        why = "the last run did not finish" if ran else f"nothing has run on the store {run.store.place}"
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but the last run did not finish; expected the output that a trainer has "
-            f"consumed: run with the settings of that output first, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but {why}; expected the output that a trainer has consumed: run with "
+            f"the settings of that output first, {REMEDY}"
         )
     last, packed, _ = output
     packs = packed.figures.get("method") != "none"

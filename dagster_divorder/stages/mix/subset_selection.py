@@ -1,9 +1,9 @@
 """subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
 
-`selection.method` fills a budget of documents or tokens. Candidates are the first records of each text (with
-`order.separate_copies = "near"`, of each group of near copies) that have a vector and are not held out. With
-`selection.min_quality` the first record that reaches it is the candidate, and if the candidates do not fill the budget,
-all are chosen. What a trainer has consumed (`order.frozen_tokens`) stays chosen and counts.
+`selection.method` fills a budget of documents or tokens. Candidates are the first records of each text
+that have a vector and are not held out. With `selection.min_quality` the first record that reaches it is the candidate,
+and if the candidates do not fill the budget, all are chosen. What a trainer has consumed (`order.frozen_tokens`) stays
+chosen and counts.
 Appended data compete with all other data, since the value of a record depends on the others; a run reports what moved.
 The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
 choice depends on neither fragments nor workers.
@@ -26,13 +26,11 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import read_fields
+from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.corpus.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
-from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
@@ -157,7 +155,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
     every = np.arange(len(view))
     has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
     consumed = consumed_record_mask(run)
-    copies = load_copies(run)
+    copies = view.copies
     taken = np.zeros(len(view), bool)
     taken[copies[consumed]] = True
     reasons = np.full(len(view), LOWER, np.int8)
@@ -186,12 +184,7 @@ def _quality(run: Run) -> np.ndarray:
     if run.settings.selection.quality_model:
         return run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-    if not is_number(column.type):
-        raise InputError(
-            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or a "
-            "model (its id has a slash)"
-        )
-    return column.cast(pa.float64()).to_numpy()
+    return number_column(column, "selection.quality", name)
 
 
 def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.ndarray) -> None:
@@ -393,7 +386,6 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
         *(["quality_scores"] if chosen.quality_model else []),
         *(["ids"] if settings.input.id_field else []),
         *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
-        *near_reads(settings),
     )
 
 

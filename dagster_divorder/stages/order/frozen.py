@@ -39,6 +39,7 @@ from dagster_divorder.stages.mix.consumed import (
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import View
 
 
@@ -160,6 +161,10 @@ FROZEN = PinnedFit(
     inputs=lambda run: {} if run.settings.order.extends else {"tokens": run.receipt("token_counts").key},
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
     doing="keeping the last output",
+    # Without an output, the function refuses.
+    check_settings=lambda run: (
+        run.settings.order.extends or load_receipt(run.store, "raw_docs") or freeze_prefix(run)
+    ),
     compute=freeze_prefix,
     # No `refit` name: it always follows the last output.
     drift=frozen_drift,

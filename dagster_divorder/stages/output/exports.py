@@ -10,21 +10,21 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from dagster_divorder import __version__
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
+    SAMPLE_CHATS,
     SAMPLE_ROWS,
     TOKENIZER_FILES,
     choose_form,
@@ -49,7 +49,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.stages.corpus.ids import record_names
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -65,7 +65,7 @@ from dagster_divorder.store.manifests import (
     file_at,
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.sample import contents, rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
@@ -74,8 +74,7 @@ from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
-from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
-from dagster_divorder.write.exports.text import TEXT
+from dagster_divorder.write.exports.rows import Rows, Tokens
 
 TAG_DIGITS = 8
 KEEP_THE_ORDER = "trainers_keep_the_order"
@@ -156,7 +155,6 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         padding=padding or 0,
         vocabulary=vocabulary,
         directory=directory,
-        names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
         progress=run.progress,
@@ -222,8 +220,6 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         shard_bytes=run.settings.exports.shard_bytes,
         batch=run.settings.sequence.batch,
         columns=_columns(run.settings),
-        whole_records=run.settings.masked,
-        schema=_record_schema(run) if run.settings.masked else None,
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
@@ -237,23 +233,16 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
 
 
-def _record_schema(run: Run) -> pa.Schema | None:
-    """The schema of Parquet input; None for JSONL."""
-    if run.view.kind != "parquet":
-        return None
-    return pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
-
-
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
     """The tokenizer's files that lie beside each export, by name."""
     if "tokenizer" not in run.memo:
-        if run.settings.model.base == BOOTSTRAP:
+        template = template_of(run)
+        if run.settings.model.base == BOOTSTRAP and run.settings.chats.template is None:
             # Needs no check here: tests compare this form with transformers.
-            paths = [tokens.directory / name for name in TOKENIZER_FILES]
-            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+            files = tokenizer_files(tokens.directory, "own", template)
         else:
-            run.memo["form"] = form = _tokenizer_form(run, tokens)
-            files = tokenizer_files(tokens.directory, form["form"])
+            run.memo["form"] = form = _tokenizer_form(run, tokens, template)
+            files = tokenizer_files(tokens.directory, form["form"], template)
             if form["note"]:
                 run.progress.note(form["note"])
         run.memo["tokenizer"] = files
@@ -261,16 +250,23 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
     return tokenizer
 
 
-def _tokenizer_form(run: Run, tokens: Tokens) -> dict[str, Any]:
+def _tokenizer_form(run: Run, tokens: Tokens, template: ChatTemplate | None) -> dict[str, Any]:
     """The `form` of the tokenizer beside exports, and a `note` on it. They are kept while what they depend on (`of`)
     stays the same."""
     last = load_receipt(run.store, "exports")
     known: dict[str, Any] = last.facts.get("tokenizer") or {} if last else {}
     of = [*form_version(tokens.directory), *map(list, sorted(tokens.special.items()))]
+    of += [template.fingerprint] if template else []
     if known.get("of") == of:
         return known
     texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
-    form, note = choose_form(tokens.directory, load_base_model(run).encoder(), tokens.special, texts)
+    encoder, chats = load_base_model(run).encoder(), list[Any]()
+    if template:
+        from dagster_divorder.models.chat_tokens import encoded_chats
+
+        documents = contents(run.store, run.view.documents, rows_by_id(run.store, run.view, SAMPLE_CHATS))
+        chats = encoded_chats(documents, tokens.directory, template)
+    form, note = choose_form(tokens.directory, encoder, tokens.special, texts, template, chats)
     return {"of": of, "form": form, "note": note}
 
 
@@ -402,7 +398,6 @@ def _key(run: Run, format: Format) -> str:
             settings.sequence.batch,
             _layout(settings, format),
         ],
-        settings.input.id_field if format is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
         named,
         *([_columns(settings)] if format is PARQUET and _columns(settings) else []),
@@ -472,11 +467,11 @@ def _refuse_unmasked(settings: Settings) -> None:
         InputError: a format cannot hold the loss mask or the two answers of pairs.
     """
     formats = [FORMATS[name] for name in settings.exports.formats]
-    if "pairs" in settings.forms and any(format is not TEXT for format in formats):
-        refused = ", ".join(repr(format.name) for format in formats if format is not TEXT)
+    if "pairs" in settings.forms and formats:
+        refused = ", ".join(repr(format.name) for format in formats)
         raise InputError(
             f"exports.formats names {refused}, but a sequence of tokens cannot hold a pair of answers; leave it out: "
-            "preference trainers read the curated output, or the format 'text', and tokenise it themselves"
+            "preference trainers read the curated output and tokenise it themselves"
         )
     if not has_loss_mask(settings):
         return
@@ -513,10 +508,8 @@ def _show_exports(run: Run, receipt: Receipt) -> Shown:
 
 
 def _exports_reads(settings: Settings) -> tuple[str, ...]:
-    shows_ids = TEXT.name in settings.exports.formats and settings.input.id_field
     stream = stream_reads(settings)
-    stages = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
-    return (*stages, "ids") if shows_ids else stages
+    return ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
 
 
 def _exports_settings(settings: Settings) -> dict[str, Any]:
@@ -611,9 +604,7 @@ EXPORTS = WholeCorpus(
     publish=_publish_exports,
     doing="writing exports",
     check_settings=_check_settings,
-    pace=(0.08, 0.01),
     compute=_write_exports,
-    shared_from=WORKERS_FROM_BYTES,
     show=_show_exports,
     checks=(
         Check(

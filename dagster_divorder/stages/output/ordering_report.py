@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.measure import cluster_mix
 from dagster_divorder.core.measure.along import binned, quantiles_along
 from dagster_divorder.core.measure.largest import Largest, largest
@@ -51,7 +52,6 @@ from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.curriculum_comparison import load_curricula
-from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.evidence.training_evidence import load_evidence
 from dagster_divorder.stages.measure.diversity_metrics import (
@@ -65,7 +65,7 @@ from dagster_divorder.stages.mix.repeats import (
     run_counter,
     stream_reads,
 )
-from dagster_divorder.stages.order.bin_edges import is_number, load_edges
+from dagster_divorder.stages.order.bin_edges import load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
@@ -97,7 +97,7 @@ PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
 SECTIONS = (
     *("strategy_comparison", "curriculum_comparison", "k_calibration", "ari_comparison", "cluster_map"),
-    *("training_evidence", "set_diversity", "near_duplicates", "gradient_proxy"),
+    *("training_evidence", "set_diversity"),
 )
 """Evidence with a section of its own. Other evidence gets a section like its page in Dagster."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
@@ -171,8 +171,7 @@ def numbers(
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
     still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
-    calibrated, copies = evidence.get("k_calibration"), evidence.get("near_duplicates")
-    proxies = evidence.get("gradient_proxy")
+    calibrated = evidence.get("k_calibration")
     return Numbers(
         settings=settings,
         manifest=manifest,
@@ -224,8 +223,6 @@ def numbers(
         trained=load_evidence(run) if "training_evidence" in evidence else None,
         chosen=_tables(run, "subset_selection") if settings.selects else {},
         diversity=_tables(run, "set_diversity") if "set_diversity" in evidence else {},
-        copies=(copies.figures, _tables(run, "near_duplicates")) if copies else None,
-        proxies=(proxies.figures, load_proxies(run)) if proxies else None,
         others=[_as_shown(run, receipt) for stage, receipt in evidence.items() if stage not in SECTIONS],
         runs=_stage_runs(run, evidence),
         missing={stage: (run.graph[stage].evidence, why) for stage, why in missing.items()},
