@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.stages import run_all, run_stage
     from dagster_divorder.streams import balance
-    from dagster_divorder.streams.topics import Topics, fit_topics
     from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
 
@@ -30,7 +29,6 @@ _WHERE = {
     "build_definitions": "dagster_divorder.defs.factory",
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
-    "fit_topics": "dagster_divorder.streams.topics",
     "load_results": "dagster_divorder.results",
     "load_settings": "dagster_divorder.settings",
     "loss_by_source": "dagster_divorder.models.validation",
@@ -40,19 +38,16 @@ _WHERE = {
     "run_all": "dagster_divorder.stages",
     "run_stage": "dagster_divorder.stages",
     "Settings": "dagster_divorder.settings",
-    "Topics": "dagster_divorder.streams.topics",
     "where": "dagster_divorder.forensics",
 }
 
 __all__ = [
     "DivOrderComponent",
     "Settings",
-    "Topics",
     "balance",
     "build_definitions",
     "compare",
     "cut",
-    "fit_topics",
     "load_results",
     "load_settings",
     "loss_by_source",

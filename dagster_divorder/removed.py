@@ -10,7 +10,12 @@ SETTINGS: dict[str, str] = {
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
+_BUFFER = {"balanced_buffer": 'use "balanced"; for a stream, divorder.balance'}
 VALUES: dict[str, dict[str, str]] = {
+    "order.strategy": _BUFFER,
+    "sequence.strategy": _BUFFER,
+    "comparison.documents": _BUFFER,
+    "comparison.sequences": _BUFFER,
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
     "order.separate_copies": {

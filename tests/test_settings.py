@@ -90,6 +90,7 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ),
         ({"DIVORDER_ORDER__WITHIN": "-0.1"}, ["order.within", "-0.1", "greater than or equal to 0"]),
         ({"DIVORDER_ORDER__WITHIN": "2"}, ["order.within", "2", "less than or equal to 1"]),
+        ({"DIVORDER_SEQUENCE__LENGTH": str(1 << 31)}, ["sequence.length", "less than or equal to 134217728"]),
         ({"DIVORDER_ORDER__WITHIN": "nan"}, ["order.within", "nan", "finite number"]),
         ({"DIVORDER_ORDER__WITHIN": "a"}, ["order.within", "'a'", "number"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
@@ -132,10 +133,10 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ),
         (
             {
-                "DIVORDER_SEQUENCE__STRATEGY": "balanced_buffer",
+                "DIVORDER_SEQUENCE__STRATEGY": "stratified",
                 "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
             },
-            ["sequence.strategy is 'balanced_buffer'", "does not follow targets"],
+            ["sequence.strategy is 'stratified'", "does not follow targets"],
         ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         ({"DIVORDER_HELDOUT__DOCUMENTS": "0.7"}, ["heldout.documents = 0.7", "less than or equal to 0.5"]),

@@ -34,13 +34,13 @@ FLOORS = (
     ("settings",),
     ("engine", "trainers"),
     ("view",),
-    ("streams", "tables", "store"),
+    ("tables", "store"),
     ("corpus", "readers"),
     ("models",),
     ("write",),
     ("pipeline",),
     ("stages",),
-    ("defs", "results", "verify", "forensics", "propose", "torch", "warm"),
+    ("defs", "results", "verify", "forensics", "propose", "streams", "torch", "warm"),
     ("definitions", "cli"),
 )
 

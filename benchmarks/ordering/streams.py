@@ -1,7 +1,6 @@
 """What `balance` brings on a stream, beside shuffle buffers of the same size; and what it costs.
 
     python benchmarks/ordering/streams.py quality FILE.jsonl.gz --by label [--other lang] [--tokens] [--buffer 1024]
-    python benchmarks/ordering/streams.py several FILE.jsonl.gz --by source
     python benchmarks/ordering/streams.py speed
 
 quality: documents in the file's order, in blocks of 16 that are shuffled, and shuffled, go through `datasets`' buffer,
@@ -23,13 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, IterableDataset, interleave_datasets
+from datasets import Dataset, IterableDataset
 from scipy.sparse import csr_array
 
 import dagster_divorder as divorder
 
 BATCH, BINS, WORDS, BLOCK = 256, 16, 1024, 16
-LONGEST = 8192
 CHARACTERS = 2000
 """Of a document whose words are counted."""
 
@@ -97,22 +95,17 @@ def quality(options: argparse.Namespace) -> None:
     others = {"lengths": one_of(np.digitize(tokens, edges).tolist(), np.ones(number)), "words": words(texts)}
     if options.other:
         others[options.other] = one_of([row.get(options.other) for row in rows], amounts)
-    sums = {str(value): 0.0 for value in values}
-    for value, amount in zip(values, amounts, strict=True):
-        sums[str(value)] += amount
-    target = {value: amount / amounts.sum() for value, amount in sums.items()}
 
-    def balance(stream: list[int], seed: int, shares: Any) -> Iterable[int]:
+    def balance(stream: list[int], seed: int) -> Iterable[int]:
         count = (lambda row: tokens[row]) if options.tokens else None
         by = {options.by: lambda row: str(values[row])}
-        return divorder.balance(stream, by, tokens=count, buffer=options.buffer, target=shares, seed=seed)
+        return divorder.balance(stream, by, tokens=count, buffer=options.buffer, seed=seed)
 
     ways: dict[str, Callable[[list[int], int], Iterable[int]]] = {
         "as it comes": lambda stream, seed: stream,
         "datasets' shuffle": lambda stream, seed: datasets_buffer(stream, options.buffer, seed),
         "random slot": lambda stream, seed: random_slot(stream, options.buffer, seed),
-        "balance, estimate": lambda stream, seed: balance(stream, seed, "estimate"),
-        "balance, target": lambda stream, seed: balance(stream, seed, target),
+        "balance": balance,
     }
     names = list(others)
     print(
@@ -171,45 +164,6 @@ def shuffled(number: int, seed: int) -> list[int]:
     return [int(row) for row in np.random.default_rng(seed).permutation(number)]
 
 
-def several(options: argparse.Namespace) -> None:
-    """Shares of the five values that have most documents, cut, beside `interleave_datasets`."""
-    rows = documents(options.file)
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        parts.setdefault(str(row.get(options.by)), []).append(
-            {"of": str(row.get(options.by)), "tokens": min(LONGEST, 1 + len(row["text"]) // 4)}
-        )
-    largest = sorted(parts, key=lambda name: -len(parts[name]))[:5]
-    share = dict(zip(largest, (0.4, 0.3, 0.15, 0.1, 0.05), strict=True))
-    mean = {name: np.mean([row["tokens"] for row in parts[name]]) for name in largest}
-    tables = [Dataset.from_list(parts[name]).to_iterable_dataset() for name in largest]
-    odds = np.array([share[name] / mean[name] for name in largest])
-    streams = {name: parts[name] for name in largest}
-    ways = {
-        "interleave_datasets, shares of examples": interleave_datasets(
-            tables, probabilities=list(share.values()), seed=0
-        ),
-        "interleave_datasets, shares by mean tokens": interleave_datasets(
-            tables, probabilities=list(odds / odds.sum()), seed=0
-        ),
-        "balance, examples": divorder.balance(streams, target=share),
-        "balance, tokens": divorder.balance(streams, target=share, tokens="tokens"),
-    }
-    print("| mix | examples | error of a batch's share: examples, mean | worst | tokens, mean | worst |")
-    print("|---|--:|--:|--:|--:|--:|")
-    for way, stream in ways.items():
-        examples = list(stream)
-        cells = []
-        for amounts in (np.ones(len(examples)), np.array([example["tokens"] for example in examples])):
-            matrix = np.zeros((len(examples), len(largest)))
-            matrix[range(len(examples)), [largest.index(example["of"]) for example in examples]] = amounts
-            whole = len(examples) // BATCH * BATCH
-            sums = matrix[:whole].reshape(-1, BATCH, len(largest)).sum(axis=1)
-            errors = np.abs(sums / sums.sum(axis=1, keepdims=True) - list(share.values())).max(axis=1)
-            cells += [errors.mean(), errors.max()]
-        print(f"| {way} | {len(examples):,} | {' | '.join(f'{cell:.4f}' for cell in cells)} |", flush=True)
-
-
 def speed(options: argparse.Namespace) -> None:
     drawn = np.random.default_rng(0)
     number = 100_000
@@ -251,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["quality", "several", "speed"])
+    parser.add_argument("what", choices=["quality", "speed"])
     parser.add_argument("file", nargs="?")
     parser.add_argument("--by", default="source")
     parser.add_argument("--other")
@@ -259,7 +213,7 @@ def main() -> None:
     parser.add_argument("--buffer", type=int, default=1024)
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
-    {"quality": quality, "several": several, "speed": speed}[options.what](options)
+    {"quality": quality, "speed": speed}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -74,17 +74,18 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 
     dataset: of an export; or a BalancedSampler, for batches of its rows. batch: rows of a global batch over all ranks;
     default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its whole part. rank,
-    world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets. drop_last: leave out an
-    incomplete last batch; if false, its last step is filled up with the first rows of the stream, or of the sampler's
-    last epoch. Every rank has the same number of batches. An iteration begins at the start, or once at a loaded state;
-    with a BalancedSampler, iterations follow its epochs.
+    world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any of them one rank
+    reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with the first rows
+    of the stream, or of the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the
+    start, or once at a loaded state, which has to be at the end of a step of world size x micro-batch rows; with a
+    BalancedSampler, the position is the sampler's, and iterations follow its epochs.
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
 
     Raises:
-        InputError: the rank is outside the world, world size x micro-batch does not divide the batch, or the batch is
-            larger than the export.
+        InputError: the rank is outside the world or one of the two is not known, world size x micro-batch does not
+            divide the batch, or the batch is larger than the export.
     """
 
     def __init__(
@@ -107,9 +108,17 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         self.batch = self.source.batch if batch is None else batch
         started = torch.distributed.is_available() and torch.distributed.is_initialized()
         if rank is None:
-            rank = torch.distributed.get_rank() if started else _from_environment("RANK", 0)
+            rank = torch.distributed.get_rank() if started else _from_environment("RANK")
         if world_size is None:
-            world_size = torch.distributed.get_world_size() if started else _from_environment("WORLD_SIZE", 1)
+            world_size = torch.distributed.get_world_size() if started else _from_environment("WORLD_SIZE")
+        if rank is None and world_size in (None, 1):
+            rank, world_size = 0, 1
+        if rank is None or world_size is None:
+            raise InputError(
+                f"rank is {rank} and world_size is {world_size}; expected both, or every process would read the same "
+                "rows: set RANK and WORLD_SIZE as torchrun does (srun and mpirun give them other names), or give rank "
+                "and world_size"
+            )
         if not 0 <= rank < world_size:
             raise InputError(f"rank is {rank} in a world of {world_size}; expected 0 <= rank < world_size")
         self.micro_batch = max(self.batch // world_size, 1) if micro_batch is None else micro_batch
@@ -125,28 +134,45 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             raise InputError(
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
-        self._begin: Position | None = None
+        self._begin = Position(0, 0)
 
     def __iter__(self) -> MicroBatches:
-        return MicroBatches(self)
+        reading = MicroBatches(self)
+        if self.sampler:
+            self.sampler.reading = reading
+        return reading
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
         return -(-self.end // self.step)
 
     def begin(self) -> Position:
-        """The place where the next iteration begins."""
-        place, self._begin = self._begin, None
-        epoch = self.sampler.epoch if self.sampler else 0
-        return place if place and place.epoch == epoch else Position(epoch, 0)
+        """The place where the next iteration begins. Raises InputError if no step begins there."""
+        if self.sampler:
+            return self._at_a_step(self.sampler.begin())
+        place, self._begin = self._begin, Position(0, 0)
+        return place
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begins the next iteration at a state. Raises InputError: see `samples_in` and `BalancedSampler.place`."""
+        """Begins the next iteration at a state.
+
+        Raises:
+            InputError: no step begins there; see also `samples_in` and `BalancedSampler.place`.
+        """
         if isinstance(self.source, BalancedSampler):
-            self._begin = self.source.place(state)
-            self.source.set_epoch(self._begin.epoch)
+            self._at_a_step(self.source.place(state))
+            self.source.load_state_dict(state)
         else:
-            self._begin = Position(0, samples_in(state, self.source))
+            self._begin = self._at_a_step(Position(0, samples_in(state, self.source)))
+
+    def _at_a_step(self, place: Position) -> Position:
+        if place.samples % self.step and place.samples < self.end:
+            raise InputError(
+                f"the state counts {place.samples} samples, {place.samples % self.batch} of them in a batch of "
+                f"{self.batch}, where no step of {self.step} rows begins: resume with a world_size x micro_batch that "
+                f"divides {place.samples}, or with the state at the end of a batch"
+            )
+        return place
 
     def state(self, place: Position) -> dict[str, Any]:
         """A place as plain numbers and text."""
@@ -163,14 +189,14 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return [position % rows for position in range(begin, end)]
 
 
-def _from_environment(name: str, default: int) -> int:
+def _from_environment(name: str) -> int | None:
     """
     Raises:
         InputError: the variable does not hold a whole number.
     """
     value = os.environ.get(name, "").strip()
     if not value:
-        return default
+        return None
     try:
         return int(value)
     except ValueError:
@@ -221,8 +247,8 @@ class SequenceStream(IterableDataset[Any]):
 
     Parameters: see SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely needs
     one. `state_dict` is {"samples", "plan"}: rows given to the trainer, without rows read ahead. A state can be loaded
-    with another world size, micro-batch, batch or number of workers; every position costs the same. An iteration begins
-    at the start, or once at a loaded state.
+    with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there;
+    every position costs the same. An iteration begins at the start, or once at a loaded state.
 
     In another DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader yields
     them in order. There StatefulDataLoader keeps a state for each worker, which is refused if the number of workers,
@@ -249,7 +275,7 @@ class SequenceStream(IterableDataset[Any]):
             self.dataset, batch, micro_batch=micro_batch, rank=rank, world_size=world_size
         )
         self.workers = workers
-        self._samples = 0
+        self._samples = [0]
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
@@ -257,7 +283,11 @@ class SequenceStream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.sampler)
-        self._samples = batches.samples
+        self._samples = [batches.samples]
+        return self._blocks(batches, self._samples)
+
+    def _blocks(self, batches: MicroBatches, samples: list[int]) -> Iterator[Any]:
+        """samples: of this iteration alone, the one number that it counts on."""
         if worker := get_worker_info():
             shared = worker.num_workers
             blocks: Any = map(self.dataset.__getitems__, islice(batches, worker.id, None, shared))
@@ -270,12 +300,12 @@ class SequenceStream(IterableDataset[Any]):
                 collate_fn=self.dataset.collate,
             )
         for block in blocks:
-            self._samples = min(self._samples + shared * self.sampler.step, self.sampler.end)
+            samples[0] = min(samples[0] + shared * self.sampler.step, self.sampler.end)
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the iteration; before it, the position where it will begin."""
-        return {"samples": self._samples, "plan": self.dataset.export.plan} | self._share()
+        """The position of the iteration that was begun last; before it, the position where it will begin."""
+        return {"samples": self._samples[0], "plan": self.dataset.export.plan} | self._share()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state. Raises InputError: see `samples_in`; also for another worker's
@@ -288,7 +318,7 @@ class SequenceStream(IterableDataset[Any]):
                 "keep the numbers of workers and ranks, or iterate SequenceStream(workers=...) itself, without a loader"
             )
         self.sampler.load_state_dict(state)
-        self._samples = state["samples"]
+        self._samples = [state["samples"]]
 
     def _share(self) -> dict[str, Any]:
         worker = get_worker_info()

@@ -96,15 +96,15 @@ class BalancedSampler(Sampler[int]):
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
         self._begin: Position | None = None
-        self._reading: RowNumbers | None = None
+        self.reading: Iteration[Any] | None = None  # begun last, here or by a sampler that reads this one
 
     def __len__(self) -> int:
         """E x N, rows of one iteration."""
         return self.epochs * self.rows
 
     def __iter__(self) -> RowNumbers:
-        self._reading = RowNumbers(self)
-        return self._reading
+        self.reading = reading = RowNumbers(self)
+        return reading
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next iteration, from 0. Drops a position inside another iteration.
@@ -114,7 +114,7 @@ class BalancedSampler(Sampler[int]):
         """
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
-            self.epoch, self._begin, self._reading = epoch, None, None
+            self.epoch, self._begin, self.reading = epoch, None, None
 
     def begin(self) -> Position:
         """The position where the next iteration begins: its start, or once a loaded state."""
@@ -148,8 +148,8 @@ class BalancedSampler(Sampler[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration; before it or at its end, the position where the next one begins."""
-        if self._begin is None and self._reading is not None:
-            return self._reading.state_dict()
+        if self._begin is None and self.reading is not None:
+            return self.reading.state_dict()
         return self.state(self._begin or Position(self.epoch, 0))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -275,15 +275,16 @@ class RowsAt(Sampler[int]):
         return len(self.positions)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
-        epoch, samples = self.sampler.begin()
-        if samples:
+        reading = self.sampler.reading = RowNumbers(self.sampler)
+        if reading.samples:
             raise InputError(
-                f"the loaded state is inside an epoch, after {samples} rows; under another sampler expected an "
-                f"epoch's start: let the trainer skip the rows that it has read"
+                f"the loaded state is inside an epoch, after {reading.samples} rows; under another sampler expected "
+                f"an epoch's start: let the trainer skip the rows that it has read"
             )
         for position in self.positions:
-            yield self.sampler.row_at(epoch, position)
-        self.sampler.end(epoch)
+            reading.samples += 1
+            yield self.sampler.row_at(reading.epoch, position)
+        self.sampler.end(reading.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """See `BalancedSampler.set_epoch`."""

@@ -93,28 +93,33 @@ class ShardStream(Generic[Item]):
         self, shards: Sequence[str], open_shard: Callable[[str], Iterable[Item]], *, epochs: int = 1
     ) -> None:
         self._shards, self._open, self._epochs = list(shards), open_shard, epochs
-        self._passed = self._offset = 0
+        # Shards passed, and items yielded of the next one, of the iteration that was begun last.
+        self._at = [0, 0]
 
     def __iter__(self) -> Iterator[Item]:
-        turn, before = self._passed % len(self._shards), self._passed
+        self._at = [*self._at]
+        return self._items(self._at)
+
+    def _items(self, at: list[int]) -> Iterator[Item]:
+        turn, before = at[0] % len(self._shards), at[0]
         rotated = self._shards[turn:] + self._shards[:turn]
         for passed in range(before, self._epochs * len(self._shards)):
             items = iter(self._open(rotated[(passed - before) % len(rotated)]))
-            skipped = sum(1 for _ in islice(items, self._offset))
-            if skipped < self._offset:
+            skipped = sum(1 for _ in islice(items, at[1]))
+            if skipped < at[1]:
                 raise InputError(
                     f"{self._shards[passed % len(rotated)]} holds {skipped} items, and the state counts "
-                    f"{self._offset} read; resume with the shards that the state was saved with"
+                    f"{at[1]} read; resume with the shards that the state was saved with"
                 )
             for item in items:
-                self._offset += 1
+                at[1] += 1
                 yield item
-            self._passed, self._offset = passed + 1, 0
+            at[:] = passed + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration."""
-        name = self._shards[self._passed % len(self._shards)]
-        return {"shard": name, "passed": self._passed, "offset": self._offset}
+        passed, offset = self._at
+        return {"shard": self._shards[passed % len(self._shards)], "passed": passed, "offset": offset}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes at a state. Raises InputError if the state is invalid or the shard has another place in the list."""
@@ -131,4 +136,4 @@ class ShardStream(Generic[Item]):
                 f"the state is inside {state['shard']}, but {here} is at its place in the list; resume with the same "
                 f"list of shards"
             )
-        self._passed, self._offset = state["passed"], state["offset"]
+        self._at = [state["passed"], state["offset"]]

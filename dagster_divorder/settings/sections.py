@@ -775,7 +775,7 @@ class Packing(_Section):
 class Sequence(_Section):
     """The training sequences and their order."""
 
-    length: int = Field(8192, ge=1, le=1 << 31)
+    length: int = Field(8192, ge=1, le=1 << 27)
     """Tokens of a training sequence."""
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""

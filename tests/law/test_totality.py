@@ -355,7 +355,7 @@ MOST: dict[str, Any] = {
     "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
     "comparison.documents": ORDERS,
-    "sequence.length": 2**31,
+    "sequence.length": 2**27,
     "sequence.batch": 2**20,
     "order.options": {"shards": 2**53, "buffer": 2**53},
 }

@@ -391,6 +391,15 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
             verify(settings, folder, **asked)
 
 
+def test_ranks_that_need_more_sequences_than_there_are_are_refused_before_anything_is_written(
+    make: Make,
+) -> None:
+    settings = make("megatron", "parquet", sequence={"length": 64, "batch": 64}, exports={"world_size": 64})
+    with pytest.raises(InputError, match=r"parquet would hold none of the plan's .*exports\.world_size = 64"):
+        run_all(settings, Silent())
+    assert not settings.exports.path.exists()
+
+
 @pytest.mark.parametrize("exports", [{}, {"world_size": 2, "micro_batch": 2}], ids=["plan", "ranks"])
 def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dict[str, int]) -> None:
     settings = make("parquet", sequence={"length": 64, "batch": 4}, exports=exports)

@@ -73,14 +73,19 @@ def test_any_ranks_go_on_where_any_others_stopped(
     read = consumed([iter(stream) for stream in streams[0]], first)
     states = [stream.state_dict() for stream in streams[0]]
     assert states == [{"samples": first * steps[0], "plan": "0123"}] * before[0]
+    stopped = first * steps[0]
     for stream in streams[1]:
+        if stopped % steps[1]:
+            with pytest.raises(InputError, match=f"{stopped} samples.* no step of {steps[1]} rows begins"):
+                stream.load_state_dict(states[0])
+            continue
         stream.load_state_dict(states[0])
         assert stream.state_dict() == states[0]
-    # Where one stops inside what the other reads at once, what is left is read as far as whole steps go.
-    left = (WHOLE - first * steps[0]) // steps[1]
+    if stopped % steps[1]:
+        return
     readers = [iter(stream) for stream in streams[1]]
-    read += consumed(readers, left)
-    assert read == rows[: first * steps[0] + left * steps[1]]
+    read += consumed(readers, (WHOLE - stopped) // steps[1])
+    assert read == rows[:WHOLE]
     assert all(next(reader, None) is None for reader in readers)
 
 
@@ -91,12 +96,12 @@ def test_workers_that_read_ahead_change_no_position(
 ) -> None:
     path, rows = export
     stream = SequenceStream(path, world_size=1, rank=0, micro_batch=3, workers=before)
-    read = consumed([iter(stream)], 5)
+    read = consumed([iter(stream)], 6)
     again = [SequenceStream(path, world_size=2, rank=rank, micro_batch=1, workers=after) for rank in range(2)]
     for one in again:
         one.load_state_dict(stream.state_dict())
-    read += consumed([iter(one) for one in again], (WHOLE - 15) // 2)
-    assert read == rows[: 15 + (WHOLE - 15) // 2 * 2]
+    read += consumed([iter(one) for one in again], (WHOLE - 18) // 2)
+    assert read == rows[:WHOLE]
 
 
 def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tuple[Path, list[Any]]) -> None:
@@ -111,6 +116,20 @@ def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tup
     assert consumed([iter(stream)], 1) == rows[:BATCH]
     stream.load_state_dict(end)
     assert not list(stream)
+
+
+def test_two_live_iterations_have_a_place_each_and_the_state_is_the_last_ones(
+    export: tuple[Path, list[Any]],
+) -> None:
+    path, rows = export
+    stream = SequenceStream(path, world_size=1, rank=0)
+    one = iter(stream)
+    assert consumed([one], 2) == rows[: 2 * BATCH]
+    other = iter(stream)
+    assert stream.state_dict()["samples"] == 0
+    assert consumed([other], 1) == rows[:BATCH]
+    assert consumed([one], 1) == rows[2 * BATCH : 3 * BATCH]
+    assert stream.state_dict()["samples"] == BATCH
 
 
 @pytest.mark.slow
@@ -279,6 +298,15 @@ def test_rank_and_world_size_are_what_torchrun_sets(
                 SequenceStream(path)
         monkeypatch.delenv(name)
     assert consumed([iter(SequenceStream(path))], 1) == rows[:BATCH]
+    assert consumed([iter(SequenceStream(path, world_size=1))], 1) == rows[:BATCH]
+    for name, number, known in (
+        ("WORLD_SIZE", "3", "rank is None and world_size is 3"),
+        ("RANK", "0", "is 0 and"),
+    ):
+        monkeypatch.setenv(name, number)
+        with pytest.raises(InputError, match=f"{known}.*expected both, .*srun and mpirun"):
+            SequenceStream(path)
+        monkeypatch.delenv(name)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert consumed([iter(SequenceStream(path))], 1) == rows[8:12]

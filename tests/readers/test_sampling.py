@@ -199,14 +199,17 @@ def test_other_ranks_go_on_where_ranks_stopped(
     assert all(state == states[0] for state in states)
     assert read[: states[0]["samples"]] == first[: states[0]["samples"]]
     read = read[: states[0]["samples"]]
+    size, stopped = after[0] * after[1], states[0]["samples"]
+    end = 50 // size * size if drop_last else 50
+    if stopped < end and stopped % size:
+        with pytest.raises(InputError, match=f"counts {stopped} samples.* no step of {size} rows begins"):
+            iterations(after, states[0])
+        return
     readers = iterations(after, states[0])
     for step in zip(*(reader for _, reader in readers), strict=True):
         read += [row for rows in step for row in rows]
-    size = after[0] * after[1]
     assert read[:50] == first[: len(read)]
-    stopped = states[0]["samples"]
-    whole = stopped + max(0, 50 // size * size - stopped) // size * size
-    assert len(read) == whole if drop_last else 50 <= len(read) < 50 + size
+    assert len(read) == max(stopped, end) if drop_last else 50 <= len(read) < 50 + size
     # The epoch that comes next is whole.
     following = [
         row for step in zip(*(one for one, _ in readers), strict=True) for part in step for row in part
@@ -269,6 +272,28 @@ def test_a_plain_loader_counts_what_was_drawn(workers: int) -> None:
     again, reader = loaders(DataLoader, "sampler", workers)
     again.load_state_dict({**state, "epoch": 0, "samples": 3 * 8})
     assert read + [row for batch in reader for row in batch.tolist()] == order
+
+
+def test_a_sampler_counts_what_others_draw_from_it_and_they_begin_where_it_is() -> None:
+    first, second = orders(2)
+    one = sampler()
+    reader = DataLoader(range(50), batch_sampler=GlobalBatchSampler(one))
+    read = [row for batch in islice(reader, 3) for row in batch.tolist()]
+    state = one.state_dict()
+    assert (read, state["epoch"], state["samples"]) == (first[:24], 0, 24)
+    again = sampler()
+    again.load_state_dict(state)
+    batches = GlobalBatchSampler(again)
+    assert [row for batch in batches for row in batch] == first[24:48]
+    assert (again.state_dict()["epoch"], next(iter(batches))) == (1, second[:8])
+    again.load_state_dict({**state, "samples": 9})
+    with pytest.raises(
+        InputError, match="9 samples, 1 of them in a batch of 8, where no step of 8 rows begins"
+    ):
+        iter(batches)
+    below = sampler()
+    list(islice(below.under(SequentialSampler(range(50))), 5))
+    assert below.state_dict()["samples"] == 5
 
 
 def test_an_epoch_set_forgets_a_place_in_another_one() -> None:

@@ -15,27 +15,23 @@ def largest_regret(
     rows: Floats,
     groups: Sequence[int],
     weights: Sequence[float],
-    target: Sequence[float],
     *,
     capacity: int,
     keep: float,
     most_wait: int,
     most: float,
     self_weight: float,
-    norms: tuple[int, int] | None = None,
-    dense: Floats | None = None,
+    classes: int,
 ) -> float:
-    """Items come as 0, 1, 2, ...; rows (M, J). target: NaN where it is estimated. norms: (first value, classes) of the
-    group of norms, whose columns of `rows` are empty as yet. How far a score was above the least one held, over
-    the size of its terms; infinite where the oldest had to go and did not."""
+    """Items come as 0, 1, 2, ...; rows (M, J). classes: of norms, the first values, whose columns of `rows` are empty.
+    How far a score was above the least one held, over the size of its terms; infinite where the oldest had to go
+    and did not."""
     rows, group, weight = rows.copy(), np.array(groups), np.array(weights)
-    dense = np.zeros((len(rows), 0)) if dense is None else dense
     n_groups, count = len(weight), len(rows)
-    unknown = np.isnan(target)
     held: list[int] = []
     classed: set[int] = set()
     sizes: list[float] = []
-    deviation, drift = np.zeros(rows.shape[1]), np.zeros(dense.shape[1])
+    deviation = np.zeros(rows.shape[1])
     coming, worst = 0, 0.0
 
     def by_group(values: Floats) -> Floats:
@@ -50,7 +46,7 @@ def largest_regret(
         while len(held) < capacity and coming < count:
             held.append(coming)
             coming += 1
-        mixed = np.where(unknown, np.nan_to_num(share_of(range(coming))), target)
+        mixed = np.nan_to_num(share_of(range(coming)))
         own = share_of(held)
         room = 1.0 if len(held) < capacity else most
         at_most = np.where(np.isnan(own), mixed, room * own)
@@ -58,24 +54,22 @@ def largest_regret(
         beyond = np.maximum(at_most - mixed, 0)
         left = (1 - by_group(shares))[group]
         shares += np.divide(left * beyond, by_group(beyond)[group], out=np.zeros(len(own)), where=beyond > 0)
-        if norms is not None:
-            first, classes = norms
-            fresh = [one for one in held if one not in classed]
-            norm_of = {}
-            for one in fresh:
-                centred = rows[one] - shares * by_group(rows[one])[group]
-                square = float((weight[group] * centred**2).sum())
-                norm_of[one] = (
-                    math.sqrt(square) if square > 1e-12 * (weight[group] * rows[one] ** 2).sum() else 0.0
-                )
-                sizes.append(norm_of[one])
-            unit = rows[:coming][:, group == 0].sum() / coming
-            for one in fresh:
-                mean = sum(sizes) / len(sizes)
-                of_mean = 2 * math.log2(norm_of[one] / mean) if norm_of[one] > 0 else -math.inf
-                number = int(min(max(np.rint(of_mean) + classes // 2, 0), classes - 1))
-                rows[one, first + number] = unit
-            classed.update(fresh)
+        fresh = [one for one in held if one not in classed]
+        norm_of = {}
+        for one in fresh:
+            centred = rows[one] - shares * by_group(rows[one])[group]
+            square = float((weight[group] * centred**2).sum())
+            norm_of[one] = (
+                math.sqrt(square) if square > 1e-12 * (weight[group] * rows[one] ** 2).sum() else 0.0
+            )
+            sizes.append(norm_of[one])
+        unit = rows[:coming][:, group == 0].sum() / coming
+        for one in fresh:
+            mean = sum(sizes) / len(sizes)
+            of_mean = 2 * math.log2(norm_of[one] / mean) if norm_of[one] > 0 else -math.inf
+            number = int(min(max(np.rint(of_mean) + classes // 2, 0), classes - 1))
+            rows[one, number] = unit
+        classed.update(fresh)
         if gone >= min(held) + most_wait * capacity:
             if item != min(held):
                 return math.inf
@@ -85,11 +79,9 @@ def largest_regret(
                 centred = rows[one] - shares * by_group(rows[one])[group]
                 scores[one] = float(
                     (weight[group] * (deviation + 0.5 * self_weight * centred) * centred).sum()
-                    + ((drift + 0.5 * self_weight * dense[one]) * dense[one]).sum()
                 )
-            terms = np.abs(deviation).max() + rows[held].max() + np.abs(drift).sum()
+            terms = np.abs(deviation).max() + rows[held].max()
             worst = max(worst, (scores[item] - min(scores.values())) / (terms * rows[held].max() or 1.0))
         held.remove(item)
         deviation = keep * deviation + rows[item] - shares * by_group(rows[item])[group]
-        drift = keep * drift + dense[item]
     return worst

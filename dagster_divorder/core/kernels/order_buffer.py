@@ -1,6 +1,6 @@
-"""The balanced buffer: of its C items, hands out the one that keeps the running mix nearest to its target.
+"""The balanced buffer: of its C items, hands out the one that keeps the running mix nearest to the mix so far.
 
-Letters: C slots, E entries an item at most, J trait values, G groups, D dense coordinates.
+Letters: C slots, E entries an item at most, J trait values, G groups.
 
 An item a is a row of amounts c_j, with l_g their sum in group g. With r_j the asked share, the centred row is a_j = c_j
 - r_j l_g, and handing a out changes the deviation to D <- keep D + a. A candidate scores
@@ -9,10 +9,13 @@ An item a is a row of amounts c_j, with l_g their sum in group g. With r_j the a
         = sum_j w_g c_j (D_j - sum_{i in g} D_i r_i) + SELF_WEIGHT / 2 sum_g w_g (sum_j c_j^2 - 2 l_g u_g + l_g^2 Q_g),
     u_g = sum_{j in g} c_j r_j,    Q_g = sum_{j in g} r_j^2.
 
-Arithmetic is float64, in one thread, in an order that depends on the input alone. Twin: tests/twins/balanced_buffer.py.
+Guarantee: each item goes out once, before 8 C later ones; the same items and seed give the same order, in whatever
+parts they come. Arithmetic is float64, in one thread. Cost: O(J + C E) an item. Known weakness: a stretch of one value
+that is longer than the buffer. Measurements: docs/decisions/balanced-buffer.md. Twin: tests/twins/balanced_buffer.py.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -24,63 +27,43 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-SELF_WEIGHT = 0.5
-"""As in `balanced`: with 1, items of a single value wait; with 0 they go first."""
-
-MOST_WAIT = 8
-"""An item goes next after this many times C others have gone before it."""
-
-MOST = 1.25
-"""A value's asked share is at most this many times its share in the buffer, so that a value that stops coming lasts.
-40,000 items of 30 values, 1,024 slots, mean distance of batches of 256 and worst of the last four, (shuffle buffer): in
-random order 0.036 and 0.105 (0.118, 0.122), in blocks of 16 0.142 and 0.195 (0.188, 0.190), sorted 0.824 (0.819), from
-one mix to another 0.166 and 0.355 (0.206, 0.314). With 2: 0.036 and 0.201, 0.127 and 0.250, 0.832, 0.175 and 0.460."""
-
+SELF_WEIGHT = 0.5  # As in `balanced`: with 1, items of a single value wait; with 0 they go first.
+MOST_WAIT = 8  # An item goes next after this many times C others have gone before it.
+MOST = 1.25  # Asked is at most this many times a value's share in the buffer, so that one that stops coming lasts.
+MEMORY = (
+    0.5  # After this many times C items a deviation has decayed to 1 / e: it can no longer be made up for.
+)
+NORM_CLASSES = 16  # Half octaves of a row's norm, balanced so that items with one large trait come evenly.
 ROUNDING = 1e-12
 
-NORM_CLASSES = 16
-"""Half octaves of a row's norm; they make a group of their own, so that items with one large trait come evenly."""
+
+Buffer = namedtuple(
+    "Buffer",
+    "slots number entries value amount lengths known single deviation seen held norms counts groups weights keep seed",
+)
+"""slots int64 (C,): the slot at each place; the first ones are filled. Of each slot: number int64, of its item, counted
+on arrival; entries int64, value int32 (C, E), amount float64 (C, E): its row; lengths float64 (C, G): its sums; known
+bool: whether its norm is among them; single bool: whether it has at most one value a group. float64 (J,): deviation of
+items handed out; seen and held, what has come in and what is in the buffer. norms float64 (2,): sum and number of the
+known; counts int64 (2,): items that have come in, and gone. groups int32 (J,); weights float64 (G,). The first
+NORM_CLASSES values, in the last group, are the norms'. keep: what remains of a deviation one item later. seed: orders
+equal items."""
 
 
-class Slots(NamedTuple):
-    """The buffer's items, in its first slots. number int64 (C,): the item, counted on arrival. entries int32 (C,);
-    value int32 and amount float64 (C, E): its row. lengths float64 (C, G); dense float64 (C, D). norm int32 (C,): the
-    trait value of its norm, -1 while unknown. single bool (C,): whether it has at most one value a group."""
-
-    number: Ints
-    entries: Codes
-    value: Codes
-    amount: Floats
-    lengths: Floats
-    dense: Floats
-    norm: Codes
-    single: NDArray[np.bool_]
-
-
-class Sums(NamedTuple):
-    """Running sums. deviation float64 (J,) and dense float64 (D,) of items handed out; seen, held float64 (J,): amounts
-    that have come in, and that are in the buffer; norms float64 (2,): sum and number of known norms; counts int64 (2,):
-    items that have come in, and gone out."""
-
-    deviation: Floats
-    dense: Floats
-    seen: Floats
-    held: Floats
-    norms: Floats
-    counts: Ints
-
-
-class BufferMix(NamedTuple):
-    """The target. groups int32 (J,); weights float64 (G,); target float64 (J,), shares that sum to 1 in each group, NaN
-    to use the shares of all items so far. norm: the first of the NORM_CLASSES values of the last group, -1 without that
-    group. keep: the share of a deviation that remains one item later. seed: orders equal items."""
-
-    groups: Codes
-    weights: Floats
-    target: Floats
-    norm: int
-    keep: float
-    seed: int
+def empty_buffer(capacity: int, weights: list[float], seed: int) -> Buffer:
+    """weights: of the groups, the norms' last. The buffer knows no other value yet, and grows with them."""
+    row, keep = (capacity, len(weights)), max(0.0, 1.0 - 1.0 / (MEMORY * capacity))
+    shapes: list[tuple[Any, str]] = [
+        (capacity, "i8"),
+        (capacity, "i8"),
+        (row, "i4"),
+        (row, "f8"),
+        (row, "f8"),
+    ]
+    shapes += [(capacity, "?"), (capacity, "?"), *[(NORM_CLASSES, "f8")] * 3, (2, "f8"), (2, "i8")]
+    groups = np.full(NORM_CLASSES, len(weights) - 1, np.int32)
+    arrays = (np.arange(capacity), *(np.zeros(shape, kind) for shape, kind in shapes), groups)
+    return Buffer._make([*arrays, np.array(weights), keep, seed])
 
 
 @kernel
@@ -93,39 +76,31 @@ def _lot(seed: int, number: int) -> np.uint64:
 
 
 @kernel
-def pass_through(
-    queue: Ints,
-    indptr: Ints,
-    indices: Codes,
-    data: NDArray[np.generic],
-    dense: NDArray[np.floating],
-    mix: BufferMix,
-    slots: Slots,
-    sums: Sums,
-    ended: bool,
-    out: Ints,
-) -> int:
-    """Passes the items `queue`, int64 (n,), rows of a CSR matrix and of dense (M, D), through the buffer. Whenever no
-    slot is free, one item goes out; after the last item, if `ended`, the buffer empties. Writes the numbers of outgoing
-    items, counted on arrival, into out, int64 (n + C,), and returns how many there are.
-
-    O(J + C E) an item.
-    """
-    capacity = slots.number.shape[0]
-    n_groups = mix.weights.shape[0]
-    n_values = mix.groups.shape[0]
-    seen_of = np.zeros(n_groups)
-    in_buffer = np.zeros(n_groups)
-    filled = sums.counts[0] - sums.counts[1]
-    shares = np.empty(n_values)
-    pull = np.empty(n_values)
-    own = np.empty(n_values)
-    mean = np.empty(n_groups)
-    squares = np.empty(n_groups)
+def pass_through(indptr: Ints, indices: Codes, data: Floats, b: Buffer, ended: bool, out: Ints) -> int:
+    """Passes n items, CSR rows, through the buffer. Whenever no slot is free, one item goes out; after the last item,
+    if `ended`, the buffer empties. Writes the numbers of outgoing items into out, int64 (n + C,), and returns how many
+    there are."""
+    of_values = np.empty((3, b.groups.shape[0]))
+    shares, pull, own = of_values[0], of_values[1], of_values[2]
+    of_groups = np.empty((6, b.weights.shape[0]))
+    seen, held, asked, room = of_groups[0], of_groups[1], of_groups[2], of_groups[3]
+    mean, squares = of_groups[4], of_groups[5]
+    capacity, filled = b.slots.shape[0], b.counts[0] - b.counts[1]
     coming = going = 0
     while True:
-        while filled < capacity and coming < queue.shape[0]:
-            _take_in(queue[coming], filled, indptr, indices, data, dense, mix, slots, sums)
+        while filled < capacity and coming < indptr.shape[0] - 1:
+            slot, last = b.slots[filled], -1
+            b.number[slot], b.entries[slot] = b.counts[0], indptr[coming + 1] - indptr[coming]
+            b.lengths[slot], b.known[slot], b.single[slot] = 0.0, False, True
+            for k in range(b.entries[slot]):
+                j, amount = indices[indptr[coming] + k], data[indptr[coming] + k]
+                b.single[slot] &= b.groups[j] > last
+                last = b.groups[j]
+                b.value[slot, k], b.amount[slot, k] = j, amount
+                b.lengths[slot, last] += amount
+                b.seen[j] += amount
+                b.held[j] += amount
+            b.counts[0] += 1
             coming += 1
             filled += 1
         draining = filled < capacity
@@ -133,219 +108,107 @@ def pass_through(
             return going
 
         # Summed again each time, so that the order does not depend on the parts in which items come.
-        seen_of.fill(0.0)
-        in_buffer.fill(0.0)
-        for j in range(n_values):
-            seen_of[mix.groups[j]] += sums.seen[j]
-            in_buffer[mix.groups[j]] += sums.held[j]
-        # At the end only the buffer's own mix is left.
-        _ask(1.0 if draining else MOST, mix, sums, seen_of, in_buffer, shares)
-        mean.fill(0.0)
-        squares.fill(0.0)
-        for j in range(n_values):
-            mean[mix.groups[j]] += sums.deviation[j] * shares[j]
-            squares[mix.groups[j]] += shares[j] * shares[j]
-        if mix.norm >= 0:
-            _add_norms(filled, mix, slots, sums, shares, squares, seen_of[0])
+        of_groups[:] = 0.0
+        for j in range(b.groups.shape[0]):
+            seen[b.groups[j]] += b.seen[j]
+            held[b.groups[j]] += b.held[j]
+        # Asked is the mix of all items so far, but of a value at most MOST times its share in the buffer; values that
+        # exceed theirs in the buffer share the rest. At the end only the buffer's own mix is left.
+        for again in range(2):
+            for j in range(b.groups.shape[0]):
+                g = b.groups[j]
+                share = b.seen[j] / seen[g] if seen[g] > 0.0 else 0.0
+                at_most = (1.0 if draining else MOST) * b.held[j] / held[g] if held[g] > 0.0 else share
+                beyond = max(at_most - share, 0.0)
+                if again == 0:
+                    shares[j] = min(share, at_most)
+                    asked[g] += shares[j]
+                    room[g] += beyond
+                elif room[g] > 0.0:
+                    shares[j] += (1.0 - asked[g]) * beyond / room[g]
+        for j in range(b.groups.shape[0]):
+            mean[b.groups[j]] += b.deviation[j] * shares[j]
+            squares[b.groups[j]] += shares[j] * shares[j]
+        _add_norms(b.slots[:filled], seen[0] / b.counts[0], shares, squares, b)
 
         best = 0
-        for slot in range(1, filled):
-            if slots.number[slot] < slots.number[best]:
-                best = slot
-        has_waited = sums.counts[1] >= slots.number[best] + MOST_WAIT * capacity
-        if not has_waited:
-            for j in range(n_values):
-                g = mix.groups[j]
-                pull[j] = mix.weights[g] * (sums.deviation[j] - mean[g])
-                own[j] = SELF_WEIGHT * mix.weights[g] * (0.5 + 0.5 * squares[g] - shares[j])
-            best = _least(filled, mix, slots, sums, shares, squares, pull, own)
-        out[going] = slots.number[best]
+        for at in range(1, filled):
+            if b.number[b.slots[at]] < b.number[b.slots[best]]:
+                best = at
+        if b.counts[1] < b.number[b.slots[best]] + MOST_WAIT * capacity:
+            for j in range(b.groups.shape[0]):
+                g = b.groups[j]
+                pull[j] = b.weights[g] * (b.deviation[j] - mean[g])
+                own[j] = SELF_WEIGHT * b.weights[g] * (0.5 + 0.5 * squares[g] - shares[j])
+            best = _least(filled, shares, squares, pull, own, b)
+        slot = b.slots[best]
+        out[going] = b.number[slot]
         going += 1
-        _hand_out(best, mix, slots, sums, shares)
         filled -= 1
-        if best < filled:
-            _move(slots, filled, best)
+        b.slots[best], b.slots[filled] = b.slots[filled], slot
+        b.counts[1] += 1
+        for j in range(b.groups.shape[0]):
+            b.deviation[j] = b.keep * b.deviation[j] - shares[j] * b.lengths[slot, b.groups[j]]
+        for k in range(b.entries[slot]):
+            b.deviation[b.value[slot, k]] += b.amount[slot, k]
+            b.held[b.value[slot, k]] -= b.amount[slot, k]
 
 
-@kernel
-def _take_in(
-    item: int,
-    slot: int,
-    indptr: Ints,
-    indices: Codes,
-    data: NDArray[np.generic],
-    dense: NDArray[np.floating],
-    mix: BufferMix,
-    slots: Slots,
-    sums: Sums,
-) -> None:
-    """Copies the row of an item into a slot, and adds it to the sums."""
-    slots.number[slot] = sums.counts[0]
-    sums.counts[0] += 1
-    slots.norm[slot] = -1
-    slots.lengths[slot] = 0.0
-    first = indptr[item]
-    slots.entries[slot] = indptr[item + 1] - first
-    single = slots.entries[slot] <= mix.weights.shape[0]
-    last = -1
-    for k in range(slots.entries[slot]):
-        j = indices[first + k]
-        single &= mix.groups[j] > last
-        last = mix.groups[j]
-        amount = np.float64(data[first + k])
-        slots.value[slot, k] = j
-        slots.amount[slot, k] = amount
-        slots.lengths[slot, mix.groups[j]] += amount
-        sums.seen[j] += amount
-        sums.held[j] += amount
-    slots.single[slot] = single
-    for d in range(slots.dense.shape[1]):
-        slots.dense[slot, d] = dense[item, d]
-
-
-# Inlined, like `_hand_out`: a call for every item costs 8 % of the time.
-@njit(cache=True, nogil=True, inline="always")
-def _least(
-    filled: int,
-    mix: BufferMix,
-    slots: Slots,
-    sums: Sums,
-    shares: Floats,
-    squares: Floats,
-    pull: Floats,
-    own: Floats,
-) -> int:
-    """The slot with the least score; of equal ones the first by lot."""
-    best = 0
-    least = np.inf
-    lot = np.uint64(0)
-    for slot in range(filled):
+@njit(cache=True, nogil=True, inline="always")  # A call for every item costs 8 % of the time.
+def _least(filled: int, shares: Floats, squares: Floats, pull: Floats, own: Floats, b: Buffer) -> int:
+    """The place of the least score; of equal ones the first by lot."""
+    best, least, lot = 0, np.inf, np.uint64(0)
+    for at in range(filled):
+        slot = b.slots[at]
         score = 0.0
-        for k in range(slots.entries[slot]):
-            j = slots.value[slot, k]
-            amount = slots.amount[slot, k]
+        for k in range(b.entries[slot]):
+            j, amount = b.value[slot, k], b.amount[slot, k]
             score += amount * (pull[j] + amount * own[j])
-        if not slots.single[slot]:
-            score += _between(slot, mix, slots, shares, squares)
-        for d in range(slots.dense.shape[1]):
-            value = slots.dense[slot, d]
-            score += value * (sums.dense[d] + 0.5 * SELF_WEIGHT * value)
+        if not b.single[slot]:
+            # The part of SELF_WEIGHT |a|^2 / 2 from products of two values of a group.
+            beyond = 0.0
+            for g in range(b.weights.shape[0]):
+                beyond += 0.5 * b.weights[g] * b.lengths[slot, g] ** 2 * squares[g]
+            for k in range(b.entries[slot]):
+                j, amount = b.value[slot, k], b.amount[slot, k]
+                g = b.groups[j]
+                others = b.lengths[slot, g] - amount
+                beyond -= b.weights[g] * amount * (0.5 * amount * squares[g] + others * shares[j])
+            score += SELF_WEIGHT * beyond
         if score <= least:
-            drawn = _lot(mix.seed, slots.number[slot])
+            drawn = _lot(b.seed, b.number[slot])
             if score < least or drawn < lot:
-                best, least, lot = slot, score, drawn
+                best, least, lot = at, score, drawn
     return best
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _hand_out(slot: int, mix: BufferMix, slots: Slots, sums: Sums, shares: Floats) -> None:
-    """Adds a slot's item to the deviation, and subtracts it from the buffer's sums."""
-    sums.counts[1] += 1
-    for j in range(mix.groups.shape[0]):
-        change = shares[j] * slots.lengths[slot, mix.groups[j]]
-        sums.deviation[j] = mix.keep * sums.deviation[j] - change
-    for k in range(slots.entries[slot]):
-        j = slots.value[slot, k]
-        sums.deviation[j] += slots.amount[slot, k]
-        sums.held[j] -= slots.amount[slot, k]
-    for d in range(slots.dense.shape[1]):
-        sums.dense[d] = mix.keep * sums.dense[d] + slots.dense[slot, d]
-
-
 @kernel
-def _ask(most: float, mix: BufferMix, sums: Sums, seen_of: Floats, in_buffer: Floats, shares: Floats) -> None:
-    """Writes the asked shares: the target's, but at most `most` times the value's share in the buffer. Values that
-    exceed their target in the buffer share the rest."""
-    asked = np.zeros(in_buffer.shape[0])
-    room = np.zeros(in_buffer.shape[0])
-    for again in range(2):
-        for j in range(shares.shape[0]):
-            g = mix.groups[j]
-            share = mix.target[j]
-            if np.isnan(share):
-                share = sums.seen[j] / seen_of[g] if seen_of[g] > 0.0 else 0.0
-            at_most = most * sums.held[j] / in_buffer[g] if in_buffer[g] > 0.0 else share
-            beyond = max(at_most - share, 0.0)
-            if again == 0:
-                shares[j] = min(share, at_most)
-                asked[g] += shares[j]
-                room[g] += beyond
-            elif room[g] > 0.0:
-                shares[j] += (1.0 - asked[g]) * beyond / room[g]
-
-
-@kernel
-def _move(slots: Slots, source: int, to: int) -> None:
-    """Copies one slot into another."""
-    slots.number[to] = slots.number[source]
-    slots.entries[to] = slots.entries[source]
-    slots.norm[to] = slots.norm[source]
-    slots.single[to] = slots.single[source]
-    for k in range(slots.entries[source]):
-        slots.value[to, k] = slots.value[source, k]
-        slots.amount[to, k] = slots.amount[source, k]
-    slots.lengths[to] = slots.lengths[source]
-    slots.dense[to] = slots.dense[source]
-
-
-@kernel
-def _between(slot: int, mix: BufferMix, slots: Slots, shares: Floats, squares: Floats) -> float:
-    """The part of SELF_WEIGHT |a|^2 / 2 from products of two values of a group."""
-    beyond = 0.0
-    for g in range(mix.weights.shape[0]):
-        beyond += 0.5 * mix.weights[g] * slots.lengths[slot, g] ** 2 * squares[g]
-    for k in range(slots.entries[slot]):
-        j = slots.value[slot, k]
-        g = mix.groups[j]
-        amount = slots.amount[slot, k]
-        others = slots.lengths[slot, g] - amount
-        beyond -= mix.weights[g] * amount * (0.5 * amount * squares[g] + others * shares[j])
-    return SELF_WEIGHT * beyond
-
-
-@kernel
-def _add_norms(
-    filled: int,
-    mix: BufferMix,
-    slots: Slots,
-    sums: Sums,
-    shares: Floats,
-    squares: Floats,
-    seen: float,
-) -> None:
+def _add_norms(slots: Ints, unit: float, shares: Floats, squares: Floats, b: Buffer) -> None:
     """Gives items that came since the last call one more entry: the class of their norm, with the amount of a mean item
     in group 0."""
-    group = mix.weights.shape[0] - 1
-    unit = seen / sums.counts[0]
-    for slot in range(filled):
-        if slots.norm[slot] >= 0:
+    group = b.weights.shape[0] - 1
+    for slot in slots:
+        if b.known[slot]:
             continue
         square = whole = 0.0
         for g in range(group):
-            square += mix.weights[g] * slots.lengths[slot, g] ** 2 * squares[g]
-        for k in range(slots.entries[slot]):
-            j = slots.value[slot, k]
-            g = mix.groups[j]
-            amount = slots.amount[slot, k]
-            square += mix.weights[g] * amount * (amount - 2.0 * slots.lengths[slot, g] * shares[j])
-            whole += mix.weights[g] * amount * amount
+            square += b.weights[g] * b.lengths[slot, g] ** 2 * squares[g]
+        for k in range(b.entries[slot]):
+            j, amount = b.value[slot, k], b.amount[slot, k]
+            weight, length = b.weights[b.groups[j]], b.lengths[slot, b.groups[j]]
+            square += weight * amount * (amount - 2.0 * length * shares[j])
+            whole += weight * amount * amount
         # The norm of a row equal to the mix is only rounding error.
-        norm = np.sqrt(square) if square > ROUNDING * whole else 0.0
-        sums.norms[0] += norm
-        sums.norms[1] += 1.0
-        slots.amount[slot, slots.entries[slot]] = norm
-    average = sums.norms[0] / sums.norms[1]
-    for slot in range(filled):
-        if slots.norm[slot] >= 0:
+        b.lengths[slot, group] = np.sqrt(square) if square > ROUNDING * whole else 0.0
+        b.norms[0] += b.lengths[slot, group]
+        b.norms[1] += 1.0
+    for slot in slots:
+        if b.known[slot]:
             continue
-        last = slots.entries[slot]
-        norm = slots.amount[slot, last]
-        of_mean = 2.0 * np.log2(norm / average) if norm > 0.0 else -np.inf
+        norm, last = b.lengths[slot, group], b.entries[slot]
+        of_mean = 2.0 * np.log2(norm / (b.norms[0] / b.norms[1])) if norm > 0.0 else -np.inf
         number = int(min(max(np.rint(of_mean) + NORM_CLASSES // 2, 0.0), NORM_CLASSES - 1.0))
-        slots.norm[slot] = mix.norm + number
-        slots.value[slot, last] = mix.norm + number
-        slots.amount[slot, last] = unit
-        slots.lengths[slot, group] = unit
-        slots.entries[slot] += 1
-        for sum_ in (sums.seen, sums.held):
-            sum_[mix.norm + number] += unit
+        b.known[slot], b.entries[slot] = True, last + 1
+        b.value[slot, last], b.amount[slot, last], b.lengths[slot, group] = number, unit, unit
+        b.seen[number] += unit
+        b.held[number] += unit

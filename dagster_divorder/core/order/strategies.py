@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dagster_divorder.core.order import balanced, balanced_buffer, grid_shuffle
+from dagster_divorder.core.order import balanced, grid_shuffle
 from dagster_divorder.core.order.baselines import BASELINES
 from dagster_divorder.core.order.block_shuffle import shuffling_batches_of
 from dagster_divorder.core.order.curricula import curricula
@@ -18,7 +18,6 @@ _SIMPLE = {
         *BASELINES,
         grid_shuffle.STRATEGY,
         balanced.STRATEGY,
-        balanced_buffer.STRATEGY,
         *EXACT,
     )
 }

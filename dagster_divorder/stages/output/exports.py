@@ -69,7 +69,7 @@ from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.sample import contents, rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
-from dagster_divorder.trainers.replay import Shape, replay
+from dagster_divorder.trainers.replay import Shape, export_keys, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, scratch_beside, tidy
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
@@ -157,7 +157,11 @@ def _no_end_of_text(directory: Path) -> InputError:
 
 
 def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
-    """The rows of an export. order: of the plan's sequences, int64 (E, S)."""
+    """The rows of an export. order: of the plan's sequences, int64 (E, S).
+
+    Raises:
+        InputError: `exports.world_size` and its like ask for more sequences than there are.
+    """
     if format.epochs == "index":
         sequence = first_reads(order)
         place = np.empty(len(sequence), np.int64)
@@ -165,7 +169,14 @@ def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, to
         return Rows(plan, sequence, place[order], tokens)
     sequence, layout = order.reshape(-1), _layout(run.settings, format)
     if layout:
-        sequence = sequence[rows_for_contiguous_ranks(len(sequence), **layout)]
+        laid = rows_for_contiguous_ranks(len(sequence), **layout)
+        if not len(laid) and len(sequence):
+            raise InputError(
+                f"{format.name} would hold none of the plan's {len(sequence):,} sequences: they do not fill a "
+                f"micro-batch of every worker of every rank, {export_keys(layout)}; lower these, or raise them once "
+                "the corpus has grown"
+            )
+        sequence = sequence[laid]
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
 
 
