@@ -76,8 +76,6 @@ class FileState:
 class PrefixHashes:
     """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
 
-    begin = 0
-
     def __init__(self) -> None:
         self.size = self.lines = 0
         self._closed = bytearray()
@@ -110,14 +108,6 @@ class PrefixHashes:
     def become(self, other: Self) -> None:
         """Take the state of another prefix."""
         vars(self).update(vars(other.copy()))
-
-    def append(self, stretch: Stretch) -> None:
-        """Take in the lines that follow, as another process read them."""
-        self.update(stretch.head)
-        self._closed += stretch.chunks
-        self.size += len(stretch.chunks) // ID_BYTES * CHUNK_BYTES
-        self.update(stretch.tail)
-        self.lines += stretch.lines
 
     @property
     def chunks(self) -> bytes:
@@ -158,44 +148,6 @@ class PrefixHashes:
         return prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Consecutive lines of a file from byte `begin` on: their number, `lines`, the hashes of the `chunks` that lie
-    whole in them, and the bytes before (`head`) and behind (`tail`) these chunks."""
-
-    begin: int
-    lines: int
-    head: bytes
-    chunks: bytes
-    tail: bytes
-
-
-class StretchHashes(PrefixHashes):
-    """The hashes of a file's bytes [begin, size), and their number of `lines`; grows as bytes are read."""
-
-    def __init__(self, begin: int) -> None:
-        super().__init__()
-        self.begin = self.size = begin
-        self._edge = begin + -begin % CHUNK_BYTES
-        self._head = self._tail = b""
-
-    def update(self, data: bytes | memoryview) -> None:
-        before = max(0, self._edge - self.size)
-        if before:
-            self._head += data[:before]
-            self.size += len(data[:before])
-            data = data[before:]
-        super().update(data)
-        # Bytes of the open chunk.
-        size = self.size % CHUNK_BYTES if self.size > self._edge else 0
-        self._tail = bytes(data[len(data) - size :] if len(data) >= size else self._tail + data)
-
-    @property
-    def stretch(self) -> Stretch:
-        """The lines so far, for other processes."""
-        return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
-
-
 def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
     """Reads bytes at an offset; False if the file ends before."""
     file.seek(at)
@@ -218,10 +170,6 @@ class KnownFiles:
         self._by_head: dict[bytes, list[FileState]] = {}
         for state in sorted(states, key=lambda state: -state.size):
             self._by_head.setdefault(state.head, []).append(state)
-
-    def bytes_of(self, files: Iterable[Source]) -> int:
-        """Bytes of the known prefixes of files of these names."""
-        return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
 
     def tagged(self, file: Source) -> FileState | None:
         """The state of a file at a URL with the same tag and size."""

@@ -14,7 +14,6 @@ page.
 from __future__ import annotations
 
 import contextlib
-import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,7 +119,6 @@ def read_lines(
     file: IO[bytes] | None = None,
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
-    until: tuple[int, int] | None = None,
     block_bytes: int | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
     """Lines of a JSONL file in blocks of at most `BLOCK_LINES`; a line of more than `limit` bytes is a block of its
@@ -129,8 +127,6 @@ def read_lines(
     Args:
         file: the open plain file; by default it is opened.
         prefix: the known part of the file; reading starts after it, and it grows by each whole line.
-        until: (first, last): yields only lines whose newline falls in [first, last). The first line begins at the end
-            of `prefix`. Bytes after the last newline come as an unterminated line.
         block_bytes: about the size of a block; by default `BLOCK_BYTES`.
 
     Raises:
@@ -151,9 +147,7 @@ def read_lines(
             source = raw if plain else decompressed(raw, path.suffix)
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
-        at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
-        while chunk := source.read(min(block_bytes or BLOCK_BYTES, (first if at < first else last) - at)):
-            at += len(chunk)
+        while chunk := source.read(block_bytes or BLOCK_BYTES):
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
                 long.add(end)
@@ -171,7 +165,7 @@ def read_lines(
                 pieces, size = [], 0
                 before = prefix.lines
                 prefix.end_lines(data, len(lines))
-                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
+                yield from _blocks(path, lines, before, limit, opens=not before)
             pieces.append(rest)
             size += len(rest)
             if size > limit:
@@ -180,8 +174,7 @@ def read_lines(
     if long:
         yield long.record(path, prefix.lines, unterminated=plain)
     elif rest := b"".join(pieces):
-        opens = prefix.begin == prefix.lines == 0
-        yield from _blocks(path, [rest], prefix.lines, limit, opens=opens, unterminated=plain)
+        yield from _blocks(path, [rest], prefix.lines, limit, opens=not prefix.lines, unterminated=plain)
 
 
 class _LongLine:
@@ -246,10 +239,8 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
             remedy = "copy or compress a damaged or truncated compressed file again"
-        # A reader that starts in the middle does not know line numbers.
-        place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
         raise InputError(
-            f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after line {prefix.lines:,}: {error.strerror or error}; {remedy}"
         ) from error
 
 
@@ -306,27 +297,6 @@ def read_rows(
         first += rows.num_rows
 
 
-def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
-    """(first row, end) of parts of a Parquet file, made of row groups of some `size` bytes; an end of None is the
-    file's end. The parts have the same blocks as the file.
-
-    Raises:
-        InputError: the file is no Parquet.
-    """
-    with _open_parquet(path, None) as (file, schema):
-        step, first, row, part_size = _rows_at_once(file), [0], 0, 0
-        # Arrow ends a batch with a row group if dictionaries change.
-        for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
-            group = file.metadata.row_group(number)
-            aligned = -(-row // step) * step
-            if part_size >= size and first[-1] < aligned < file.metadata.num_rows:
-                first.append(aligned)
-                part_size = 0
-            row += group.num_rows
-            part_size += group.total_byte_size
-    return list(zip(first, [*first[1:], None], strict=True))
-
-
 def row_groups(path: Source) -> list[tuple[int, int]]:
     """(rows, uncompressed bytes) of each row group of a Parquet file.
 
@@ -336,17 +306,6 @@ def row_groups(path: Source) -> list[tuple[int, int]]:
     with _open_parquet(path, None) as (file, _):
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         return [(group.num_rows, group.total_byte_size) for group in groups]
-
-
-def has_dictionary(kind: pa.DataType) -> bool:
-    """Whether a type has a dictionary, at any depth."""
-    import pyarrow as pa
-
-    if isinstance(kind, pa.BaseExtensionType):
-        return has_dictionary(kind.storage_type)
-    return pa.types.is_dictionary(kind) or any(
-        has_dictionary(kind.field(number).type) for number in range(kind.num_fields)
-    )
 
 
 def read_batches(

@@ -27,12 +27,11 @@ from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Place, Url, real_place
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import RemoteFile, identity
 from tests.conftest import examples
-from tests.store.remote import OBJECTS, SERVER, put, served
+from tests.store.remote import OBJECTS, put, served
 
 Make = Callable[..., Settings]
 LINES = [orjson.dumps({"text": f"document {number} " + "x" * (number % 50)}) + b"\n" for number in range(300)]
@@ -165,32 +164,17 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("place", "parts"),
-    [
-        ("memory", False),
-        ("hub", False),
-        pytest.param("server", False, marks=SERVER.marks),
-        pytest.param("server", True, marks=SERVER.marks),
-    ],
-    indirect=["place"],
-)
+@at_urls
 @pytest.mark.parametrize("kind", INPUTS)
 def test_input_is_the_same_wherever_it_lies(
-    place: Url, kind: str, parts: bool, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Url, kind: str, make_settings: Make, tmp_path: Path
 ) -> None:
     for name, data in INPUTS[kind].items():
         put(f"{place}/{name}", data)
         put(tmp_path / "in" / name, data)
     here = make_settings(input={"paths": [str(tmp_path / "in")]}, store={"path": tmp_path / "here"})
-    remote = make_settings(
-        input={"paths": [str(place)]},
-        store={"path": tmp_path / "there"},
-        engine={"workers": 2 if parts else 1},
-    )
+    remote = make_settings(input={"paths": [str(place)]}, store={"path": tmp_path / "there"})
     version = ingest(here)["version"]
-    if parts:
-        monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0, raising=False)
     assert ingest(remote)["version"] == version
     names = [
         {path.relative_to(store).as_posix() for path in store.glob("records/**/*.*")}
@@ -202,13 +186,8 @@ def test_input_is_the_same_wherever_it_lies(
 
 
 @on_objects
-@pytest.mark.parametrize("parts", [False, True])
-def test_a_last_line_cut_short_at_a_url_is_a_broken_line(
-    place: Url, make_settings: Make, monkeypatch: pytest.MonkeyPatch, parts: bool
-) -> None:
-    if parts:
-        monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0)
-    settings = make_settings(input={"paths": [str(place)]}, engine={"workers": 2 if parts else 1})
+def test_a_last_line_cut_short_at_a_url_is_a_broken_line(place: Url, make_settings: Make) -> None:
+    settings = make_settings(input={"paths": [str(place)]})
     put(f"{place}/a.jsonl", b"".join(LINES)[:-10])
     ingested = ingest(settings)
     assert (ingested["records"], ingested["rejected_records"], ingested["partial_lines"]) == (299, 1, 0)
