@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+    "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
+    "that holds them",
+}
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
 VALUES: dict[str, dict[str, str]] = {}

@@ -16,7 +16,6 @@ from dagster_divorder.corpus.parquet_rows import json_lines, row_as_json, row_by
 from dagster_divorder.corpus.records import NOT_JSON, parse_lines, parse_rows
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import of_shape
 from dagster_divorder.store.ids import Content, IdIndex, distinct, hash_all, words
@@ -107,8 +106,8 @@ class BlockRecords:
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
-                # A file at a URL does not grow, and a line that does not begin an object never becomes one.
-                grows = not is_url(self.path) and self.block.lines[i].lstrip().startswith(b"{")
+                # A line that does not begin an object never becomes one.
+                grows = self.block.lines[i].lstrip().startswith(b"{")
                 unfinished = last and reason.startswith(NOT_JSON) and grows
                 yield Refusal(self.block.numbers[i], reason, self.block.lines[i], unfinished)
             else:

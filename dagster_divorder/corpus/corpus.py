@@ -1,14 +1,14 @@
 """The input, file by file: the prefix that an earlier run read, and the rest in blocks.
 
-A plain JSONL file with an unchanged prefix is read from its end on; a compressed or Parquet file is read whole unless
-all of it is unchanged. A file at a URL with an unchanged tag is not read, except for a Parquet file's columns.
+A plain JSONL file with an unchanged prefix is read from its end on; a compressed or Parquet file, or a file at a URL,
+is read whole unless all of it is unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
 from dagster_divorder.corpus.blocks import BlockRecords
@@ -26,7 +26,7 @@ from dagster_divorder.corpus.inputs import (
 )
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,27 +114,27 @@ class Corpus:
             kind, shape, schema = corpus_input.kind, corpus_input.shape, None
             with shape.naming():
                 for path in corpus_input.files:
+                    tagged = known.tagged(path)
                     if kind == "parquet":
-                        schema = read_schema(path, schema)
+                        schema = read_schema(path, schema, tagged.columns if tagged else b"")
                     file = InputFile(path, kind, shape, self.limit, schema, _identity(path))
-                    self._recognise(file, known)
+                    self._recognise(file, known, tagged)
                     with file.opened or contextlib.nullcontext():
                         yield file
 
-    def _recognise(self, file: InputFile, known: KnownFiles) -> None:
+    def _recognise(self, file: InputFile, known: KnownFiles, tagged: FileState | None) -> None:
         """Sets `kept` of a file: what an earlier run read, found by the file's tag, its beginning or all of it."""
         path = file.path
-        if tagged := known.tagged(path):
-            file.kept = file.whole = tagged
-            self._tagged_bytes += tagged.size
+        if isinstance(path, RemoteFile):
+            columns = file.schema.serialize().to_pybytes() if file.schema is not None else b""
+            file.kept, file.whole = tagged, replace(tagged or FileState.of_tag(path), columns=columns)
+            self._tagged_bytes += tagged.size if tagged else 0
         elif file.kind == "jsonl" and is_plain(path):
             with readable(path, file.prefix):
                 file.opened = open_source(path)
                 file.head = head_of(file.opened)
-                prefix = known.unchanged(file.opened, str(path), tag_of(path))
+                prefix = known.unchanged(file.opened, str(path))
             file.kept, file.prefix = prefix or (None, file.prefix)
-        elif isinstance(path, RemoteFile):
-            file.whole = FileState.of_tag(path)
         elif known.way == "whole":
             with readable(path, file.prefix), open_source(path) as opened:
                 head, hashes = head_of(opened), PrefixHashes.of_all(opened)
@@ -146,7 +146,7 @@ class Corpus:
 def _state(path: Source, head: bytes, prefix: PrefixHashes) -> FileState | None:
     if not prefix.size:
         return None
-    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks, tag=tag_of(path))
+    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks)
 
 
 def _identity(path: Source) -> tuple[int | str, ...]:

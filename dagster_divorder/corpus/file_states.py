@@ -3,8 +3,8 @@
 A file's state is its *prefix* and the result of it, a range of the view's positions and of the rejects. The prefix is
 the bytes up to the end of the last whole line (all bytes of a compressed or Parquet file), hashed in chunks of
 `CHUNK_BYTES`. A file with an unchanged prefix is read from the prefix's end on, even under another name. The state of a
-file at a URL also holds its tag: a file with the same tag is not read again. (An object that has grown has another tag,
-and its prefix is hashed. For a compressed or Parquet file at a URL only the tag is kept.)
+file at a URL holds its tag instead, and its columns if it is Parquet: a file with the same name, size and tag is not
+fetched again, any other is read whole.
 
 Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any changed byte is noticed. In a larger
 corpus some `SAMPLES` chunks are hashed: a file's first, its last two, and evenly spaced ones. This notices truncation,
@@ -65,6 +65,8 @@ class FileState:
     tag: str = ""
     shape: int = 0
     """`Shape.key` of its input."""
+    columns: bytes = b""
+    """Schema of a Parquet file at a URL, as Arrow serialises it."""
 
     @classmethod
     def of_tag(cls, file: RemoteFile) -> FileState:
@@ -176,12 +178,11 @@ class KnownFiles:
         state = self._by_path.get(str(file)) if isinstance(file, RemoteFile) else None
         return state if state and (state.size, state.tag) == identity(file) else None
 
-    def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
+    def unchanged(self, file: IO[bytes], path: str) -> tuple[FileState, PrefixHashes] | None:
         """The state with the prefix that this open file begins with, and the prefix's hashes, to continue from. Among
-        states with an equal first line, tries the longest first. tag: of a file at a URL."""
+        states with an equal first line, tries the longest first."""
         for state in self._candidates(file, path):
-            numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
-            if prefix := PrefixHashes.unchanged(file, state, numbers):
+            if prefix := PrefixHashes.unchanged(file, state, self._numbers(state)):
                 return state, prefix
         return None
 
@@ -218,6 +219,12 @@ def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> st
         meta["tags"] = [state.tag for state in states]
     if any(state.shape for state in states):
         meta["shapes"] = [state.shape for state in states]
+    if any(state.columns for state in states):
+        number_of = {
+            columns: number for number, columns in enumerate({state.columns: None for state in states})
+        }
+        meta["columns"] = [columns.hex() for columns in number_of]
+        meta["columns_of"] = [number_of[state.columns] for state in states]
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
         "heads": _bytes(state.head for state in states),
@@ -247,11 +254,13 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
     heads, hashes = arrays["heads"].tobytes(), arrays["record_hashes"].tobytes()
     ends = [0, *np.cumsum(ID_BYTES * -(-arrays["size"] // CHUNK_BYTES)).tolist()]
     values: dict[str, Any] = {column: arrays[column].tolist() for column in _COLUMNS}
+    columns = [bytes.fromhex(text) for text in meta.get("columns", [""])]
     return [
         FileState(
             path=path,
             tag=tag,
             shape=shape,
+            columns=columns[number],
             head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
             chunks=chunks[low:high],
             multiset=Multiset(
@@ -261,11 +270,12 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
             ),
             **{column: values[column][at] for column in _COLUMNS},
         )
-        for at, (path, tag, shape, (low, high)) in enumerate(
+        for at, (path, tag, shape, number, (low, high)) in enumerate(
             zip(
                 meta["paths"],
                 meta.get("tags") or [""] * len(meta["paths"]),
                 meta.get("shapes") or [0] * len(meta["paths"]),
+                meta.get("columns_of") or [0] * len(meta["paths"]),
                 pairwise(ends),
                 strict=True,
             )

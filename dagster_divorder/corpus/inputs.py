@@ -135,6 +135,7 @@ def read_lines(
     """
     prefix = prefix or PrefixHashes()
     plain = is_plain(path)
+    grows = plain and isinstance(path, Path)
     # The open line in pieces, joined at its end.
     pieces: list[bytes] = []
     size = 0
@@ -170,11 +171,11 @@ def read_lines(
             size += len(rest)
             if size > limit:
                 long, pieces, size = _LongLine(prefix, pieces), [], 0
-    # Nobody appends to a compressed file in place, so its last line is complete.
+    # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
     if long:
-        yield long.record(path, prefix.lines, unterminated=plain)
+        yield long.record(path, prefix.lines, unterminated=grows)
     elif rest := b"".join(pieces):
-        yield from _blocks(path, [rest], prefix.lines, limit, opens=not prefix.lines, unterminated=plain)
+        yield from _blocks(path, [rest], prefix.lines, limit, opens=not prefix.lines, unterminated=grows)
 
 
 class _LongLine:
@@ -269,14 +270,27 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
             )
 
 
-def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
-    """Columns of a Parquet file.
+def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") -> pa.Schema:
+    """Columns of a Parquet file. known: `FileState.columns`, if the file is unchanged.
 
     Raises:
         InputError: the file is not Parquet, or its columns differ from `expected`, the first file's.
     """
+    import pyarrow as pa
+
+    if known:
+        return _checked(path, pa.ipc.read_schema(pa.py_buffer(known)), expected)
     with _open_parquet(path, expected) as (_, schema):
         return schema
+
+
+def _checked(path: Source, schema: pa.Schema, expected: pa.Schema | None) -> pa.Schema:
+    if expected is not None and not schema.equals(expected):
+        raise InputError(
+            f"{path} has other columns than earlier files: {_describe(schema)}; expected {_describe(expected)}; "
+            f"rewrite it with this schema, or give it its own [[input]] block"
+        )
+    return schema
 
 
 def read_rows(
@@ -416,12 +430,7 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
             raise InputError(
                 f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
             ) from error
-        if expected is not None and not schema.equals(expected):
-            raise InputError(
-                f"{path} has other columns than earlier files: {_describe(schema)}; expected {_describe(expected)}; "
-                f"rewrite it with this schema, or give it its own [[input]] block"
-            )
-        yield file, schema
+        yield file, _checked(path, schema, expected)
 
 
 def _without_view(field: pa.Field) -> pa.Field:

@@ -36,8 +36,7 @@ from dagster_divorder.models.export_tokenizer import TOKENIZER_FILES
 from dagster_divorder.readers.export import Export, open_exports
 from dagster_divorder.readers.parquet import ParquetRows
 from dagster_divorder.store.base import TEMPORARY, temporary_name
-from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.local import write_atomically
+from dagster_divorder.store.local import LocalFolder, write_atomically
 from dagster_divorder.store.manifests import (
     EXPORT_MANIFEST,
     EXPORT_VERSION,
@@ -107,14 +106,14 @@ def grid_shuffle(
             f"{length:,} ids; give {-(-size // math.isqrt(sequences)):,} or more"
         )
     files = _Files(sources, out, Grid(sequences, columns**2, seed))
-    with _locked(out), folder_at(out).explaining(size=2 * size, what="the columns and the rows"):
+    with _locked(out), LocalFolder(out).explaining(size=2 * size, what="the columns and the rows"):
         return files.write(progress or Silent())
 
 
 @contextlib.contextmanager
 def _locked(out: Path) -> Iterator[None]:
     """Holds the folder's lock; the lock ends with the process at the latest."""
-    with folder_at(out).explaining():
+    with LocalFolder(out).explaining():
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -209,7 +208,7 @@ class _Files:
                 )
             beside.mkdir(exist_ok=True)
             write_atomically(self.out / PLAN, orjson.dumps(self.plan))
-        folder_at(self.out).delete(folder_at(self.out).temporary())
+        LocalFolder(self.out).delete(LocalFolder(self.out).temporary())
 
     def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A `Read` of the concatenated exports."""
@@ -304,9 +303,9 @@ class _Files:
                             table(unpadded, tokens, lengths[entries], np.diff(begins)), row_group_size=step
                         )
 
-        folder, temporary = folder_at(self.out), temporary_name()
+        folder, temporary = LocalFolder(self.out), temporary_name()
         entry = write_hashed(folder, name, temporary, write)
-        folder.publish({name: temporary}, name, (), lambda: None)
+        folder.publish(folder.sources({name: temporary}), name, (), lambda: None)
         return entry
 
     def _finish(self, entries: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreBusyError
 from dagster_divorder.store.base import STATE
-from dagster_divorder.store.local import ALIGNED, LocalStore, PastCache, explain_os_error
+from dagster_divorder.store.disk import explain_os_error
+from dagster_divorder.store.local import ALIGNED, LocalStore, PastCache
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import State, keep_copy, load_state, mend_state, save_state, signed
 from dagster_divorder.store.view import Fragment

@@ -6,6 +6,7 @@ records never seen under this text field are parsed and stored.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.corpus.corpus import Corpus
-from dagster_divorder.corpus.file_states import load_file_states, save_file_states
+from dagster_divorder.corpus.file_states import FileState, load_file_states, save_file_states
 from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
 from dagster_divorder.corpus.ingest import Before, Ingest, Survey
 from dagster_divorder.corpus.inputs import Kind, LongRecord
@@ -27,6 +28,7 @@ from dagster_divorder.corpus.parquet_rows import check_columns
 from dagster_divorder.corpus.records import with_id
 from dagster_divorder.corpus.shapes import Shape, shapes_of
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Corpus as RunCorpus
@@ -122,11 +124,25 @@ class _RawDocs(Stage):
 
 def _inputs(run: Run) -> tuple[Kind, list[Found]]:
     """The inputs, with the chat template that their conversations must be accepted by."""
-    kind, inputs = as_one_kind(find_inputs(run.settings))
+    kind, inputs = found_inputs(run)
     template = template_of(run)
     if template is None:
         return kind, inputs
     return kind, [replace(each, shape=replace(each.shape, chat_template=template)) for each in inputs]
+
+
+def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
+    """The inputs, and the kind in which their records are stored."""
+
+    def states() -> list[FileState]:
+        # The run makes a damaged file again.
+        with contextlib.suppress(DamagedFileError):
+            receipt = load_receipt(run.store, "raw_docs")
+            if receipt and "readings" in receipt.files:
+                return load_file_states(run.store, receipt.files["readings"])
+        return []
+
+    return as_one_kind(find_inputs(run.settings), states)
 
 
 def records_key(run: Run, kind: str) -> str:
