@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/scale/remote_files.py --texts FILE.jsonl[.gz] [--repeat 3] [--scratch FOLDER]
 
 The file's lines, as plain JSONL and as Parquet, are read by the readers of the input, each time fetched anew; the same
-bytes are written as an output of one file and committed. Shown: the fastest wall seconds, the least processor seconds of this process, and of
-the server, which a provider's would not take from this machine.
+bytes are written as an output of one file and committed. Shown: the fastest wall seconds, the least processor seconds
+of this process, and of the server, which a provider's would not take from this machine.
 """
 
 from __future__ import annotations

@@ -38,8 +38,6 @@ from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at
 
 SCRATCH = "scratch"
-ALIGNED = 4096
-"""Bytes whose multiples go past the system's cache."""
 
 
 class LocalFolder(WritableFolder):
@@ -309,60 +307,6 @@ def write_atomically(target: Path, data: Data) -> None:
         StoreError: as `Folder.write`.
     """
     LocalFolder(target.parent).write({target.name: data})
-
-
-class PastCache:
-    """Reads or writes a local file past the system's cache, where the file system can. For large files that are read
-    once, or that are flushed to disk: their pages would take the memory of other files, and cost as much as hashing.
-
-    The memory and the file's position are multiples of ALIGNED. Sizes are too, until the end of the file, or until the
-    first part of another size, from which on the cache is used.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._direct = False
-        # Objects have no descriptor, and macOS has no flag.
-        with contextlib.suppress(OSError, AttributeError):
-            self._set(direct=True)
-
-    def _set(self, *, direct: bool) -> None:
-        descriptor, flag = self._file.fileno(), os.O_DIRECT
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~flag
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag if direct else flags)
-        self._direct = direct
-
-    def _past_cache(self, call: Callable[[int], int]) -> int:
-        """The bytes that a call has read or written; 0 if the file system refuses."""
-        try:
-            return call(self._file.fileno())
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._set(direct=False)
-            return 0
-
-    def read(self, buffer: memoryview) -> int:
-        """Fill a buffer; returns the number of bytes, 0 at the end of the file."""
-        if self._direct and (size := self._past_cache(lambda descriptor: os.readv(descriptor, [buffer]))):
-            return size
-        return self._file.readinto(buffer)  # type: ignore[attr-defined]
-
-    def write(self, data: memoryview) -> int:
-        """Write all of the data; returns its size. Nothing may be left in the file's own buffer."""
-        if self._direct and len(data) % ALIGNED:
-            self._set(direct=False)
-        written = self._past_cache(lambda descriptor: os.write(descriptor, data)) if self._direct else 0
-        if written < len(data):
-            if self._direct:
-                self._set(direct=False)
-            self._file.write(data[written:])
-        return len(data)
-
-    def end(self) -> None:
-        """Use the cache for what follows."""
-        if self._direct:
-            self._set(direct=False)
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import mmap
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -37,7 +36,7 @@ from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, WritableFolder, temporary_name
 from dagster_divorder.store.folders import folder_at, writable_at
-from dagster_divorder.store.local import LocalFolder, PastCache
+from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
@@ -253,10 +252,9 @@ class Beginning:
             published = folder_at(self.place).open(self.name)
         except FileNotFoundError as error:
             raise AlteredFileError(f"{self.place} lacks {self.name}") from error
-        buffer, digest, size = memoryview(mmap.mmap(-1, COPIED_BYTES)), None, 0
-        with published, file.past_cache():
-            reader = PastCache(published)
-            while count := _read(reader, buffer):
+        buffer, digest, size = memoryview(bytearray(COPIED_BYTES)), None, 0
+        with published:
+            while count := _read(published, buffer):
                 size += count
                 copied = min(count, self.size - file.size)
                 if copied:
@@ -269,13 +267,13 @@ class Beginning:
             raise AlteredFileError(f"{self.name} in {self.place} was altered since it was written")
 
 
-def _read(published: PastCache, buffer: memoryview) -> int:
+def _read(published: IO[bytes], buffer: memoryview) -> int:
     """
     Raises:
         AlteredFileError: the file cannot be read.
     """
     try:
-        return published.read(buffer)
+        return published.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
     except OSError as error:
         raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
 
@@ -540,7 +538,6 @@ class _HashedFile(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
-        self._write: Callable[[memoryview], int] = file.write
         self._thread = thread
         self.digest = hashlib.sha256()
         self.head = b""
@@ -552,24 +549,13 @@ class _HashedFile(io.RawIOBase):
         self.head += view[: HEAD_BYTES - len(self.head)]
         if len(view) < THREAD_BYTES:
             self.digest.update(view)
-            return self._write(view)
+            return self._file.write(view)
         hashing = self._thread.submit(self.digest.update, view)
         try:
-            return self._write(view)
+            return self._file.write(view)
         finally:
             # The caller may reuse the memory.
             hashing.result()
-
-    @contextlib.contextmanager
-    def past_cache(self) -> Iterator[None]:
-        """Write the beginning of the file past the system's cache, where it can."""
-        past = PastCache(self._file)
-        self._write = past.write
-        try:
-            yield
-        finally:
-            past.end()
-            self._write = self._file.write
 
     def tell(self) -> int:
         return self.size
