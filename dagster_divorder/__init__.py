@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_divorder.defs.component import DivOrderComponent
     from dagster_divorder.defs.factory import build_definitions
-    from dagster_divorder.estimates import estimate
     from dagster_divorder.forensics import cut, where
     from dagster_divorder.models.validation import loss_by_source
     from dagster_divorder.results import load_results
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from dagster_divorder.streams.topics import Topics, fit_topics
     from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
-    from dagster_divorder.write.grid import grid_shuffle
 
 __version__ = "0.2.0"
 
@@ -32,9 +30,7 @@ _WHERE = {
     "build_definitions": "dagster_divorder.defs.factory",
     "compare": "dagster_divorder.tables.comparison",
     "cut": "dagster_divorder.forensics",
-    "estimate": "dagster_divorder.estimates",
     "fit_topics": "dagster_divorder.streams.topics",
-    "grid_shuffle": "dagster_divorder.write.grid",
     "load_results": "dagster_divorder.results",
     "load_settings": "dagster_divorder.settings",
     "loss_by_source": "dagster_divorder.models.validation",
@@ -56,9 +52,7 @@ __all__ = [
     "build_definitions",
     "compare",
     "cut",
-    "estimate",
     "fit_topics",
-    "grid_shuffle",
     "load_results",
     "load_settings",
     "loss_by_source",

@@ -11,7 +11,7 @@
     │   ├── DamagedFileError   a file that a run can make again is missing or altered
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
-    ├── MemoryLimitError   memory, or the limit of a process, does not suffice
+    ├── MemoryLimitError   memory does not suffice
     └── MissingStageError      a needed stage has not run yet
 
 A message names the value, the expectation and the remedy. It never holds a URL's secrets, and it escapes control

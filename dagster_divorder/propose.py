@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,16 +24,15 @@ from dagster_divorder.chats.document import Chat, Pair
 from dagster_divorder.chats.forms import Form, conversation_of_record, without_nulls
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.corpus.find import Found, find_files
-from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, read_schema
 from dagster_divorder.corpus.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.models.chat_templates import chat_template
-from dagster_divorder.settings import Input, Settings, config_file, load_settings
+from dagster_divorder.settings import Input, Settings, load_settings
 from dagster_divorder.settings.places import is_url
-from dagster_divorder.settings.sections import Exports, Inputs
+from dagster_divorder.settings.sections import Exports
 from dagster_divorder.settings.sections import Sequence as SequenceSection
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
@@ -1014,35 +1012,3 @@ def refuse_existing(file: Path) -> None:
 
 def _is_there(file: Path) -> SettingsError:
     return SettingsError(f"{file} is there already; remove it, or name another file with --config")
-
-
-def settings_for(paths: Sequence[str], config: str | os.PathLike[str] | None = None) -> Settings:
-    """The settings of the file that `load_settings` finds, with the given paths instead of its own. Without a file: the
-    settings that `write_settings` would write for the paths in the current folder.
-
-    Raises:
-        SettingsError: see `load_settings`. InputError: see `look`; or paths are given, and the file has several inputs.
-    """
-    if not paths:
-        return recognised(load_settings(config))
-    file = config_file(config, os.environ)
-    if file is None:
-        with tempfile.TemporaryDirectory(prefix="divorder-settings-") as folder:
-            proposed = Path(folder) / "divorder.toml"
-            proposed.write_text(printable(Proposal(blocks=look(paths)).toml(Path(folder))), encoding="utf-8")
-            settings = load_settings(proposed)
-        places = {"store": "store", "output": "curated", "exports": "exports"}
-        changes: dict[str, dict[str, Any]] = {
-            section: {"path": Path.cwd() / "divorder" / name} for section, name in places.items()
-        }
-    else:
-        settings = load_settings(config)
-        if isinstance(settings.input, Inputs):
-            raise InputError(
-                f"{file} has several [[input]] blocks, and paths are given too; leave the paths out, or name "
-                f"settings with one input"
-            )
-        absolute = [path if is_url(path) else os.path.abspath(os.path.expanduser(path)) for path in paths]
-        changes = {"input": {"paths": tuple(absolute)}}
-    sections = {name: getattr(settings, name).model_copy(update=keys) for name, keys in changes.items()}
-    return recognised(settings.model_copy(update=sections))

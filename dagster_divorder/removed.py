@@ -8,13 +8,26 @@ from typing import Any
 SETTINGS: dict[str, str] = {
     "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
     "that holds them",
+    "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
-VALUES: dict[str, dict[str, str]] = {}
+VALUES: dict[str, dict[str, str]] = {
+    "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
+    "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
+    "order.separate_copies": {
+        "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)"
+    },
+}
 """A key that stays -> its removed values, each with what to do instead."""
 
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "explore": "`divorder run STAGE` makes any stage and shows it, such as k_calibration",
+    "stats": "`divorder run diversity_metrics stationarity` measures the order without an output",
+    "grid-shuffle": 'sequence.strategy = "grid_shuffle" shuffles as it did',
+    "shards": "`dagster_divorder.torch.rotate_shards(export, sequences)` gives the files from a step on",
+    "estimate": "README.md has a table of costs; `divorder plan` counts the documents that each stage would compute",
+}
 """A verb of the command line -> what to do instead."""
 
 

@@ -56,7 +56,6 @@ class Results(AsTable):
             "base_model": "base_model",
             "gradients": "gradient_embeddings",
             "selection": "subset_selection",
-            "near_duplicates": "near_duplicates",
             "evidence": "training_evidence",
         }
         rows = []
@@ -220,21 +219,6 @@ class Results(AsTable):
         sources), `loss` (nats a token after that epoch; NaN if the training failed).
         """
         return self._table("training_evidence", "table")
-
-    @property
-    def near_duplicates(self) -> pd.DataFrame:
-        """One row per accepted record in input order.
-
-        Columns: `record_id` (hex), `group` (row of the first record with an equal or nearly equal text), `similarity`
-        (of both texts, 0 to 1), `first` (whether the record is its group's first).
-        """
-        import pandas as pd
-
-        view = self._last.view
-        near = self._last.arrays("near_duplicates", "near")
-        return pd.DataFrame(
-            {"record_id": self._record_ids(view), **near, "first": near["group"] == np.arange(len(view))}
-        )
 
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))

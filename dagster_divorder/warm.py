@@ -18,7 +18,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
 
 TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
-EVIDENCE = ("near_duplicates", "strategy_comparison")
+EVIDENCE = ("strategy_comparison",)
 """Stages with kernels that an output does not need."""
 
 

@@ -234,9 +234,8 @@ def known(
 @pytest.fixture(autouse=True)
 def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most whole pipelines run on the same few corpora, and training is a fifth of their time, more where a decoder is
-    trained. That the same texts give the same bytes is proved in tests/models and tests/law, and what a training takes
-    is measured for estimates."""
-    trains = request.path.parent.name in ("models", "law") or request.path.name == "test_estimate.py"
+    trained. That the same texts give the same bytes is proved in tests/models and tests/law."""
+    trains = request.path.parent.name in ("models", "law")
     if trains and request.path.name != "test_settings_decide.py":
         return
     train_table, train_decoder = bootstrap.train, decoder.train

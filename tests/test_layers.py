@@ -203,7 +203,6 @@ ALLOWED = {
         )
     },
     "results.py": {"stages", "chats", "pipeline", "write", "corpus", "store", "view", "core"},
-    "estimates": {"estimates", "stages", "pipeline", "corpus", "engine", "store", "propose"},
     "defs": {
         "defs",
         "stages",

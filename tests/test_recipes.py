@@ -172,18 +172,6 @@ def mixing(case: Case) -> None:
     assert tokens.to_dict() == pytest.approx(case.recipe[0]["mixing"]["weights"], abs=0.01)
 
 
-@recipe("Better documents should be read more often")
-def by_quality(case: Case) -> None:
-    scored = [record | {"quality": at} for at, record in enumerate(records_of(0, 80))]
-    write_jsonl(case.folder / "in/docs-0.jsonl", scored)
-    documents = case.run(*case.recipe).documents
-    for _, own in documents.groupby("source"):
-        times = own.sort_index()["repeats"].tolist()
-        assert max(times) == 4
-        assert sum(times[-10:]) > 25
-        assert sum(times[:10]) < 5
-
-
 @recipe("The mix should move during training")
 def targets(case: Case) -> None:
     case.run(*case.recipe)

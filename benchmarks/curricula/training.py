@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--heldout", type=Path, required=True)
     parser.add_argument("--source", default="source", help="the field of the sources")
-    parser.add_argument("--score", default="difficulty")
+    parser.add_argument("--score", default="length")
     parser.add_argument("--tokens", type=int, default=4_000_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--schedules", nargs="+", default=["cosine", "constant"])

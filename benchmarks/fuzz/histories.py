@@ -199,7 +199,7 @@ class History:
         shape = draw.choice(sorted(options))
         points = draw.choice([None, None, None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))])
         return {
-            "score": draw.choice(["good", "good", "length", "difficulty"]),
+            "score": draw.choice(["good", "good", "length"]),
             **({"points": points} if points else {"shape": shape, "options": draw.choice(options[shape])}),
             "strength": draw.choice([1.0, 1.0, 0.5]),
             "window": draw.choice([None, 1, 2]),

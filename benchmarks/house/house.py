@@ -40,7 +40,7 @@ FLOORS = (
     ("write",),
     ("pipeline",),
     ("stages",),
-    ("defs", "results", "verify", "forensics", "propose", "estimates", "torch", "warm"),
+    ("defs", "results", "verify", "forensics", "propose", "torch", "warm"),
     ("definitions", "cli"),
 )
 

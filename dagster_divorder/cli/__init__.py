@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 
 from dagster_divorder import __version__
-from dagster_divorder.cli import evidence, explore, runs, training
+from dagster_divorder.cli import evidence, runs, training
 from dagster_divorder.cli.reporting import add_reporting, check_options, reported
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
@@ -30,7 +30,6 @@ from dagster_divorder.removed import removed_verb
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": runs.VERBS,
-    "Look at a corpus": explore.VERBS,
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }

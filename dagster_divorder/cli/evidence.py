@@ -60,7 +60,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
 
 
 LINES = """[curriculum]
-score = "quality"    # a numeric field, difficulty, length, ...; strength = 0 leaves the plan unchanged"""
+score = "quality"    # a numeric field, or length; strength = 0 leaves the plan unchanged"""
 
 
 def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:

@@ -1,23 +1,20 @@
-"""Commands that make an order and show it: init, plan, run, stats, summary, report, prune."""
+"""Commands that make an order and show it: init, plan, run, summary, report, prune."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.dagster_files import write_dagster_files
-from dagster_divorder.cli.estimates import ESTIMATE
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
-from dagster_divorder.errors import InputError, MissingStageError
+from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
@@ -30,6 +27,8 @@ if TYPE_CHECKING:
 
 
 Figures = Mapping[str, Mapping[str, Any]]
+ROWS, CELL = 20, 60
+"""Rows of a stage's table that are printed, and characters of a text in it."""
 NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
@@ -149,7 +148,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         {
             "stage": stage.stage if GRAPH[stage.stage].asset else f"  {stage.stage}",
             "documents": f"{stage.documents:,}",
-            "seconds": "?" if stage.seconds is None else f"{'~' * stage.rough}{stage.seconds:.1f}",
             "why": stage.why + (f" (unless {stage.unless})" if stage.unless else ""),
         }
         for stage in planned.stages
@@ -159,8 +157,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         "",
         TextTable(rows),
     ]
-    if any(stage.rough for stage in planned.stages):
-        parts.append("~: rough, measured on another machine; `divorder estimate` measures on this one")
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.choice:
@@ -170,40 +166,33 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     return Answer(parts, asdict(planned))
 
 
-def run(settings: Settings, *, details: bool, trace: Path | None = None) -> Answer:
-    """Runs every stage. Shows the summary.
+def run(settings: Settings, stages: Sequence[str] = (), *, details: bool) -> Answer:
+    """Runs every stage that an output needs and shows the summary; or runs the named stages, with all that they read,
+    and shows these.
 
     Raises:
-        InputError: the folder of the trace does not exist.
+        InputError: there is no such stage. SettingsError: the settings do not have a named stage.
     """
-    from dagster_divorder.engine.trace import tracing
-    from dagster_divorder.stages import run_all
-    from dagster_divorder.store.local import write_atomically
-
-    if trace and not trace.absolute().parent.is_dir():
-        raise InputError(
-            f"--trace {trace}: expected a file in a folder that exists; make {trace.parent} first"
-        )
-    with tracing(partial(write_atomically, trace)) if trace else contextlib.nullcontext():
-        receipts = run_all(settings)
-    return replace(summary(settings, details=details), ran=(settings, receipts))
-
-
-def stats(settings: Settings, *, details: bool) -> Answer:
-    """Runs the stages up to the order's measures, without an output. Shows the measures."""
+    from dagster_divorder.core.order.strategy import one_of
     from dagster_divorder.stages import GRAPH, run_all
 
-    receipts = run_all(settings, stages=GRAPH.needed(settings, "diversity_metrics"))
-    return replace(summary(settings, details=details, output=False), ran=(settings, receipts))
+    for stage in stages:
+        if not GRAPH[one_of("stage", stage, GRAPH)].when(settings):
+            raise SettingsError(
+                f"these settings have no stage {stage}; expected the settings that it is for, such as "
+                "selection.method for subset_selection: divorder.example.toml has every key"
+            )
+    receipts = run_all(settings, stages=GRAPH.needed(settings, *stages) if stages else None)
+    return replace(summary(settings, stages, details=details), ran=(settings, receipts))
 
 
-def summary(settings: Settings, *, details: bool = False, output: bool = True) -> Answer:
+def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = False) -> Answer:
     """The results of the last run: whether and by how much the order beats shuffling, the files for a trainer, and the
-    measures. details: also the measures of every order, and new documents and time of every stage. output: whether the
-    run made an output, or ended with the measures.
+    measures. details: also the measures of every order, and new documents and time of every stage. stages: what these
+    stages show, instead.
 
     Raises:
-        MissingStageError: the pipeline has not run to its end on this store.
+        MissingStageError: the pipeline has not run to its end on this store, or a named stage has no current result.
     """
     from dagster_divorder.core.order.trait_targets import warnings_of
     from dagster_divorder.pipeline.run import stage_row
@@ -215,7 +204,9 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
     from dagster_divorder.view.words import TRAIN_ON
 
     run = open_run(settings)
-    figures = _figures_of_the_last_run(run, output)
+    if stages:
+        return _shown_stages(run, stages)
+    figures = _figures_of_the_last_run(run)
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
     rows = {row["order"]: row for row in orders}
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
@@ -227,7 +218,7 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    for_trainer, files = _for_the_trainer(run, figures, rows, verdict.schedule) if output else ([], {})
+    for_trainer, files = _for_the_trainer(run, figures, rows, verdict.schedule)
     claim, because = verdict.sentences
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
@@ -244,14 +235,12 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
-    stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
+    rows_of_stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
     if details:
-        parts += _details(run, figures, stages)
+        parts += _details(run, figures, rows_of_stages)
     else:
-        parts.append(
-            f"every order, every stage and its time: divorder {'summary' if output else 'stats'} --details"
-        )
-    change = last_change(run, by_the_last_run=True) if output else None
+        parts.append("every order, every stage and its time: divorder summary --details")
+    change = last_change(run, by_the_last_run=True)
     parts += [Line(change.sentence, "bad")] if change else []
     return Answer(
         parts,
@@ -269,10 +258,50 @@ def summary(settings: Settings, *, details: bool = False, output: bool = True) -
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            **({"reordered": change.sentence if change else None} if output else {}),
-            "stages": stages,
+            "reordered": change.sentence if change else None,
+            "stages": rows_of_stages,
         },
     )
+
+
+def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
+    """What named stages show, one after the other.
+
+    Raises:
+        InputError: there is no such stage. MissingStageError: a stage has no current result.
+    """
+    from dagster_divorder.core.order.strategy import one_of
+    from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
+    from dagster_divorder.stages import GRAPH
+    from dagster_divorder.view.words import cells
+
+    parts: list[Part] = []
+    data: dict[str, dict[str, Any]] = {}
+    for name in stages:
+        stage = GRAPH[one_of("stage", name, GRAPH)]
+        receipt = run.receipt(name)
+        data[name] = dict(receipt.figures)
+        plain = {key: value for key, value in data[name].items() if isinstance(value, (str, int, float))}
+        parts += [
+            *([""] if parts else []),
+            Line(f"{name}: {stage.description_under(run.settings)}", "strong"),
+        ]
+        parts += [f"  {key.replace('_', ' ')}: {value}" for key, value in plain.items()]
+        for title, shown_part in stage.show(run, receipt).items():
+            label = title.replace("_", " ")
+            match shown_part:
+                case Table(rows):
+                    more = f" (the first {ROWS} of {len(rows):,}; --json has all)" if len(rows) > ROWS else ""
+                    parts += ["", TextTable(cells(rows[:ROWS], CELL), label + more)]
+                    data[name][title] = rows
+                case Text(markdown):
+                    parts += ["", *markdown.splitlines()]
+                case Picture(path, _) | Link(path):
+                    parts.append(f"  {label}: {path}")
+                    data[name][title] = str(path)
+                case number:
+                    data[name][title] = number
+    return Answer(parts, data)
 
 
 def _along_schedule(measured: Mapping[str, Any], details: bool) -> list[Part]:
@@ -307,7 +336,7 @@ def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) ->
     return [*parts, "", stages_table(stages, "the last run of each stage")]
 
 
-def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
+def _figures_of_the_last_run(run: Run) -> Figures:
     """Figures by stage, with evidence if it is up to date.
 
     Raises:
@@ -318,11 +347,10 @@ def _figures_of_the_last_run(run: Run, output: bool) -> Figures:
     from dagster_divorder.store.state import load_state
 
     settings, recorded = run.settings, load_state(run.store).receipts
-    stages = GRAPH.needed(settings, OUTPUT if output else "diversity_metrics")
-    needed = [stage for stage in stages if GRAPH[stage].asset]
+    needed = [stage for stage in GRAPH.needed(settings, OUTPUT) if GRAPH[stage].asset]
     figures = {
         stage: recorded[stage].figures
-        for stage in (GRAPH.upstream(settings, among=recorded) if output else stages)
+        for stage in GRAPH.upstream(settings, among=recorded)
         if stage in recorded and (stage in needed or run.is_current(stage))
     }
     if missing := [stage for stage in needed if stage not in figures]:
@@ -573,14 +601,23 @@ def _add_details(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    _add_details(parser)
+def _add_stages(parser: argparse.ArgumentParser, does: str) -> None:
     parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write the times of stages and workers for chrome://tracing or ui.perfetto.dev",
+        "stages",
+        nargs="*",
+        metavar="STAGE",
+        help=f"{does}, such as k_calibration; `divorder plan --all` lists them",
     )
+
+
+def _add_summary(parser: argparse.ArgumentParser) -> None:
+    _add_stages(parser, "show what these stages made, instead")
+    _add_details(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _add_stages(parser, "make these stages and what they read, and show them")
+    _add_details(parser)
     add_refit(parser)
 
 
@@ -613,7 +650,6 @@ VERBS = (
         _add_init,
         asks=True,
     ),
-    ESTIMATE,
     Verb(
         "plan",
         "shows what a run would compute and why; stores nothing",
@@ -627,17 +663,8 @@ VERBS = (
         "runs every stage without Dagster; computes only what is new",
         "divorder run",
         "a minute for 100 MB of text; seconds if nothing is new",
-        lambda options: run(settings_of(options), details=options.details, trace=options.trace),
+        lambda options: run(settings_of(options), options.stages, details=options.details),
         _add_run,
-        runs=True,
-    ),
-    Verb(
-        "stats",
-        "measures the order and its drift as `run` does; writes no output",
-        "divorder stats",
-        "a run without its output and exports",
-        lambda options: stats(settings_of(options), details=options.details),
-        _add_details,
         runs=True,
     ),
     Verb(
@@ -645,8 +672,8 @@ VERBS = (
         "shows what the last run made",
         "divorder summary --details",
         "a second",
-        lambda options: summary(settings_of(options), details=options.details),
-        _add_details,
+        lambda options: summary(settings_of(options), options.stages, details=options.details),
+        _add_summary,
     ),
     Verb(
         "report",

@@ -1,4 +1,4 @@
-"""Commands around training: verify, where, freeze, cut, shards, grid-shuffle, loss."""
+"""Commands around training: verify, where, freeze, cut, loss."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_divorder.cli.verb import Options, Verb, config_of, gigabytes, numbers, settings_of, whole_number
+from dagster_divorder.cli.verb import Options, Verb, config_of, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
@@ -173,44 +172,6 @@ def cut(options: Options) -> Answer:
     )
 
 
-def shards(options: Options) -> Answer:
-    """The files of an export from where training resumes, one a line, after a line with that place."""
-    from dagster_divorder.readers.export import read_export_manifest
-    from dagster_divorder.readers.shards import rotate_shards
-
-    manifest = read_export_manifest(options.export)
-    length = manifest["sequence_length"]
-    if options.steps is not None:
-        read = options.steps * manifest["batch"]
-    else:
-        read = options.sequences if options.tokens is None else options.tokens // length
-    rotated = rotate_shards(options.export, read)
-    files = [str(file) for file in rotated.files]
-    return Answer(
-        [
-            f"# skip {rotated.offset:,} sequences ({rotated.offset * length:,} tokens) of the first file; all files "
-            f"were read {rotated.passed:,} times before",
-            *files,
-        ],
-        {"skip_sequences": rotated.offset, "passes": rotated.passed, "files": files},
-    )
-
-
-def grid_shuffle(options: Options) -> Answer:
-    """Shuffles exports on disk. Shows a line about the result."""
-    from dagster_divorder.engine.progress import STANDARD_ERROR
-    from dagster_divorder.write.grid import grid_shuffle as shuffle
-
-    manifest = shuffle(
-        options.exports, options.out, memory=options.memory, seed=options.seed, progress=STANDARD_ERROR
-    )
-    size, files = sum(entry["bytes"] for entry in manifest["files"].values()), len(manifest["rows_of_files"])
-    return Answer(
-        [f"{manifest['rows']:,} sequences in {files:,} files of {options.out} ({byte_size(size)})"],
-        {"sequences": manifest["rows"], "files": files, "folder": str(options.out), "bytes": size},
-    )
-
-
 def loss(options: Options) -> Answer:
     """The loss by source as a table, and each source's part of the total loss."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
@@ -279,35 +240,6 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", action="store_true", help="write the settings into the settings file")
 
 
-def _add_shards(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("export", type=Path, help="folder of an export, such as data/exports/parquet")
-    consumed = parser.add_mutually_exclusive_group(required=True)
-    consumed.add_argument("--steps", type=int, metavar="N", help="steps taken, of the plan's batches")
-    consumed.add_argument("--sequences", type=int, metavar="N", help="sequences read")
-    consumed.add_argument("--tokens", type=int, metavar="N", help="tokens read, padding included")
-
-
-def _add_grid_shuffle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "exports",
-        nargs="+",
-        type=Path,
-        metavar="EXPORT",
-        help="folder of an export, such as data/exports/parquet",
-    )
-    parser.add_argument(
-        "out", type=Path, help="folder of the shuffled export; an interrupted run resumes in it"
-    )
-    parser.add_argument(
-        "--memory",
-        type=gigabytes,
-        default="2",
-        metavar="GB",
-        help="GB of sequences in memory at a time (default: 2)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the shuffle (default: 0)")
-
-
 def _add_loss(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="directory or Hugging Face id")
     parser.add_argument(
@@ -347,22 +279,6 @@ VERBS = (
         "seconds",
         cut,
         _add_cut,
-    ),
-    Verb(
-        "shards",
-        "lists the files to resume an interrupted training from, for trainers that read files in a row",
-        "divorder shards data/exports/parquet --steps 1200",
-        "seconds",
-        shards,
-        _add_shards,
-    ),
-    Verb(
-        "grid-shuffle",
-        "shuffles exports larger than memory into a new export, without a planned order",
-        "divorder grid-shuffle data/exports/parquet shuffled",
-        "two passes over the export",
-        grid_shuffle,
-        _add_grid_shuffle,
     ),
     Verb(
         "loss",

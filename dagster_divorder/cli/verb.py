@@ -93,16 +93,3 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"\d[\d_,]{0,40}", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, such as 1200 or 1_200")
     return int(text.replace(",", "").replace("_", ""))
-
-
-def gigabytes(text: str) -> int:
-    """A number of GB -> bytes."""
-    try:
-        size = int(float(text) * 1e9)
-    except (ValueError, OverflowError):
-        size = 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an amount of memory; expected gigabytes, such as 0.5"
-        )
-    return size

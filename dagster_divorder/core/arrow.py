@@ -41,17 +41,16 @@ def binary_array(values: Sequence[bytes]) -> pa.Array:
     return _binary_array(values, None)
 
 
-def text_array(values: Sequence[str | None]) -> pa.Array:
-    """Texts as Arrow large_string (n,)."""
+def text_array(values: Sequence[str | None], errors: str = "strict") -> pa.Array:
+    """Texts as Arrow large_string (n,). errors: what to do with lone surrogates, as in `str.encode`."""
     import pyarrow as pa
 
-    return _binary_array([(value or "").encode() for value in values], _validity(values)).cast(
-        pa.large_string()
-    )
+    encoded = [(value or "").encode(errors=errors) for value in values]
+    return _binary_array(encoded, _validity(values)).cast(pa.large_string())
 
 
-def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.float64]) -> pa.Array:
-    """Numbers as Arrow int64 or float64 (n,)."""
+def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.uint64 | np.float64]) -> pa.Array:
+    """Numbers as Arrow int64, uint64 or float64 (n,)."""
     import pyarrow as pa
 
     numbers = np.fromiter((0 if value is None else value for value in values), dtype, len(values))

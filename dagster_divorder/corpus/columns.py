@@ -167,8 +167,9 @@ def _as_text(value: Any) -> str | None:
 
 
 def settle(column: pa.ChunkedArray, *, categories: bool = False) -> pa.ChunkedArray:
-    """Values of records: numbers if all are, else text with numbers in their shortest form. categories: whole numbers
-    become text as in `as_category`, with every digit."""
+    """Values of records: numbers if all are, else text with numbers in their shortest form. Whole numbers of which
+    float64 would round some have every digit if they fit 64 bits. categories: whole numbers become text as in
+    `as_category`, with every digit."""
     if column.type != _JSON_VALUE:
         return as_category(column) if categories else column
     import pyarrow.compute as pc
@@ -176,13 +177,17 @@ def settle(column: pa.ChunkedArray, *, categories: bool = False) -> pa.ChunkedAr
     number, text = pc.struct_field(column, "number"), pc.struct_field(column, "text")
     if pc.any(pc.and_(pc.is_valid(text), pc.is_null(number))).as_py():
         return number_or_text(number, text)
-    if not categories:
-        return number
     if text.null_count == len(text):
-        return as_category(number)
+        return as_category(number) if categories else number
+    if not is_whole(pc.if_else(pc.is_valid(text), 0.0, number)):
+        return number
     exact = number_or_text(number, text)
-    whole = is_whole(pc.if_else(pc.is_valid(text), 0.0, number))
-    return exact if whole and pc.count_distinct(exact).as_py() <= MAX_CATEGORIES else number
+    if categories and pc.count_distinct(exact).as_py() <= MAX_CATEGORIES:
+        return exact
+    for kind in (pa.int64(), pa.uint64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return exact.cast(kind)
+    return number
 
 
 def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:

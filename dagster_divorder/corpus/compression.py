@@ -1,22 +1,21 @@
 """Compressed files, recognised by the end of their names and by their first bytes.
 
 Guarantee: consecutive members or frames are read as one, and zero padding is skipped; a truncated or damaged stream is
-an OSError. Arrow's codecs read zstd and lz4: zstandard's own reader mistakes a truncated frame for the end of the data.
-The standard library reads gzip, bz2 and xz, stream by stream: Arrow's gzip stops at padding, its bz2 at an empty
-stream, and it has no xz. Arrow reads zstd windows of up to 128 MiB; Python 3.14's zstd, or backports.zstd, reads larger
-ones. Known weakness: lz4 and zstd streams written without checksums do not show every changed byte.
+an OSError. The decompressors are Python's own (zstd: backports.zstd before Python 3.14), one a stream: Python's file
+objects take a damaged second stream of bz2 or xz for padding. Known weakness: zstd streams written without checksums do
+not show every changed byte.
 """
 
 from __future__ import annotations
 
 import bz2
-import functools
 import importlib
 import io
 import lzma
 import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 CHUNK_BYTES = 1 << 20
@@ -24,7 +23,6 @@ READ_BYTES = 1 << 16
 """Bytes read from a compressed file at a time: each member copies the bytes after it."""
 PADDING_BYTES = 1 << 20
 """Most zero bytes after a member: tapes and disks pad to blocks; an unfinished copy leaves more."""
-_ZSTD_WINDOW = 1 << 27
 
 
 class _Codec(NamedTuple):
@@ -37,7 +35,6 @@ CODECS = {
     ".zst": _Codec("zstd", b"\x28\xb5\x2f\xfd"),
     ".bz2": _Codec("bz2", b"BZh"),
     ".xz": _Codec("xz", b"\xfd7zXZ\0"),
-    ".lz4": _Codec("lz4", b"\x04\x22\x4d\x18"),
 }
 """Codecs by the end of a file's name."""
 
@@ -55,81 +52,33 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
     Raises:
         OSError: the file is empty, or, during reading, truncated or damaged.
     """
-    import pyarrow as pa
-
     if not file.seek(0, io.SEEK_END):
         raise OSError("it is empty, and compressed data has at least a header")
     file.seek(0)
-    codec = CODECS[suffix.lower()].name
-    if codec == "zstd" and _zstd_window(file.read(18)) > _ZSTD_WINDOW:
-        streams = _Streams(file, *_long_zstd())
-    elif codec in _DECOMPRESSORS:
-        streams = _Streams(file, *_DECOMPRESSORS[codec])
-    else:
-        file.seek(0)
-        return pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-    file.seek(0)
-    return io.BufferedReader(streams, CHUNK_BYTES)
+    return io.BufferedReader(_Streams(file, CODECS[suffix.lower()].name), CHUNK_BYTES)
 
 
-def _zstd_window(head: bytes) -> int:
-    """Bytes of the window of a zstd frame, from its first 18 bytes; 0 if they do not begin a frame."""
-    if len(head) < 18 or not head.startswith(CODECS[".zst"].first_bytes):
-        return 0
-    if not head[4] & 0x20:
-        base = 1 << (10 + (head[5] >> 3))
-        return base + base // 8 * (head[5] & 7)
-    # A frame of one segment has a window as large as its content.
-    start, size = 5 + (0, 1, 2, 4)[head[4] & 3], 1 << (head[4] >> 6)
-    return int.from_bytes(head[start : start + size], "little") + (256 if size == 2 else 0)
-
-
-def _long_zstd() -> tuple[Callable[[], Any], type[Exception]]:
-    """An entry of `_DECOMPRESSORS` for windows that Arrow does not read."""
+def _decompressor(codec: str) -> tuple[Callable[[], Any], type[Exception]]:
+    """The factory of a decompressor of one stream, and its error for damage."""
+    if codec == "gzip":
+        return partial(zlib.decompressobj, 16 + zlib.MAX_WBITS), zlib.error
+    if codec == "bz2":
+        return bz2.BZ2Decompressor, OSError
+    if codec == "xz":
+        return lzma.LZMADecompressor, lzma.LZMAError
     zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    # The default refuses the windows of `zstd --long`.
     options = {zstd.DecompressionParameter.window_log_max: 31}
-    return functools.partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
-
-
-class _Gzip:
-    """zlib's decompressor of a gzip member, with the interface of bz2's and lzma's decompressors."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-    @property
-    def eof(self) -> bool:
-        return self._stream.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._stream.unused_data
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._stream.unconsumed_tail
-
-    def decompress(self, data: bytes, size: int) -> bytes:
-        return self._stream.decompress(self._stream.unconsumed_tail + data, size)
-
-
-_DECOMPRESSORS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
-    "gzip": (_Gzip, zlib.error),
-    "bz2": (bz2.BZ2Decompressor, OSError),
-    "xz": (lzma.LZMADecompressor, lzma.LZMAError),
-}
-"""Codec -> (factory of a decompressor of one stream, its error for damage)."""
+    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
 
 
 class _Streams(io.RawIOBase):
-    """Consecutive streams read as one file. `gzip`, `bz2.BZ2File` and `lzma.LZMAFile` mistake a damaged second stream
-    for padding and end without an error."""
+    """Consecutive streams read as one file."""
 
-    def __init__(self, file: IO[bytes], decompressor: Callable[[], Any], damaged: type[Exception]) -> None:
+    def __init__(self, file: IO[bytes], codec: str) -> None:
         self._file = file
-        self._decompressor = decompressor
-        self._damaged = damaged
-        self._stream = decompressor()
+        self._decompressor, self._damage = _decompressor(codec)
+        self._stream = self._decompressor()
 
     def readable(self) -> bool:
         return True
@@ -137,19 +86,20 @@ class _Streams(io.RawIOBase):
     def readinto(self, into: Any) -> int:
         data = b""
         while not data:
-            more = b""
+            # zlib gives back the input that it has not taken yet; the others keep it.
+            more = getattr(self._stream, "unconsumed_tail", b"")
             if self._stream.eof:
                 more = self._next_stream()
                 if not more:
                     return 0
                 self._stream = self._decompressor()
-            elif self._stream.needs_input:
+            elif not more and getattr(self._stream, "needs_input", True):
                 more = self._file.read(READ_BYTES)
                 if not more:
                     raise OSError("the compressed data ends before its end mark")
             try:
                 data = self._stream.decompress(more, min(len(into), CHUNK_BYTES))
-            except self._damaged as error:
+            except self._damage as error:
                 raise OSError(str(error)) from error
         into[: len(data)] = data
         return len(data)

@@ -14,17 +14,16 @@ page.
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.corpus.file_states import PrefixHashes
-from dagster_divorder.corpus.looks import CSV_REMEDY, looks_like
+from dagster_divorder.corpus.looks import CSV_REMEDY, LZ4_REMEDY, looks_like
 from dagster_divorder.corpus.parquet_rows import row_as_json
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
@@ -101,8 +100,14 @@ def kind_of(path: Source) -> Kind:
 
 
 def kind_by_name(path: Source) -> Kind | None:
-    """Kind of a file, from its name; None if it is neither JSONL nor Parquet."""
+    """Kind of a file, from its name; None if it is neither JSONL nor Parquet.
+
+    Raises:
+        InputError: the file is JSONL compressed by lz4.
+    """
     name = path.name.lower()
+    if name.endswith(tuple(f"{suffix}.lz4" for suffix in JSONL_SUFFIXES)):
+        raise InputError(f"{path} is compressed by lz4, which is not read; {LZ4_REMEDY}")
     if name.endswith(PARQUET_SUFFIXES):
         return "parquet"
     bare = name if is_plain(path) else name.removesuffix(path.suffix.lower())
@@ -294,42 +299,24 @@ def _checked(path: Source, schema: pa.Schema, expected: pa.Schema | None) -> pa.
 
 
 def read_rows(
-    path: Source,
-    schema: pa.Schema | None,
-    limit: int = MAX_RECORD_BYTES,
-    within: tuple[int, int | None] = (0, None),
+    path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
 ) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file, or rows [first, end) `within` it (see `row_stretches`), in blocks of at most
-    `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
+    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
 
     Raises:
         InputError: as `read_batches` does.
     """
-    first = within[0]
-    for rows in read_batches(path, schema, within=within):
+    first = 0
+    for rows in read_batches(path, schema):
         yield from _row_blocks(path, rows, first + 1, limit)
         first += rows.num_rows
 
 
-def row_groups(path: Source) -> list[tuple[int, int]]:
-    """(rows, uncompressed bytes) of each row group of a Parquet file.
-
-    Raises:
-        InputError: the file is no Parquet.
-    """
-    with _open_parquet(path, None) as (file, _):
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        return [(group.num_rows, group.total_byte_size) for group in groups]
-
-
 def read_batches(
-    path: Source,
-    schema: pa.Schema | None,
-    fields: Sequence[str] | None = None,
-    within: tuple[int, int | None] = (0, None),
+    path: Source, schema: pa.Schema | None, fields: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or the columns of some `fields`. A
-    file without rows gives an empty batch, because its columns may be wrong too.
+    """All rows of a Parquet file, with all columns or the columns of some `fields`. A file without rows gives an empty
+    batch, because its columns may be wrong too.
 
     Raises:
         InputError: the file is not Parquet, or its columns differ from `schema`, the first file's.
@@ -342,7 +329,9 @@ def read_batches(
             wanted = pa.schema([field for field in wanted if field.name in names])
         read = 0
         try:
-            for rows in _batches(file, None if fields is None else wanted.names, *within):
+            for rows in file.iter_batches(
+                _rows_at_once(file), columns=None if fields is None else wanted.names
+            ):
                 if fields is not None:
                     # Arrow also takes a column called `a.b` for the field `b` of a column `a`.
                     rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
@@ -357,35 +346,12 @@ def read_batches(
                 read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {within[0] + read:,}, or Arrow cannot read one of its types: {error}; "
+                f"{path} is damaged after row {read:,}, or Arrow cannot read one of its types: {error}; "
                 f"copy it again, or rewrite it with other types"
             ) from error
         if not read:
             empty = [pa.nulls(0, field.type) for field in wanted]
             yield pa.RecordBatch.from_arrays(empty, schema=wanted)
-
-
-def _batches(
-    file: pq.ParquetFile, columns: list[str] | None, first: int, end: int | None
-) -> Iterator[pa.RecordBatch]:
-    """Rows [first, end), in the batches of the whole file; `first` is a multiple of `_rows_at_once`."""
-    size = _rows_at_once(file)
-    if not first and end is None:
-        yield from file.iter_batches(size, columns=columns)
-        return
-    import pyarrow as pa
-
-    ends = list(accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)))
-    wanted = (ends[-1] if end is None else end) - first
-    low, high = bisect_right(ends, first), bisect_left(ends, first + wanted)
-    skipped = first - (ends[low - 1] if low else 0)
-    waiting = None
-    for rows in file.iter_batches(size, row_groups=range(low, high + 1), columns=columns):
-        waiting = pa.concat_batches([waiting, rows[skipped:]]) if waiting else rows[skipped:]
-        skipped = max(0, skipped - rows.num_rows)
-        while wanted and waiting.num_rows >= min(size, wanted):
-            yield waiting[: min(size, wanted)]
-            wanted, waiting = max(0, wanted - size), waiting[size:]
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:

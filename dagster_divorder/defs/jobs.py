@@ -31,8 +31,8 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
     "explore": (
         (EVIDENCE,),
-        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, the "
-        "diversity of the corpus, and near copies.",
+        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, "
+        "and the diversity of the corpus.",
     ),
     "prove": (
         ("training_evidence",),

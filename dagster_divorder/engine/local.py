@@ -29,7 +29,6 @@ from typing import Any, Self
 
 from dagster_divorder.engine.base import Item, Result
 from dagster_divorder.engine.memory import give_back_memory
-from dagster_divorder.engine.trace import span
 from dagster_divorder.errors import WorkerError
 
 THREAD_VARIABLES = (
@@ -104,14 +103,9 @@ class LocalEngine:
         else:
             most = 1
         workers = min(most if workers is None else workers, most, len(items))
-        called = getattr(function, "func", function)  # of a partial
-        name = getattr(called, "__name__", type(called).__name__)
         if workers <= 1:
             call = partial(function, advance=advance) if advance else function
-            for item in items:
-                with span(name, "call"):
-                    result = call(item)
-                yield result
+            yield from map(call, items)
             return
         give_back_memory()
         variables = worker_variables(threads, environment)
@@ -124,8 +118,7 @@ class LocalEngine:
             # Threads and workers are equal in number, so a worker is always idle here.
             worker = idle.get()
             try:
-                with span(name, "call"):
-                    result: Result = worker(function, item, advance)
+                result: Result = worker(function, item, advance)
             finally:
                 idle.put(worker)
             return result

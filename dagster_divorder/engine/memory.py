@@ -1,4 +1,4 @@
-"""Memory: this process's limits, memory errors, the peak of a call, and returning freed memory.
+"""Memory: what there is, memory errors, the peak of a call, and returning freed memory.
 
 Known weakness: the peak of a call is known only on Linux. Memory freed before the call but not returned to the system
 is not counted when the call reuses it.
@@ -15,33 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from dagster_divorder.errors import MemoryLimitError
-from dagster_divorder.units import byte_size
-
 Result = TypeVar("Result")
-
-ADDRESSES = 3_000_000_000
-"""Bytes of addresses that libraries reserve by the end of the smallest first run, on 2 cores (400 MB of them are
-memory). With fewer, libraries raise, abort the process or wait for ever, by chance."""
-
-
-def address_limit() -> int | None:
-    """Bytes of addresses that this process may use (`ulimit -v`); None without a limit."""
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def need_addresses() -> None:
-    """Raises MemoryLimitError if this process may use fewer than ADDRESSES, before a library meets the limit."""
-    limit = address_limit()
-    if limit is not None and limit < ADDRESSES:
-        raise MemoryLimitError(
-            f"this process may use {byte_size(limit)} of addresses (ulimit -v {limit >> 10}), but its libraries "
-            f"reserve {byte_size(ADDRESSES)} and use a fraction of it; raise the limit (ulimit -v "
-            f"{2 * ADDRESSES >> 10}), or limit memory instead of addresses (a container's quota)"
-        )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -43,8 +43,8 @@ SHORTEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Stretches of documents that a model sees at once, int64 (W,): `document` row, first token `start`, `length`, and
-    `context`, the number of first tokens that the window before also holds.
+    """Stretches of documents that a model sees at once, int64 (W,): `document` row, first token `start`, and
+    `length`.
 
     The windows of a document stand together, in order.
     """
@@ -52,27 +52,21 @@ class Windows:
     document: NDArray[np.int64]
     start: NDArray[np.int64]
     length: NDArray[np.int64]
-    context: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.document)
 
 
-def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool, overlap: float = 0.0) -> Windows:
+def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool) -> Windows:
     """Windows of at most `room` tokens of documents with `lengths` tokens, (n,): with `chunk` all windows of a
-    document, else the first. A document without tokens has none. overlap: share of `room` that a window repeats of the
-    one before."""
+    document, else the first. A document without tokens has none."""
     lengths = np.asarray(lengths, dtype=np.int64)
-    shared = min(room - 1, int(overlap * room))
-    step = room - shared
     later = np.maximum(lengths - room, 0) if chunk else np.zeros_like(lengths)
-    count = np.minimum(lengths, 1) - (-later // step)
+    count = np.minimum(lengths, 1) - (-later // room)
     document = np.repeat(np.arange(len(lengths)), count)
     place = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)
-    start = place * step
-    return Windows(
-        document, start, np.minimum(lengths[document] - start, room), np.where(place > 0, shared, 0)
-    )
+    start = place * room
+    return Windows(document, start, np.minimum(lengths[document] - start, room))
 
 
 def batch_end(lengths: NDArray[np.int64], begin: int, budget: float, square: float = math.inf) -> int:

@@ -36,13 +36,10 @@ class Model:
     padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
     reads no L x L matrix and leaves out half of the products.
     cpu_budget: positions of a batch on a CPU. position_bytes: about what a position takes at the peak of a pass.
-    relief: for errors, what to do when memory is short. counts_tokens: the model also takes which tokens of a window
-    count. overlap: the share of a window that is context from the one before.
+    relief: for errors, what to do when memory is short.
     """
 
     relief = "spread the model over several GPUs with deep.tensor_parallel"
-    counts_tokens = False
-    overlap = 0.0
 
     def __init__(self, module: Any, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
         import torch

@@ -96,20 +96,18 @@ class Embedder:
         ids: NDArray[np.unsignedinteger],
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
-        counted: NDArray[np.bool_] | None = None,
     ) -> Embedded:
         """Vectors of documents: `ids` (T,), end to end, and `lengths` (n,). `advance` is called with the tokens done.
-        counted: bool (T,), the tokens that count, for a model with `counts_tokens`; None for all.
 
         Raises:
             InputError: not even SHORTEST tokens fit into memory.
             OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
         model = self.model
-        windows = cut_windows(lengths, model.spec.room, chunk=self.chunk, overlap=model.overlap)
+        windows = cut_windows(lengths, model.spec.room, chunk=self.chunk)
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         begin = starts[windows.document] + windows.start
-        run = _ForwardPasses(self, ids, counted, begin, windows.length, windows.context, advance)
+        run = _ForwardPasses(self, ids, begin, windows.length, advance)
         on_cpu = model.spec.device == "cpu"
         with quiet(), torch_threads(self.threads) if on_cpu else nullcontext():
             of_windows = run.vectors()
@@ -189,15 +187,12 @@ def _measure_gpu(model: Model) -> Budget:
 
 @dataclass
 class _ForwardPasses:
-    """One call of `embed`. begin, length, context: (W,), where the windows begin in `ids`, their tokens, and how many
-    of their first tokens the window before also holds."""
+    """One call of `embed`. begin, length: (W,), where the windows begin in `ids`, and their tokens."""
 
     embedder: Embedder
     ids: NDArray[np.unsignedinteger]
-    counted: NDArray[np.bool_] | None
     begin: NDArray[np.int64]
     length: NDArray[np.int64]
-    context: NDArray[np.int64]
     advance: Callable[[int], object]
 
     def __post_init__(self) -> None:
@@ -224,8 +219,7 @@ class _ForwardPasses:
                     if end < stop:
                         todo.appendleft((end, stop))
                     rows = order[begin:end]
-                    windows = self.begin[rows], self.length[rows], self.context[rows]
-                    future = threads.submit(self._forward, *windows)
+                    future = threads.submit(self._forward, self.begin[rows], self.length[rows])
                     waiting.append((begin, end, future))
                 begin, end, future = waiting.popleft()
                 rows = order[begin:end]
@@ -241,7 +235,7 @@ class _ForwardPasses:
                     window = int(rows[0])
                     vectors = self._whole(window)[None]
                 batches.append((rows, vectors))
-                self.advance(int((self.length - self.context)[rows].sum()))
+                self.advance(int(self.length[rows].sum()))
         pooled = np.empty((len(order), self.model.dims), dtype=np.float32)
         for rows, vectors in batches:
             # Only this line waits for the GPU, so that the GPU never idles.
@@ -249,9 +243,7 @@ class _ForwardPasses:
         self._repair(pooled)
         return pooled
 
-    def _forward(
-        self, begin: NDArray[np.int64], length: NDArray[np.int64], context: NDArray[np.int64]
-    ) -> torch.Tensor | None:
+    def _forward(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
         """Vectors of a batch, (B, D); None if memory ran out. Runs in a lane."""
         lengths = length + self.added
         ids = np.full((len(begin), int(lengths.max())), self.spec.pad, dtype=np.int64)
@@ -262,9 +254,8 @@ class _ForwardPasses:
             row[first + count : self.added + count] = self.spec.suffix
         if self.embedder.hard_limit is not None and len(ids) == 1 and ids.size > self.embedder.hard_limit:
             return None
-        counted = [self._marks(ids.shape, begin, length, context)] if self.model.counts_tokens else []
         try:
-            return self.model(ids, lengths, *counted)
+            return self.model(ids, lengths)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -273,23 +264,6 @@ class _ForwardPasses:
         # Here the error no longer keeps the tensors of its frames alive.
         release(self.spec.device)
         return None
-
-    def _marks(
-        self,
-        shape: tuple[int, ...],
-        begin: NDArray[np.int64],
-        length: NDArray[np.int64],
-        context: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """The tokens of a batch that count, bool (B, L)."""
-        marks, first = np.zeros(shape, bool), len(self.spec.prefix)
-        for row, at, count, seen in zip(
-            marks, begin.tolist(), length.tolist(), context.tolist(), strict=True
-        ):
-            row[first + seen : first + count] = (
-                True if self.counted is None else self.counted[at + seen : at + count]
-            )
-        return marks
 
     def _shrink(self, failed: int) -> None:
         """Notes that a batch of `failed` positions did not fit."""
@@ -307,14 +281,12 @@ class _ForwardPasses:
 
     def _whole(self, window: int) -> NDArray[np.float32]:
         """The vector (D,) of a window."""
-        return self._in_parts(
-            window, *(int(each[window]) for each in (self.begin, self.length, self.context))
-        )
+        return self._in_parts(window, int(self.begin[window]), int(self.length[window]))
 
-    def _in_parts(self, window: int, begin: int, length: int, context: int) -> NDArray[np.float32]:
+    def _in_parts(self, window: int, begin: int, length: int) -> NDArray[np.float32]:
         """The vector (D,) of a window or a part of it, `length` ids from `begin` on; if it does not fit, the
-        token-weighted mean of its halves. context: how many of the first ids do not count."""
-        vectors = self._forward(np.array([begin]), np.array([length]), np.array([context]))
+        token-weighted mean of its halves."""
+        vectors = self._forward(np.array([begin]), np.array([length]))
         if vectors is not None:
             self._count(np.array([length + self.added]))
             return vectors[0].cpu().numpy()
@@ -326,8 +298,8 @@ class _ForwardPasses:
         self._shrink(length + self.added)
         self.cut[window] = True
         half = (length + 1) // 2
-        first = self._in_parts(window, begin, half, min(context, half))
-        second = self._in_parts(window, begin + half, length - half, max(0, context - half))
+        first = self._in_parts(window, begin, half)
+        second = self._in_parts(window, begin + half, length - half)
         return (half * first + (length - half) * second) / np.float32(length)
 
     def _repair(self, pooled: NDArray[np.float32]) -> None:

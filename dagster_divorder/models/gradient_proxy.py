@@ -1,103 +1,64 @@
-"""Cosines of documents' gradients: of all parameters, of the last n blocks, and of these projected to k dims.
+"""Cosines of N documents' gradients: of all P parameters, of the last n blocks, and of these projected to k dims.
 
-Letters: N documents, P parameters, K dims.
-
-Cost: a forward and backward pass a document through the whole model, 4 N P bytes, and 2 K P of the projection.
+Cost: N forward and backward passes for each GROUP_BYTES of the 4 N P bytes of gradients, and 2 k P of the projection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.models.gradients import GradientModel, autograd, blocks_of, last_blocks, project
+from dagster_divorder.models.gradients import GradientModel, autograd, last_blocks, project
 
-if TYPE_CHECKING:
-    import torch
-
-COLUMNS = 1 << 20
-"""Most parameters whose products are summed at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class ProxyCosines:
-    """Cosines, float64 (n, n), of the gradients of the n documents whose gradient is finite and not zero.
-
-    whole: of all parameters. blocks: by number of last blocks. dims: of the model's own last blocks, by number of dims
-    to which they are projected. parameters: their number, by number of last blocks; 0: in the whole model.
-    """
-
-    whole: NDArray[np.float64]
-    blocks: Mapping[int, NDArray[np.float64]]
-    dims: Mapping[int, NDArray[np.float64]]
-    parameters: Mapping[int, int]
-
-
-def parameters_of(model: GradientModel) -> int:
-    """Parameters of the whole model."""
-    return sum(each.numel() for each in model.module.parameters())
-
-
-def block_counts(model: GradientModel, own: int) -> list[int]:
-    """Numbers of last blocks to compare: powers of 2, all blocks, and the model's `own` number."""
-    count = len(blocks_of(model.module))
-    return sorted({own, count, *(2**power for power in range(count.bit_length()))})
+GROUP_BYTES = 4 << 30
+"""Bytes of gradients in memory at once; a larger parameter is alone."""
 
 
 def proxy_cosines(
-    model: GradientModel,
-    windows: Sequence[NDArray[np.int64]],
-    blocks: Sequence[int],
-    dims: Sequence[int],
-    advance: Callable[[int], object] = lambda documents: None,
-) -> ProxyCosines:
-    """Cosines of the gradients of documents' losses. windows: tokens of each document, int64 (L,), at least two."""
+    model: GradientModel, windows: Sequence[NDArray[np.int64]], blocks: Sequence[int], dims: Sequence[int]
+) -> dict[str | int | tuple[str, int], NDArray[np.float64]]:
+    """Cosines float64 (n, n) of the n documents whose gradient is finite and not zero: `"whole"`, by number of last
+    blocks, and for the model's own last blocks by ("dims", number). windows: tokens of each, int64 (L,), at least 2."""
     import torch
 
-    names = [name for name, _ in model.module.named_parameters()]
-    gradients: dict[str, torch.Tensor] = {}
-    for row, window in enumerate(windows):
-        of_window = autograd(model.module, torch.from_numpy(window[np.newaxis]).to(model.device), names)
-        for name, gradient in of_window.items():
-            if not row:
-                gradients[name] = torch.empty(len(windows), gradient.numel())
-            gradients[name][row] = gradient.cpu()
-        advance(1)
-    grams = {name: _gram(each) for name, each in gradients.items()}
-    whole = _sum(grams, grams)
-    used = np.flatnonzero(np.isfinite(np.diagonal(whole)) & (np.diagonal(whole) > 0))
-    inside = np.ix_(used, used)
-    included = {count: last_blocks(model.module, count).included for count in blocks}
-    projected = torch.zeros(len(used), max(dims))
-    for name in model.proxy.included:
-        project(gradients[name][torch.from_numpy(used)], projected, seed=model.seed, name=name)
-    return ProxyCosines(
-        _cosines(whole[inside]),
-        {count: _cosines(_sum(grams, sizes)[inside]) for count, sizes in included.items()},
-        {count: _cosines(_gram(projected[:, :count])) for count in dims},
-        {0: parameters_of(model), **{count: sum(sizes.values()) for count, sizes in included.items()}},
-    )
+    sizes = {name: each.numel() for name, each in model.module.named_parameters()}
+    projected, grams = torch.zeros(len(windows), max(dims)), {}
+    for group in _groups(sizes, GROUP_BYTES // (4 * len(windows))):
+        gradients = {name: torch.empty(len(windows), sizes[name]) for name in group}
+        for row, window in enumerate(windows):
+            tokens = torch.from_numpy(window[np.newaxis]).to(model.device)
+            for name, gradient in autograd(model.module, tokens, group).items():
+                gradients[name][row] = gradient.cpu()
+        for name, gradient in gradients.items():
+            grams[name] = (gradient @ gradient.T).double().numpy()
+            if name in model.proxy.included:
+                project(gradient, projected, seed=model.seed, name=name)
+    found: dict[Any, NDArray[np.float64]] = {"whole": np.sum([*grams.values()], axis=0)}
+    for count in blocks:
+        found[count] = np.sum([grams[name] for name in last_blocks(model.module, count).included], axis=0)
+    for count in dims:
+        found["dims", count] = (projected[:, :count] @ projected[:, :count].T).double().numpy()
+    squares = np.diagonal(found["whole"])
+    used = np.flatnonzero(np.isfinite(squares) & (squares > 0))
+    return {key: _cosines(gram[np.ix_(used, used)]) for key, gram in found.items()}
 
 
-def _gram(vectors: torch.Tensor) -> NDArray[np.float64]:
-    """Inner products of all pairs of rows (n, size), float64 (n, n)."""
-    total = np.zeros((len(vectors), len(vectors)))
-    for first in range(0, vectors.shape[1], COLUMNS):
-        part = vectors[:, first : first + COLUMNS]
-        total += (part @ part.T).double().numpy()
-    return total
-
-
-def _sum(grams: Mapping[str, NDArray[np.float64]], names: Iterable[str]) -> NDArray[np.float64]:
-    return np.sum([grams[name] for name in names], axis=0)
+def _groups(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Names in order, in groups of `most` numbers at most, or of one name."""
+    groups, room = list[list[str]](), 0
+    for name, size in sizes.items():
+        if size > room:
+            groups.append([])
+            room = most
+        groups[-1].append(name)
+        room -= size
+    return groups
 
 
 def _cosines(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Cosines from inner products (n, n); 0 with vectors of zeros."""
-    sizes = np.sqrt(np.diagonal(gram))
-    sizes = np.where(sizes > 0, sizes, 1.0)
+    sizes = np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
     return gram / sizes / sizes[:, np.newaxis]

@@ -314,25 +314,6 @@ def in_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:last]
 
 
-def token_spans(
-    directory: Path, texts: Sequence[str]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """(begins, ends) of the tokens of each text, in characters, int64 (tokens,) each. If a byte-level tokenizer makes
-    several tokens from one character, each has the character's position.
-
-    Raises:
-        InputError: tokenizer.json cannot be read, or cannot encode a text.
-    """
-    reference = _load_reference(directory)
-    reference.encode_special_tokens = True
-    for batch in in_batches(texts):
-        with explained(directory / TOKENIZER, "cannot encode a text"):
-            encodings = reference.encode_batch(batch, add_special_tokens=False)
-        for encoding in encodings:
-            spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-            yield spans[:, 0], spans[:, 1]
-
-
 def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[str, list[NamedToken]]:
     """Special tokens, such as `eos`, in a checkpoint's files. If several files name one, the first in the list counts.
 

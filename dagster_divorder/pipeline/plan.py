@@ -1,10 +1,8 @@
-"""Plans a run: what each stage would compute, why, and for how long; and the disk in use.
+"""Plans a run: what each stage would compute and why, and the disk in use.
 
 Every stage decides as in a run (`Stage.decide`), on the results that the stages before it would have. A plan reads the
-input as a run does, and stores nothing. Times follow from the seconds per new document as last measured on this store.
-For a stage that has never run they are rough: `Stage.pace` was measured on another machine (estimates/first_run.py
-measures on this one). `unless` names what only a run can find out: new documents lie too far from the centroids or
-outside the bins; or a result comes out unchanged, so that later stages have nothing to do.
+input as a run does, and stores nothing. `unless` names what only a run can find out: new documents lie too far from the
+centroids or outside the bins; or a result comes out unchanged, so that later stages have nothing to do.
 """
 
 from __future__ import annotations
@@ -17,27 +15,22 @@ from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.reordered import choice, moved_by_appends
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
-from dagster_divorder.pipeline.stage import Decision, Size
+from dagster_divorder.pipeline.stage import Decision
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.write.curated import refuse_foreign_files
 
-BYTES_PER_TOKEN = 4
-
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What one stage would compute: documents, why, and `unless` what. seconds: at its last measured pace; if `rough`,
-    at the pace of another machine; None if neither is known."""
+    """What one stage would compute: for how many documents, why, and `unless` what."""
 
     stage: str
     scope: str
     why: str
     unless: str
     documents: int
-    seconds: float | None
-    rough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +84,8 @@ def _plan(run: Run, stage: str) -> StagePlan:
         why = what_changed(run.graph[stage], run, str(missing))
         decision = Decision(scope="all", documents=run.corpus.documents, why=why, unless=unless)
     run.foreseen[stage] = decision.receipt
-    why, documents = decision.why, decision.documents
+    why = decision.why
     if not why:
         same = receipt and decision.receipt and receipt.version == decision.receipt.version
         why = "up to date" if same else "kept from other settings"
-    pace = receipt.facts.get("seconds_per_new_document") if receipt else None
-    seconds: float | None = 0.0
-    if documents:
-        seconds = _rough_seconds(run, stage, documents) if pace is None else documents * pace
-    rough = pace is None and bool(seconds)
-    return StagePlan(stage, decision.scope, why, decision.unless, documents, seconds, rough)
-
-
-def _rough_seconds(run: Run, stage: str, documents: int) -> float | None:
-    """Seconds for some documents by `Stage.pace`; None if the stage has no pace."""
-    pace = run.graph[stage].pace
-    if pace is None:
-        return None
-    record_bytes = run.receipt("raw_docs").facts["record_bytes"]
-    whole = Size(run.corpus.documents, record_bytes, record_bytes / BYTES_PER_TOKEN)
-    size = whole.times(documents / max(1, run.corpus.documents))
-    return pace[0] + pace[1] * run.graph[stage].amount(run.settings, size) / 1e6
+    return StagePlan(stage, decision.scope, why, decision.unless, decision.documents)

@@ -17,14 +17,11 @@ import numpy as np
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.connect import open_engine
 from dagster_divorder.engine.memory import (
-    address_limit,
     give_back_memory,
     is_out_of_memory,
     main_memory,
-    need_addresses,
 )
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
-from dagster_divorder.engine.trace import span
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.beside import Beside
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
@@ -268,7 +265,6 @@ def run_graph(
     graph: Graph, settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> Receipts:
     """Run stages of a graph in order, by default all that an output needs. See `dagster_divorder.stages.run_all`."""
-    need_addresses()
     stages = graph.needed(settings) if stages is None else tuple(stages)
     progress = progress or STANDARD_ERROR
     # Loading checks settings; settings built in Python are checked here.
@@ -361,11 +357,10 @@ def _run_one(run: Run, name: str) -> Receipt:
     give_back_memory()
     run.store.check()
     stage = run.graph[name]
-    before = load_receipt(run.store, name)
     run.observed, run.memo = {}, {}
     start = time.perf_counter()
     try:
-        with run.progress(name), span(name, "stage"):
+        with run.progress(name):
             decision = stage.decide(run)
             receipt = stage.make(run, decision)
     except Exception as error:
@@ -375,15 +370,12 @@ def _run_one(run: Run, name: str) -> Receipt:
     seconds = time.perf_counter() - start
     figures = receipt.figures
     timing = {"seconds": round(seconds, 3)}
-    # Plans use the pace of the last run that computed documents.
     new = decision.documents or figures["new_documents"]
-    pace = before.facts.get("seconds_per_new_document") if before else None
     if new and seconds > 0:
-        pace = seconds / new
         timing["documents_per_second"] = round(figures["documents"] / seconds, 1)
     receipt = replace(
         receipt,
-        facts={**receipt.facts, "computed": new, "seconds_per_new_document": pace},
+        facts={**receipt.facts, "computed": new},
         figures={**figures, **stage.figures_now(run), **run.observed, **timing},
     )
     run.save(receipt)
@@ -391,13 +383,8 @@ def _run_one(run: Run, name: str) -> Receipt:
 
 
 def _memory_ran_out(stage: str, error: Exception) -> MemoryLimitError:
-    limit = address_limit()
-    allowed = (
-        f"{byte_size(main_memory())} of memory are there, or a container's quota of it"
-        if limit is None
-        else f"this process may use {byte_size(limit)} of addresses (ulimit -v)"
-    )
     return MemoryLimitError(
         f"memory ran out in {stage} ({type(error).__name__}: {str(error).partition(chr(10))[0] or 'no more said'}); "
-        f"{allowed}: allow more, or lower engine.workers, and run again: finished fragments are kept"
+        f"{byte_size(main_memory())} of memory are there, or a container's quota of it: allow more (also `ulimit -v`), "
+        f"or lower engine.workers, and run again: finished fragments are kept"
     )

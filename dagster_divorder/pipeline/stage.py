@@ -28,7 +28,6 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import DiskFullError, StoreError
 from dagster_divorder.pipeline.changes import given_settings, what_changed
 from dagster_divorder.pipeline.per_fragment import (
-    WORKER_BYTES,
     ComputeAndStore,
     Computed,
     StoredFragment,
@@ -61,9 +60,6 @@ if TYPE_CHECKING:
 SKETCH = "documents.safetensors"
 """A file of every fit: a sketch of the documents that the fit was made on (`core.sketch`)."""
 
-TEXT_OF_A_WORKER = 2 * WORKER_BYTES
-"""Bytes of text that take about WORKER_BYTES in the store, where they are compressed."""
-
 
 def content_hash(*values: Any) -> str:
     """Hash of JSON-ready values, 32 hex digits."""
@@ -86,18 +82,6 @@ class Decision:
     key: str = ""
     receipt: Receipt | None = None
     unless: str = ""
-
-
-class Size(NamedTuple):
-    """The size of a corpus: the number of documents, and of bytes and tokens in their texts."""
-
-    documents: float
-    bytes: float
-    tokens: float
-
-    def times(self, factor: float) -> Size:
-        """The size of a corpus of the same kind, `factor` times as large."""
-        return Size(self.documents * factor, self.bytes * factor, self.tokens * factor)
 
 
 class File(NamedTuple):
@@ -214,14 +198,6 @@ class Stage(ABC):
     """Raises errors in settings that can be found before the stage runs."""
     show: Callable[[Run, Receipt], Shown] = lambda run, receipt: {}
     checks: tuple[Check, ...] = ()
-    amount: Callable[[Settings, Size], float] = lambda settings, size: size.bytes
-    """The amount of work for a corpus of this size. Estimates assume a fixed time and a time proportional to this
-    amount."""
-    pace: tuple[float, float] | None = None
-    """Processor seconds of a first run: (fixed, for each million of `amount`). A plan shows them until a run has been
-    timed. Measured on the mixture corpus and 2 cores of an AMD EPYC (benchmarks/estimate.py)."""
-    shared_from: int | None = None
-    """Bytes of text a worker. From twice as many on, several workers share the work. None: always one process."""
 
     def reads_under(self, settings: Settings) -> Sequence[str]:
         """The stages that it reads under these settings."""
@@ -306,7 +282,6 @@ class PerDocument(Stage):
     unit: Literal["documents", "records"] = "documents"
     figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-    shared_from: int | None = TEXT_OF_A_WORKER
 
     def _all_inputs(self, run: Run) -> Mapping[str, Any]:
         return _versions_without_corpus(run, self)

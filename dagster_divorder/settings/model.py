@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -106,7 +106,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
-        mixed = [name for name in (self.mixing.topic, self.mixing.quality) if name is not None]
+        mixed = [self.mixing.trait]
         if self.mixing.weights is not None and not self.order.traits.keys() >= set(mixed):
             traits = dict.fromkeys([*self.order.traits, *mixed], 1.0) | self.order.traits
             # Frozen models allow no assignment.
@@ -385,9 +385,9 @@ class Settings(BaseModel):
 
     @property
     def mixed_trait(self) -> str:
-        """The first of `mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the
+        """`mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the
         trait."""
-        return self.mixing.topic if self.mixing.weights is not None or self.holds_out else "cluster"
+        return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
 
     @property
     def repeats(self) -> bool:
@@ -395,8 +395,8 @@ class Settings(BaseModel):
         return self.mixing.weights is not None or self.holds_out or self.selects
 
     @property
-    def copies_apart(self) -> bool | Literal["near"]:
-        """Whether equal texts, repeats included, are spread as far apart as possible; near: near copies too."""
+    def copies_apart(self) -> bool:
+        """Whether equal texts, repeats included, are spread as far apart as possible."""
         return self.order.separate_copies or self.mixing.weights is not None
 
     @property

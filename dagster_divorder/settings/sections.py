@@ -86,7 +86,7 @@ class Input(_Section):
 
     paths: SourcePaths = ("data/sample/docs.jsonl",)
     """Files, folders or globs, also at s3://, gs://, az:// and hf:// URLs, or single files at https:// URLs: JSONL
-    (plain, .gz, .zst, .bz2, .xz, .lz4) or Parquet, all of one kind and shape. Other shapes need [[input]] blocks."""
+    (plain, .gz, .zst, .bz2, .xz) or Parquet, all of one kind and shape. Other shapes need [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
     a field with exactly that name takes precedence."""
@@ -375,54 +375,23 @@ class Clusters(_Section):
 class Mixing(_Section):
     """How often each record is trained on (docs/mixing.md)."""
 
-    trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
+    trait: str = Field("source", min_length=1)
     """Trait whose values each get a share of the trained tokens: `cluster`, or a field of the input. It is balanced
-    like `order.traits`, so that every batch has these shares; each value has its own held-out documents. Two traits,
-    ["source", "quality"]: within each value of the first, records with a higher number in the second are read more
-    often."""
+    like `order.traits`, so that every batch has these shares; each value has its own held-out documents."""
     weights: (
         Annotated[float, Field(gt=0, le=1)]
-        | Literal["natural", "sqrt", "unimax", "by_quality"]
+        | Literal["natural", "sqrt", "unimax"]
         | dict[str, Annotated[float, Field(ge=0)]]
         | None
     ) = Field(None, examples=[0.3])
     """Shares of the tokens. A table: these shares. natural: as in the corpus. A number from 0 to 1: in proportion to
     the corpus's share to this power; as it falls, more equal; sqrt: 0.5. unimax: equal shares, but no value more than
-    `max_repeats` times. Values with too few tokens are read again, values with too many only in part. With two traits,
-    the shares are for the first; by_quality: as in the corpus. Unset: every record once."""
+    `max_repeats` times. Values with too few tokens are read again, values with too many only in part. Unset: every
+    record once."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch, counted like the shares; unset: all tokens of the values with a share."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
-    """Most repeats of a record in an epoch; unset: as many as the shares need. With two traits: repeats of the best
-    records; as it rises, less of the others is read."""
-    drop: float = Field(0.0, ge=0, lt=1)
-    """With two traits: the share of each value's tokens, lowest in the second trait, that is left out."""
-
-    @property
-    def topic(self) -> str:
-        """The trait whose values have shares."""
-        return self.trait if isinstance(self.trait, str) else self.trait[0]
-
-    @property
-    def quality(self) -> str | None:
-        """The trait that raises repeats."""
-        return None if isinstance(self.trait, str) else self.trait[1]
-
-    @field_validator("trait", mode="before")
-    @classmethod
-    def _one_or_two(cls, trait: Any) -> Any:
-        if not isinstance(trait, list | tuple):
-            return trait
-        if len(trait) != 2 or trait[0] == trait[1] or "" in trait:
-            raise ValueError(
-                "expected one trait whose values have shares, or two different ones, the second a number that raises "
-                'repeats, such as ["source", "quality"]'
-            )
-        if trait[1] == "cluster":
-            raise ValueError(
-                "the second trait is 'cluster', which is not a number; name a numeric field, `length` or `difficulty`"
-            )
-        return trait
+    """Most repeats of a record in an epoch; unset: as many as the shares need."""
 
     @field_validator("weights")
     @classmethod
@@ -448,32 +417,10 @@ class Mixing(_Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _of_two_traits(self) -> Self:
-        if self.quality is None:
-            if self.weights == "by_quality" or self.drop:
-                given = f"drop is {self.drop}" if self.drop else 'weights is "by_quality"'
-                raise ValueError(
-                    f"{given}, and trait is {self.topic!r} alone; expected a second, numeric trait that raises "
-                    'repeats, such as mixing.trait = ["source", "quality"] or ["cluster", "quality"]'
-                )
-            return self
-        traits = f"trait names two, {self.topic!r} and {self.quality!r}"
-        if self.weights is None or self.weights == "natural":
-            raise ValueError(
-                f'{traits}, and weights is {self.weights or "unset"}; set mixing.weights to "by_quality" for the '
-                "corpus's shares, or to other shares, or name one trait"
-            )
-        if self.max_repeats is None:
-            raise ValueError(
-                f"{traits}, and max_repeats is unset; set mixing.max_repeats to how often the best records may be "
-                "read, 4 for example"
-            )
-        return self
-
 
 class Heldout(_Section):
-    """Documents for validation, kept out of training with their copies and near copies."""
+    """Documents for validation, kept out of training with all records that differ from them
+    in nothing but case and white space."""
 
     documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
     """Share of the documents of every value of `mixing.trait`, which appended data leaves unchanged. Or files, as in
@@ -502,8 +449,7 @@ class Selection(_Section):
 
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
     """none: all documents; spokes: the most diverse set, weighed with quality; quality: the best; semdedup: the least
-    similar to others; random. At most one record of equal texts is chosen; with order.separate_copies = "near", at most
-    one of near copies."""
+    similar to others; random. At most one record of equal texts is chosen."""
     documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
     """Number of documents to choose."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
@@ -606,8 +552,8 @@ class Order(_Section):
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
-    """Traits to balance and their weights, from 1e-6 to 1e6: `cluster`, `length`, `difficulty` (how hard tokens are to
-    predict), for conversations `turns`, `prompt_length` and `answer_length`, or any field of the input."""
+    """Traits to balance and their weights, from 1e-6 to 1e6: `cluster`, `length`, any field of the
+    input, or for conversations `turns`, `prompt_length` and `answer_length`."""
     within: float = Field(1.0, ge=0.0, le=1.0)
     """Aim of the order of documents. 1: more topics in each packed sequence; 0: windows of whole documents, as in
     curated.jsonl, are nearer to the mix. The more tokens long documents have, the more the two differ."""
@@ -626,9 +572,8 @@ class Order(_Section):
     """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
     output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
     have read."""
-    separate_copies: bool | Literal["near"] = False
-    """Spread records of equal text as far apart as possible, among the documents and in the sequences of every epoch.
-    near: near copies too, and a selection (selection.method) takes at most one of them."""
+    separate_copies: bool = False
+    """Spread records of equal text as far apart as possible, among the documents and in every epoch's sequences."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
     """Most records ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards with
     the corpus's mix. Shards are ordered and packed separately and follow one another. As it falls, prefixes stray a
@@ -695,8 +640,7 @@ class Curriculum(_Section):
     """An order that follows a score of the documents, and keeps everything else at its mix (docs/curricula.md)."""
 
     score: str | None = Field(None, examples=["quality"], min_length=1)
-    """The score to follow: difficulty, length, compression, lexical_diversity, loss (nats a token under `deep.model`),
-    any other numeric field of the input, or a column of `path`. Unset: no curriculum."""
+    """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
     path: FolderPath | None = Field(None, examples=["scores.parquet"])
     """Parquet file with a column named like `score`, and a column of ids: record_id, doc_id or row."""
     shape: Shape = "rise"
@@ -840,7 +784,7 @@ class Sequence(_Section):
     """Number of epochs, each with its own order of the sequences."""
 
 
-Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata", "text"]
+Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
 """Names of the export formats, as in `write.exports.FORMATS`."""
 
 Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids", "attention_mask"]

@@ -176,6 +176,10 @@ class Passage(Generic[Example]):
             ended,
             out,
         )
+        for trait, known in zip(self.recipe.traits, self.values.numbers, strict=True):
+            if ended and len(known) == 1 < self.entered:
+                told = f"{trait.name!r} is {min(known)!r} in all examples, so it balances nothing"
+                warnings.warn(told, stacklevel=2)
         return out[:going].tolist()
 
     def _rows(self, examples: list[Example]) -> CsrRows:

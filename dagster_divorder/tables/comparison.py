@@ -373,12 +373,10 @@ def _unseen_trait(table: Table, name: str, seed: int) -> TraitCodes | None:
 
     try:
         # Its first rows show that a column, say of pictures, makes no trait; the rest is not read.
-        first = table.first(LOOKED_AT)
-        trait_of(first, name, bins=BINS, clusters=CLUSTERS, seed=seed)
-        if is_text(first.column(name).type):
-            values = table.first(FIRST_ROWS).column(name)
-            if ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
-                return None
+        trait_of(table.first(LOOKED_AT), name, bins=BINS, clusters=CLUSTERS, seed=seed)
+        values = table.first(FIRST_ROWS).column(name)
+        if is_text(values.type) and ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
+            return None
         return trait_of(table, name, bins=BINS, clusters=CLUSTERS, seed=seed)
     except InputError:
         return None

@@ -54,9 +54,9 @@ def order(
         (numbers above 0, relative to each other). docs/tables.md lists the column types. A dot names a field of a
         struct: "meta.source".
     tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
-        from a row's text to its number of tokens. By default a row is as long as its text has characters, with a
-        warning, or all rows are equally long if no column holds text. The text is the column of strings outside `by`
-        with the most characters.
+        from a row's text to its number of tokens. By default a row is as long as its text or conversation has
+        characters, or all rows are equally long if no column holds text; a warning says which. The text is the column
+        of strings outside `by` with the most characters.
     strategy: a name in docs/strategies.md. options: the strategy's own, and `batch` and `sequence_length` for
         strategies that read them. seed: 0 or more, of every random choice.
     frozen: int (F,), rows that are already consumed, in order. The result begins with them.

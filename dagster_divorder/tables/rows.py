@@ -23,7 +23,7 @@ from dagster_divorder.core.order.traits import Codes, ManyCodes, Traits
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.schedule import Schedule
 from dagster_divorder.tables.table import Table, open_table
-from dagster_divorder.tables.tokens import Tokens, row_tokens
+from dagster_divorder.tables.tokens import Tokens, row_tokens, warn
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of, weights_of
 
 BINS = 16
@@ -99,6 +99,12 @@ def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, s
         whole_number(name, value, smallest)
     opened, weights = open_table(table), weights_of(by)
     traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
+    for name, trait in traits.items():
+        values = trait.directions if isinstance(trait, VectorCodes) else trait.codes
+        if opened.rows > 1 and (values == values[0]).all():
+            warn(
+                f"column {name!r} has the same value in all rows, so it balances nothing; leave it out of by"
+            )
     return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
 
 

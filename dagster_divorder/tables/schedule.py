@@ -5,7 +5,6 @@ Letters: N rows.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from dagster_divorder.core.order.strategy import Nesting, checked, nearest, one_
 from dagster_divorder.core.order.traits import Codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table, numbers_of, open_table
-from dagster_divorder.tables.tokens import outside
+from dagster_divorder.tables.tokens import warn
 
 if TYPE_CHECKING:
     from dagster_divorder.tables.rows import Rows
@@ -185,7 +184,5 @@ def row_scores(table: Table, score: str | ArrayLike) -> NDArray[np.float64]:
             "column, or leave score out"
         )
     if missing:
-        warnings.warn(
-            f"{missing:,} of {table.rows:,} rows have no score: they are spread evenly", stacklevel=outside()
-        )
+        warn(f"{missing:,} of {table.rows:,} rows have no score: they are spread evenly")
     return numbers

@@ -9,16 +9,18 @@ Known kinds: pandas and polars DataFrames, pyarrow Tables and RecordBatches, `da
 Columns are named as in `core.fields`: `meta.source` is the field `source` of the struct `meta`. Names that are not
 strings are converted; dots join the levels of a pandas MultiIndex.
 
-Guarantee: only named columns are converted; a `Dataset` is read through its indices, whatever its format.
+Guarantee: only named columns are converted; a `Dataset` is read through its indices, whatever its format. Rows in
+another order keep their types; only an index type that is too small for all dictionaries of a column gets larger.
 Cost: opening is free; a column costs what its library needs to convert it to Arrow. A table imports no library but its
 own. The exception: for lists of dates, structs and the like, Arrow imports pandas.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +57,7 @@ INSTEAD = {
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """rows: N. names: of the columns; for a list of dicts, the first row's keys. field: from a field's name to its
+    """rows: N. names: of the columns; for a list of dicts, the keys of any row. field: from a field's name to its
     column (N,), or None. take: from an order, int64 (n,), to its rows, as the kind of table that was opened."""
 
     rows: int
@@ -78,8 +80,10 @@ class Table:
         return column
 
     def first(self, rows: int) -> Table:
-        """The first `rows` rows, or all if there are fewer."""
-        return open_table(self.take(np.arange(min(self.rows, rows))))
+        """The first `rows` rows; all if there are fewer, or if Arrow cannot take some."""
+        with suppress(InputError):
+            return open_table(self.take(np.arange(min(self.rows, rows))))
+        return self
 
 
 def open_table(table: Any) -> Table:
@@ -116,10 +120,11 @@ def open_table(table: Any) -> Table:
     if isinstance(table, Mapping):
         return _of_dict(table)
     if not isinstance(table, pa.Table | pa.RecordBatch) and hasattr(table, "__arrow_c_stream__"):
-        table = pa.table(table)
+        with _readable("the table's C stream", "a stream of rows that is not yet read"):
+            table = pa.table(table)
     if isinstance(table, pa.Table | pa.RecordBatch):
         return _of_columns(
-            table.num_rows, table.schema.names, table.column, lambda order: table.take(plain_array(order))
+            table.num_rows, table.schema.names, table.column, lambda order: _arrow_rows(table, order)
         )
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_rows(table)
@@ -145,11 +150,13 @@ def _of_columns(
     def field(name: str) -> pa.ChunkedArray | None:
         parents = [name] if name in names else columns_of([name], names)
         places = [place for place, parent in enumerate(names) if parent in parents]
-        with _readable("column", name):
+        with _readable(f"column {name!r}"):
             columns = [_chunked(column(place)) for place in places]
-        return column_at(pa.table(columns, [names[place] for place in places]), name) if places else None
+        found = column_at(pa.table(columns, [names[place] for place in places]), name) if places else None
+        return None if found is None else _chunked(found)
 
-    return Table(rows, tuple(names), field, take)
+    moved = _readable("a column", "a type that Arrow can put in another order: cast it")(take)
+    return Table(rows, tuple(names), field, moved)
 
 
 def _of_dict(table: Mapping[Any, Any]) -> Table:
@@ -181,24 +188,22 @@ def _of_rows(table: Sequence[Any]) -> Table:
         values = [value_at(row, name, missing) for row in table]
         if table and all(value is missing for value in values):
             return None
-        with _readable("field", name):
+        with _readable(f"field {name!r}"):
             return _chunked(to_arrow([None if value is missing else value for value in values]))
 
-    names = tuple(dict.fromkeys(_name(name) for row in table[:1] for name in row))
+    names = tuple(dict.fromkeys(_name(name) for row in table for name in row))
     return Table(len(table), names, field, lambda order: [table[at] for at in order.tolist()])
 
 
 @contextmanager
-def _readable(kind: str, name: str) -> Iterator[None]:
-    """Turns errors of converting a column to Arrow into an InputError."""
+def _readable(of: str, wanted: str = "values of one type: convert them, to strings say") -> Iterator[None]:
+    """Turns errors of Arrow into an InputError."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{kind} {name!r} cannot be read: {error}; expected values of one type: convert them, to strings say"
-        ) from error
+        raise InputError(f"{of} cannot be read: {error}; expected {wanted}") from error
 
 
 def _take(column: Any, order: Order) -> Any:
@@ -208,8 +213,30 @@ def _take(column: Any, order: Order) -> Any:
     if isinstance(column, list | tuple):
         return type(column)(column[at] for at in order.tolist())
     if isinstance(column, pa.Array | pa.ChunkedArray):
-        return column.take(plain_array(order))
+        return _taken(column, order)
     return column.iloc[order] if hasattr(column, "iloc") else column[order]
+
+
+def _arrow_rows(table: Any, order: Order) -> Any:
+    import pyarrow as pa
+
+    columns = [_taken(column, order) for column in table.columns]
+    fields = [of.with_type(column.type) for of, column in zip(table.schema, columns, strict=True)]
+    return type(table).from_arrays(columns, schema=pa.schema(fields, table.schema.metadata))
+
+
+def _taken(column: Any, order: Order) -> Any:
+    """The values of an Arrow column in an order, also of types that Arrow's `take` lacks."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, places = column.type, plain_array(order)
+    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return column.take(places)
+    if pa.types.is_run_end_encoded(kind):
+        return pc.run_end_encode(pc.run_end_decode(column).take(places), run_end_type=kind.run_end_type)
+    values = column.to_pylist()
+    return pa.array([values[at] for at in order.tolist()], kind)
 
 
 def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
@@ -221,20 +248,19 @@ def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
 def _chunked(column: Any) -> pa.ChunkedArray:
     """A column as the storage of its extension type, in a form that Arrow can compute with."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
-        # Polars streams its categories as string views, which Arrow cannot look up.
-        chunks = [
-            pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
-            for chunk in column.chunks
-        ]
-        column = pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.large_string()))
-    return column
+        # Polars streams its texts as string views, with which Arrow cannot compute.
+        column = column.cast(pa.dictionary(kind.index_type, pa.large_string()))
+    return column.cast(pa.large_string()) if pa.types.is_string_view(kind) else column
 
 
 def _pandas_array(series: Any) -> pa.Array | pa.ChunkedArray:
@@ -243,7 +269,7 @@ def _pandas_array(series: Any) -> pa.Array | pa.ChunkedArray:
     if hasattr(series, "cat"):
         # Arrow cannot hold some kinds of categories, such as the intervals of `pandas.cut`.
         series = series.cat.rename_categories(list(map(str, series.cat.categories)))
-    if series.dtype == object and series.map(lambda value: isinstance(value, np.ndarray)).any():
+    if series.dtype == object:
         return to_arrow(series.tolist())
     return pa.array(series, from_pandas=True)
 
@@ -259,12 +285,8 @@ def _dataset_column(dataset: Any, name: str) -> pa.ChunkedArray:
     import pyarrow.compute as pc
 
     # -1 means no label.
-    known = [pc.if_else(pc.greater_equal(chunk, 0), chunk, None) for chunk in column.chunks]
-    words = text_array(names)
-    return pa.chunked_array(
-        [pa.DictionaryArray.from_arrays(chunk.cast(pa.int32()), words) for chunk in known],
-        pa.dictionary(pa.int32(), words.type),
-    )
+    known = pc.if_else(pc.greater_equal(column, 0), column, None)
+    return text_array(names).take(known).dictionary_encode()
 
 
 def to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
@@ -308,16 +330,21 @@ def _list_array(values: Sequence[Any]) -> pa.Array:
     if not kinds:
         return pa.nulls(len(values))
     if kinds <= {str}:
-        return text_array(values)
+        return text_array(values, "replace")
     if kinds == {bool}:
         return number_array(values, np.int64).cast(pa.bool_())
     if kinds == {int}:
-        return number_array(values, np.int64)
+        largest = max(value for value in values if value is not None)
+        return number_array(values, np.uint64 if largest >> 63 == 1 else np.int64)
     if kinds <= {int, float}:
         return number_array(values, np.float64)
     if kinds <= {list, tuple, np.ndarray}:
         return _lists_array(values)
-    return pa.array(values, from_pandas=True)
+    try:
+        return pa.array(values, from_pandas=True)
+    except UnicodeEncodeError:
+        # Lone surrogates, as in a text that was cut inside an emoji.
+        return _list_array(json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace")))
 
 
 def _lists_array(values: Sequence[Any]) -> pa.Array:

@@ -5,7 +5,6 @@ Letters: N rows.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Collection
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Tokens = str | Callable[[str], int] | None
+NO_TEXT = "no column outside `by` holds text"
 
 LOOKED_AT = 64
-"""First rows; their types show which columns hold text."""
+"""First rows that are read of columns that may not be needed, such as pictures."""
 
 TEXTS = 1 << 12
 """Texts that are Python strings at the same time."""
@@ -40,12 +40,13 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
     """Tokens of each row, int64 (N,).
 
     tokens: the name of a column of whole numbers; a function from a row's text to a whole number, called once for each
-    row that is not null (nulls count 0); or None, for the characters of the text, with a warning, or A_ROW if no column
-    holds text. The text is the column of strings outside `by` with the most characters; without one, characters are
-    those of a column of conversations (lists of records with strings).
+    row that is not null (nulls count 0); or None, for the characters of the text, or A_ROW if no column holds text,
+    both with a warning. The text is the column of strings or of conversations (lists of records with strings) outside
+    `by` with the most characters.
 
     Raises:
-        InputError: the column does not exist, or a number is missing, negative or not whole.
+        InputError: the column does not exist, a number is missing, negative or not whole, or a function would get no
+            text, since there is none or it is in conversations.
     """
     if isinstance(tokens, str):
         return _whole(table.column(tokens), tokens)
@@ -54,13 +55,18 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
             "text, or None: add lengths to the table as a column"
         )
-    text = _longest(table, by, is_text)
+    characters, unread = _characters(table, by)
+    name = max(characters, key=lambda name: int(characters[name][1].sum()), default="")
+    holds_text, lengths = characters.get(name, (False, np.zeros(0, np.int64)))
     if tokens is not None:
-        if text is None:
+        if not holds_text:
+            found = f"the longest column outside `by`, {name!r}, holds conversations" if name else NO_TEXT
             raise InputError(
-                "tokens is a function of a row's text, and no column outside `by` holds text; name a column"
+                f"tokens is a function of a row's text, and {found}{unread}; name a column of lengths"
             )
-        column = table.column(text)
+        if unread:
+            warn(f"tokens is given the text in {name!r}{unread}")
+        column = table.column(name)
         # TEXTS at a time, so that texts are not copied all at once.
         texts = (
             value
@@ -68,29 +74,43 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             for value in column.slice(first, TEXTS).to_pylist()
         )
         return _checked([0 if value is None else tokens(value) for value in texts], "what tokens gives")
-    name = text or _longest(table, by, _holds_turns)
-    if name is None:
-        return np.full(table.rows, A_ROW)
-    function = ", or give a function of a text" if text else ""
-    warnings.warn(
-        f"tokens is not given: the length of a row is its characters in {name!r}; name a column of lengths{function}",
-        stacklevel=outside(),
-    )
-    return _characters(table, name)
+    if lengths.any():
+        told = f": the length of a row is its characters in {name!r}{unread}; name a column of lengths"
+        told += ", or give a function of a text" if holds_text else ""
+    else:
+        told = f", and {NO_TEXT}{unread}: all rows are equally long; name a column of lengths if they differ"
+        lengths = np.full(table.rows, A_ROW)
+    warn(f"tokens is not given{told}")
+    return lengths
 
 
-def outside() -> int:
-    """The stack level of the nearest caller outside this package, so that a warning points there."""
-    frame, calls = sys._getframe(1), 1
+def warn(message: str) -> None:
+    """Warns of something at the nearest caller outside this package."""
+    frame, calls = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("dagster_divorder."):
         frame, calls = frame.f_back, calls + 1
-    return calls
+    warnings.warn(message, stacklevel=calls)
 
 
-def _characters(table: Table, name: str) -> NDArray[np.int64]:
-    return np.concatenate(
-        [_characters_of(chunk) for chunk in table.column(name).chunks] or [np.zeros(0, np.int64)]
-    )
+def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool, NDArray[np.int64]]], str]:
+    """({column of strings or conversations outside `by`: (whether it holds strings, characters in its rows, int64
+    (N,))}, why the first column that cannot be read cannot, in brackets, or "")."""
+    import pyarrow as pa
+
+    found, unread, first = dict[str, tuple[bool, NDArray[np.int64]]](), "", table.first(LOOKED_AT)
+    for name in table.names:
+        try:
+            kind = first.column(name).type
+            # Nulls and NaN may come before text, but what is nested or binary, as vectors and pictures, is not read.
+            if name in by or ((pa.types.is_nested(kind) or pa.types.is_binary(kind)) and not _counts(kind)):
+                continue
+            column = table.column(name)
+            if _counts(column.type):
+                parts = map(_characters_of, column.chunks)
+                found[name] = is_text(column.type), np.concatenate([np.zeros(0, np.int64), *parts])
+        except InputError as error:
+            unread = unread or f" ({error})"
+    return found, unread
 
 
 def _characters_of(values: pa.Array) -> NDArray[np.int64]:
@@ -110,24 +130,14 @@ def _characters_of(values: pa.Array) -> NDArray[np.int64]:
     return np.zeros(len(values), np.int64)
 
 
-def _holds_turns(kind: pa.DataType) -> bool:
-    """Whether a type is that of conversations: lists of records."""
+def _counts(kind: pa.DataType) -> bool:
+    """Whether a type is that of texts, or of conversations, also of empty ones."""
     import pyarrow.types as types
 
-    return is_list(kind) and types.is_struct(kind.value_type)
-
-
-def _longest(table: Table, by: Collection[str], is_wanted: Callable[[pa.DataType], bool]) -> str | None:
-    """The column outside `by` of the wanted types with the most characters; None if there is none."""
-    first = table.first(LOOKED_AT)
-    names = []
-    for name in table.names:
-        with contextlib.suppress(InputError):
-            if name not in by and is_wanted(first.column(name).type):
-                names.append(name)
-    if len(names) < 2:
-        return names[0] if names else None
-    return max(names, key=lambda name: int(_characters(table, name).sum()))
+    if not is_list(kind):
+        return is_text(kind)
+    fields = kind.value_type if types.is_struct(kind.value_type) else ()
+    return types.is_null(kind.value_type) or any(field.name in ("content", "value") for field in fields)
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:

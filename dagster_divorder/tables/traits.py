@@ -123,7 +123,7 @@ def _value_trait(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
     if types.is_dictionary(kind) or is_text(kind) or types.is_boolean(kind) or types.is_null(kind):
         return category_codes(column, balanced=f"column {name!r}")
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
-        binary = types.is_binary(kind) or types.is_large_binary(kind)
+        binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
         raise InputError(
             f"column {name!r} holds {kind}; expected text, numbers, booleans, dates, lists of these or vectors: "
             f"{'decode it to text' if binary else 'make a column of these'}"
@@ -131,9 +131,7 @@ def _value_trait(name: str, column: pa.ChunkedArray, bins: int) -> Codes:
     # Numbers that all differ, such as the sizes in a small table, are not categories.
     if pc.count_distinct(column).as_py() < len(column) - column.null_count:
         column = as_category(column, MOST_CATEGORIES)
-    if is_text(column.type):
-        return category_codes(column, balanced=f"column {name!r}")
-    return column_codes(column, bins=bins, name=f"column {name!r}")
+    return column_codes(column, bins=bins, name=f"column {name!r}", balanced=True)
 
 
 def _list_trait(name: str, column: pa.ChunkedArray) -> ManyCodes:

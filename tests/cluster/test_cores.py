@@ -34,7 +34,7 @@ def test_files_of_workers_have_the_bytes_of_one_process(
         places = {"store": {"path": tmp_path / f"store{workers}"}}
         output = {"path": tmp_path / f"out{workers}", "shard_bytes": 200_000}
         exports = {
-            "formats": ["parquet", "olmo", "mds", "text"],
+            "formats": ["parquet", "olmo", "mds"],
             "path": tmp_path / f"exports{workers}",
             "shard_bytes": 100_000,
         }

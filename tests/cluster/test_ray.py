@@ -166,9 +166,9 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     for address in ("local", ray_address):
         settings = make_settings(
             engine={"address": address},
-            order={"traits": {"cluster": 1.0, "difficulty": 1.0, "source": 1.0}},
+            order={"traits": {"cluster": 1.0, "source": 1.0}},
             input={"id_field": "source"},
-            exports={"formats": ["olmo", "text"], "path": tmp_path / "exports", "shard_bytes": 5000},
+            exports={"formats": ["olmo", "mds"], "path": tmp_path / "exports", "shard_bytes": 5000},
         )
         run_all(settings, Silent())
         found.append({})

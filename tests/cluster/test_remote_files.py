@@ -63,7 +63,7 @@ def told(files: dict[str, bytes]) -> dict[str, bytes]:
     return files | entries
 
 
-FORMATS = ["parquet", "megatron", "mds", "litdata", "olmo", "ds", "text"]
+FORMATS = ["parquet", "megatron", "mds", "litdata", "olmo", "ds"]
 
 
 def test_output_and_exports_are_the_same_bytes_wherever_they_lie(

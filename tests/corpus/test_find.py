@@ -49,6 +49,13 @@ def test_what_is_left_out_of_a_folder_is_counted_by_the_end_of_its_name(tmp_path
     }
 
 
+@pytest.mark.parametrize("pattern", ["in", "in/*", "in/b.jsonl.lz4"])
+def test_lz4_is_refused_with_what_to_do(tmp_path: Path, pattern: str) -> None:
+    touch(tmp_path, "in/a.jsonl", "in/b.jsonl.lz4")
+    with pytest.raises(InputError, match=r"b\.jsonl\.lz4 is compressed by lz4.*; decompress it \(`lz4 -d"):
+        find_files([str(tmp_path / pattern)])
+
+
 def test_links_to_folders_are_followed_each_folder_once(tmp_path: Path) -> None:
     touch(tmp_path, "in/1.jsonl", "elsewhere/2.jsonl", "elsewhere/deep/3.jsonl")
     (tmp_path / "in/link").symlink_to(tmp_path / "elsewhere")

@@ -22,7 +22,6 @@ SETTINGS = {
     "deep": {"embedding": {"kind": "deep"}},
     "external": {"embedding": {"kind": "external", "path": "vectors.npy"}},
     "auto": {"embedding": {"kind": "auto"}, "clusters": {"k": "auto"}},
-    "near": {"order": {"separate_copies": "near"}},
     "selection": {"selection": {"method": "random", "documents": 5, "vectors": "gradient"}},
 }
 
@@ -101,8 +100,7 @@ def test_jobs_hold_all_that_they_need_and_no_more(load: Load, config: Path) -> N
     defs = load()
     settings = load_settings(config)
     assert assets_of(defs, "curate") == assets_needed(settings)
-    about_corpus = ("near_duplicates", "set_diversity")
-    evidence = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison", *about_corpus)
+    evidence = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison", "set_diversity")
     explored = assets_of(defs, "explore")
     assert explored == assets_needed(settings, *evidence)
     assert "curated_output" not in explored

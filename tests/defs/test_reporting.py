@@ -114,7 +114,7 @@ def test_changed_settings_are_stale_until_the_command_line_has_run(
     try:
         with dg.DagsterInstance.get() as instance:
             assert "clusters" in unsynced(build_definitions(corpus), instance)
-            run("stats")
+            run("run", "diversity_metrics")
             stale = unsynced(build_definitions(corpus), instance) & needed(corpus)
             assert stale == {"curated_output"}
             run("run")
@@ -408,7 +408,7 @@ def test_a_check_that_fails_is_named_and_fails_nothing(
 ) -> None:
     monkeypatch.setenv("DIVORDER_ORDER__STRATEGY", "random")
     monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "random")
-    reported = run("stats")
+    reported = run("run", "diversity_metrics")
     assert reported["failed"] == ["order_beats_shuffling"] and reported["error"] is None
     assert "failed: order_beats_shuffling" in reported["said"]
     key = dg.AssetCheckKey(dg.AssetKey("diversity_metrics"), "order_beats_shuffling")

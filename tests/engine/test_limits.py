@@ -1,11 +1,8 @@
-"""What a process is allowed of the machine: cores and memory of its container, addresses of its shell."""
+"""What a process is allowed of the machine: cores and memory of its container."""
 
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +11,8 @@ import pytest
 
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import (
-    ADDRESSES,
-    address_limit,
     main_memory,
     memory_quotas,
-    need_addresses,
 )
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
@@ -73,33 +67,6 @@ def test_a_quota_below_the_machine_s_memory_is_what_there_is(monkeypatch: pytest
     assert main_memory() == 4 << 30
 
 
-def test_too_few_addresses_end_a_run_at_once_in_a_sentence(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
-    (tmp_path / "divorder.toml").write_text('[input]\npaths = ["docs.jsonl"]\n')
-    run = subprocess.run(
-        [sys.executable, "-m", "dagster_divorder.cli", "run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1_200_000 << 10, resource.RLIM_INFINITY)),
-    )
-    assert run.returncode == 1
-    (line,) = run.stderr.splitlines()
-    assert line.startswith("divorder: this process may use 1.23 GB of addresses (ulimit -v 1200000)")
-    assert not (tmp_path / "data").exists()
-
-
-def test_addresses_that_suffice_are_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert address_limit() is None
-    need_addresses()
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (ADDRESSES, resource.RLIM_INFINITY))
-    need_addresses()
-
-
-@pytest.mark.parametrize("limit", [ADDRESSES, resource.RLIM_INFINITY])
 @pytest.mark.parametrize(
     "error", [MemoryError("Unable to allocate 9 GiB"), OSError(12, "Cannot allocate memory")]
 )
@@ -108,14 +75,13 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
     make_settings: Callable[..., Settings],
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
-    limit: int,
 ) -> None:
     def make(*_: object) -> None:
         raise error
 
     write_jsonl(tmp_path / "docs.jsonl", topic_records(2))
     monkeypatch.setattr(type(RAW_DOCS), "make", make)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    said = r"addresses \(ulimit -v\)" if limit == ADDRESSES else "of memory are there"
-    with pytest.raises(MemoryLimitError, match=rf"memory ran out in raw_docs \(.*llocate.*\d GB.*{said}"):
+    with pytest.raises(
+        MemoryLimitError, match=r"memory ran out in raw_docs \(.*llocate.*\d GB of memory are there"
+    ):
         run_all(make_settings(), Silent())

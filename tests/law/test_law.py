@@ -71,7 +71,7 @@ TEXT_FIELDS = ("text", "body")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "clusters.k": (3, 2, 5),
     "refit": ({}, {"clusters": "never"}),
-    "curriculum.score": (None, "difficulty", "length", "score", "extra"),
+    "curriculum.score": (None, "length", "score", "extra"),
     "curriculum.shape": ("rise", "zigzag", "saw", "segment"),
     "curriculum.points": (None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))),
     "curriculum.strength": (1.0, 0.5),
@@ -80,7 +80,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "curriculum.epochs": ("together", "each"),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2, {"deep": 2}),
-    "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text")),
+    "exports.formats": ((), ("parquet", "olmo"), ("megatron", "ds")),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
@@ -95,7 +95,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "order.traits": (
         {"cluster": 1.0, "score": 1.0, "source": 0.5},
         {"cluster": 1.0, "length": 1.0},
-        {"cluster": 1.0, "difficulty": 1.0},
         {"length": 1.0, "source": 1.0},
         {"score": 1.0},
     ),
@@ -118,7 +117,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "seed": (0, 1),
 }
 ALL_CHOICES = CHOICES | {
-    "order.separate_copies": (False, True, "near"),
+    "order.separate_copies": (False, True),
     "advanced.film_frames": (600, 2),
     "advanced.settle_seconds": (10.0, 0.0),
     "advanced.map_documents": (20_000, 1),
@@ -131,7 +130,7 @@ ALL_CHOICES = CHOICES | {
     "advanced.decoder_tokens": (300, 0),
     "embedding.kind": ("shallow", "deep", "external", "auto"),
     "engine.workers": (0, 1),
-    "exports.formats": ((), ("parquet", "olmo"), ("megatron", "text"), ("litdata", "mds")),
+    "exports.formats": ((), ("parquet", "olmo"), ("megatron", "ds"), ("litdata", "mds")),
     "exports.micro_batch": (1, 2),
     "exports.shard_bytes": (1 << 30, 700),
     "exports.workers": (1, 2),
@@ -165,7 +164,7 @@ NOT_DRAWN = {
     *("curriculum.path", "curriculum.options"),  # a place, and what a shape alone has
     "order.cut",  # ids of documents
     "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
-    *("mixing.total_tokens", "mixing.max_repeats", "mixing.drop"),  # only with mixing.weights
+    *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "input.source",
     *("model.base", "deep.model"),  # a model of one's own
     # Of vectors that no output needs but by selection.vectors.
@@ -224,7 +223,6 @@ DRIFTS = {
     "frozen": ("begins otherwise",),
     "centroids": ("has grown", " are left", "lie"),
     "bin_edges": ("has grown", " are left", "is a number now", "a bin of"),
-    "difficulty_counts": (" are left",),
     "heldout": ("has grown", " are left", "is held out"),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""

@@ -82,7 +82,6 @@ BY_HAND: dict[str, list[Any]] = {
         {},
         *({"cluster": weight} for weight in REAL),
         {"cluster": 1e-6, "length": 1e6, "score": 1.0},
-        {"difficulty": 1.0},
         *(
             {name: 1.0}
             for name in ("", "\0", "nope", "text", "checked", "odd", "many", "const", "when", "x" * 999)
@@ -93,7 +92,7 @@ BY_HAND: dict[str, list[Any]] = {
         {"score": target(0, 1, **{"0": 0.1})},
     ],
     "curriculum.score": [
-        *("", "\0", "score", "length", "difficulty", "compression", "lexical_diversity", "loss"),
+        *("", "\0", "score", "length", "difficulty"),
         *("checked", "const", "odd", "many", "when", "source", "text", "nope", "x" * 999),
     ],
     "curriculum.path": ["", "\0", "/dev/null", "nowhere.parquet", "docs.jsonl", "s3://b/x.parquet"],
@@ -115,26 +114,11 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
     "mixing.trait": [
-        *(
-            "",
-            "\0",
-            "cluster",
-            "length",
-            "score",
-            "nope",
-            "const",
-            [],
-            ["source"],
-            ["source", "score", "odd"],
-        ),
-        *(
-            ["source", name]
-            for name in ("score", "nope", "const", "odd", "when", "checked", "length", "source")
-        ),
-        ["cluster", "difficulty"],
+        *("", "\0", "cluster", "length", "score", "nope", "const", "odd", "when", "checked"),
+        *([], ["source"], ["source", "score"]),
     ],
     "mixing.weights": [
-        *("natural", "sqrt", "unimax", "by_quality", "nope", "", *REAL),
+        *("natural", "sqrt", "unimax", "nope", "", *REAL),
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
     ],
@@ -183,7 +167,15 @@ BY_HAND: dict[str, list[Any]] = {
     "output.sidecars": [[], ["plot"], ["plot", "arrays"], ["nope"], "plot"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],
-    "exports.formats": [[], ["nope"], ["parquet"] * 2, ["parquet"], ["ds", "text"], sorted(FORMATS)],
+    "exports.formats": [
+        [],
+        ["nope"],
+        ["parquet"] * 2,
+        ["parquet"],
+        ["ds", "text"],
+        ["ds", "mds"],
+        sorted(FORMATS),
+    ],
     "exports.columns": [[], ["nope"], ["labels"] * 2, ["labels"], ["position_ids", "attention_mask"]],
     "exports.path": ["", ".", "store/exports", "other_exports"],
 }
@@ -336,7 +328,6 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
         "input.source",
         ".total_tokens",
         ".max_repeats",
-        "mixing.drop",
         "selection.documents",
         "selection.tokens",
         "selection.min_quality",

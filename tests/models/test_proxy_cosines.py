@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dagster_divorder.models.gradient_proxy import block_counts, proxy_cosines
+from dagster_divorder.models import gradient_proxy
+from dagster_divorder.models.gradient_proxy import proxy_cosines
 from dagster_divorder.models.gradients import GradientModel, load
 from dagster_divorder.models.spec import read_spec
 from tests.tiny_models import save_model, save_tokenizer
@@ -23,12 +24,15 @@ def model(tmp_path: Path) -> GradientModel:
     return load(folder, spec, layers=2, dims=16, seed=3, setting="model")
 
 
-def test_cosines_are_those_of_autograd_and_of_the_stage_that_projects(model: GradientModel) -> None:
+@pytest.mark.parametrize("numbers", [1 << 30, 500], ids=["at once", "in groups"])
+def test_cosines_are_those_of_autograd_and_of_the_stage_that_projects(
+    model: GradientModel, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradient_proxy, "GROUP_BYTES", numbers)
     draw = np.random.default_rng(0)
     windows = [draw.integers(1, 400, size).astype(np.int64) for size in (9, 12, 5, 20)]
-    assert block_counts(model, own=2) == [1, 2, 3]
     found = proxy_cosines(model, windows, [1, 3], [4, 16])
-    assert found.whole.shape == (4, 4) and np.allclose(np.diagonal(found.whole), 1)
+    assert found["whole"].shape == (4, 4) and np.allclose(np.diagonal(found["whole"]), 1)
 
     rows = []
     for window in windows:
@@ -47,10 +51,9 @@ def test_cosines_are_those_of_autograd_and_of_the_stage_that_projects(model: Gra
         units = torch.nn.functional.normalize(flat.double(), dim=1)
         return (units @ units.T).numpy()
 
-    assert np.allclose(found.whole, cosines(""), atol=1e-5)
-    assert np.allclose(found.blocks[1], cosines("model.layers.2"), atol=1e-5)
-    assert np.allclose(found.blocks[3], cosines("model.layers"), atol=1e-5)
-    assert found.parameters[0] == sum(each.numel() for each in model.module.parameters())
+    assert np.allclose(found["whole"], cosines(""), atol=1e-5)
+    assert np.allclose(found[1], cosines("model.layers.2"), atol=1e-5)
+    assert np.allclose(found[3], cosines("model.layers"), atol=1e-5)
 
     # What gradient_embeddings stores of the same windows.
     order = np.argsort([-len(window) for window in windows])
@@ -60,14 +63,12 @@ def test_cosines_are_those_of_autograd_and_of_the_stage_that_projects(model: Gra
     stored = torch.nn.functional.normalize(
         model(ids, np.array([len(windows[at]) for at in order])).double(), dim=1
     ).numpy()
-    assert np.allclose(found.dims[16][np.ix_(order, order)], stored @ stored.T, atol=1e-4)
+    assert np.allclose(found["dims", 16][np.ix_(order, order)], stored @ stored.T, atol=1e-4)
 
 
 def test_documents_without_a_gradient_are_left_out(
     model: GradientModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_divorder.models import gradient_proxy
-
     autograd, calls = gradient_proxy.autograd, []
 
     def broken(module: object, tokens: torch.Tensor, names: list[str]) -> dict[str, torch.Tensor]:
@@ -79,5 +80,5 @@ def test_documents_without_a_gradient_are_left_out(
     monkeypatch.setattr(gradient_proxy, "autograd", broken)
     windows = [np.arange(at + 1, at + 7, dtype=np.int64) for at in range(4)]
     found = proxy_cosines(model, windows, [1], [16])
-    assert found.whole.shape == found.blocks[1].shape == found.dims[16].shape == (2, 2)
-    assert np.isfinite(found.dims[16]).all()
+    assert found["whole"].shape == found[1].shape == found["dims", 16].shape == (2, 2)
+    assert np.isfinite(found["dims", 16]).all()

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.engine.trace import tracing
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
@@ -168,14 +167,6 @@ def test_an_engine_that_it_opens_is_closed_once_no_stage_uses_one(
         stage("main", "raw_docs", work=use),
     )
     assert events == ["used", "divorder-beside", "MainThread"]
-
-
-def test_a_trace_shows_both_threads(settings: Settings) -> None:
-    written: list[bytes] = []
-    with tracing(written.append):
-        run(settings, stage("beside", "raw_docs", beside=True), stage("main", "raw_docs"))
-    threads = {event["name"]: event["tid"] for event in orjson.loads(written[0])["traceEvents"]}
-    assert threads["beside"] != threads["main"] == threads["raw_docs"] == threads["run"]
 
 
 def test_damage_that_it_meets_is_repaired(settings: Settings) -> None:

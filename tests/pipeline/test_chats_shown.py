@@ -13,11 +13,11 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.cli.explore import QUESTIONS
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words
 from dagster_divorder.cli import main
-from dagster_divorder.cli.explore import QUESTIONS
 from dagster_divorder.defs.metadata import result_metadata
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.tokenize import load_encoder
@@ -63,14 +63,14 @@ method = "spokes"
 documents = 50
 quality = "{folder}/classifier"
 [order]
-traits = {{ cluster = 1.0, length = 1.0, source = 1.0, difficulty = 1.0 }}
+traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
 length_bins = 5
-separate_copies = "near"
+separate_copies = true
 [sequence]
 length = 64
 batch = 4
 [exports]
-formats = ["parquet", "text"]
+formats = ["parquet", "olmo"]
 path = "{folder}/exports"
 [comparison]
 documents = ["original", "balanced"]
@@ -103,11 +103,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of conversations, and all that a run makes of it with everything asked for."""
     folder = tmp_path_factory.mktemp("chats")
     records = [chat(topic, number) for topic in ("sea", "kitchen", "rail") for number in range(24)]
-    near = [{**record, "id": f"{record['id']}-near", "source": "copies"} for record in records[::8]]
-    for record in near:
-        record["messages"] = [*record["messages"][:-1], {"role": "assistant", "content": "The end."}]
     unanswered = {"id": "unanswered", "messages": [{"role": "user", "content": "And?"}]}
-    write_jsonl(folder / "docs.jsonl", [*records, *near, unanswered])
+    write_jsonl(folder / "docs.jsonl", [*records, unanswered])
     save_model(folder / "model", "llama")
     save_tokenizer(folder / "model", *AFFIXES["llama"])
     save_classifier(folder / "classifier", 2)
@@ -133,9 +130,8 @@ def assert_none_shows(text: str, where: object, telltales: Sequence[str] = TELLT
 def test_no_file_shows_how_a_store_keeps_conversations(folder: Path) -> None:
     files = [path for part in ("curated", "exports") for path in (folder / part).rglob("*") if path.is_file()]
     assert {"ordering_report.html", "heldout.parquet", "left_out.parquet"} <= {path.name for path in files}
-    # Cluster names, samples of fits, groups of near copies: all results but the documents themselves.
+    # Cluster names, samples of fits: all results but the documents themselves.
     files += [path for part in ("fits", "stages") for path in (folder / "store" / part).rglob("*.*")]
-    assert any("near_duplicates" in path.parts for path in files)
     for path in files:
         # Lines of JSON are records, as they were read.
         telltales = [text for text in TELLTALES if path.suffix != ".jsonl" or text != "messages"]

@@ -45,11 +45,11 @@ CASES: dict[str, dict[str, Any]] = {
         "heldout": {"documents": 0.1},
         "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
         "order": {
-            "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0},
+            "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0},
             "length_bins": 5,
-            "separate_copies": "near",
+            "separate_copies": True,
         },
-        "exports": {"formats": ("parquet", "text")},
+        "exports": {"formats": ("parquet", "ds")},
         "output": {"sidecars": ("plot",)},
         "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
         "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "epochs": 1, "batch": 4},
@@ -60,14 +60,13 @@ CASES: dict[str, dict[str, Any]] = {
         "selection": {"method": "random", "documents": 80},
         "gradients": {"model": "bootstrap"},
     },
-    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "compression", "shape": "saw"}},
-    "a score of a model": {"clusters": {"k": 4}, "curriculum": {"score": "loss"}},
+    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "length", "shape": "saw"}},
     "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
 }
 """Settings that have, together, every stage."""
 RECORDS = [{**record, "id": f"record {at}"} for at, record in enumerate(topic_records(30))]
 MORE = [{**record, "id": f"more {at}"} for at, record in enumerate(topic_records(2, start=300))]
-MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings", "loss")
+MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings")
 """The last bits of a document's vector or loss differ with the documents that a model sees beside it."""
 LAST_OUTPUT = ("greedy_order", "packed_sequences", "sequence_order")
 """Where a trainer has consumed its beginning, these are input."""
@@ -295,7 +294,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "BLOCK_BYTES", 4096)
         patch.setattr(ingest, "FRAGMENT_ROWS", 40)
-        patch.setattr(gradient_proxy, "DOCUMENTS", gradient_proxy.FEWEST)
+        patch.setattr(gradient_proxy, "DOCUMENTS", 20)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made

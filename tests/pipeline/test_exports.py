@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -198,7 +197,7 @@ def as_version_2(folder: Path) -> None:
 def test_an_export_of_version_2_opens_and_is_replaced_by_the_next_run(
     ledger: bool, make: Make, tmp_path: Path
 ) -> None:
-    settings = make("megatron", "mds", "text", sequence={"length": 64, "batch": 4})
+    settings = make("megatron", "mds", "ds", sequence={"length": 64, "batch": 4})
     run_all(settings, Silent())
     mine = settings.exports.path / "mine.jsonl"
     mine.write_bytes((tmp_path / "docs.jsonl").read_bytes())
@@ -343,32 +342,6 @@ def test_a_strangers_file_is_never_overwritten(name: str, make: Make) -> None:
     assert mine.with_name("notes.json").read_text() == "mine"
 
 
-def test_text_lies_in_the_order_of_the_sequences_and_parts_make_the_documents(
-    make: Make, tmp_path: Path
-) -> None:
-    records = [{**record, "name": f"n{at}"} for at, record in enumerate(topic_records(12))]
-    records += [{"text": "über 日本語 " * 40, "name": "n48"}, records[0]]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make("text", input={"id_field": "name"}, sequence={"length": 64, "batch": 4})
-    run_all(settings, Silent())
-    lines = [
-        orjson.loads(line)
-        for line in next(settings.exports.path.glob("text/*.jsonl")).read_bytes().splitlines()
-    ]
-    parts = defaultdict(dict)
-    for line in lines:
-        assert 0 <= line["part"] < line["parts"]
-        assert line["id"] == records[line["record"]]["name"]
-        parts[line["record"]][line["part"]] = line["text"]
-    assert {record: "".join(parts[record][at] for at in range(len(parts[record]))) for record in parts} == {
-        at: record["text"] for at, record in enumerate(records)
-    }
-    run = open_run(settings)
-    packed, order = load_packed(run), load_sequence_order(run)[0]
-    runs = [run for sequence in order for run in range(packed.indptr[sequence], packed.indptr[sequence + 1])]
-    assert [line["record"] for line in lines] == packed.document[runs].tolist()
-
-
 def test_every_format_says_what_it_is(make: Make) -> None:
     settings = make(*ALL, packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2})
     run_all(settings, Silent())
@@ -491,29 +464,20 @@ def test_exports_name_records_where_the_stream_is_not_the_records(
         for at, record in enumerate(topic_records(12))
     ]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make("text", "olmo", input={"id_field": "name", "source_field": "source"}, **sections)
+    settings = make("olmo", input={"id_field": "name", "source_field": "source"}, **sections)
     run_all(settings, Silent())
     run = open_run(settings)
     times = load_times(run)
     assert not (times == 1).all()
-    parts, read = defaultdict(dict), set()
-    for line in next(settings.exports.path.glob("text/*.jsonl")).read_bytes().splitlines():
-        found = orjson.loads(line)
-        assert found["id"] == records[found["record"]]["name"]
-        assert ("repeat" in found) is bool(times.max() > 1)
-        place = found["record"], found.get("repeat", 0)
-        assert found["part"] not in parts[place]
-        parts[place][found["part"]] = found["text"]
-    for (record, repeat), texts in parts.items():
-        assert "".join(texts[at] for at in range(len(texts))) == records[record]["text"]
-        read.add((record, repeat))
-    assert read == {(record, time) for record in range(len(times)) for time in range(times[record])}
+    read = np.zeros(len(records), np.int64)
     for file in sorted((settings.exports.path / "olmo").glob("train-*.npy")):
         ids = np.fromfile(file, np.uint16)
         for line in gzip.decompress(file.with_suffix(".csv.gz").read_bytes()).decode().split():
             begin, end, record, _, start = (int(number or -1) for number in line.split(","))
             whole = tokens_of(run, record)
-            assert ids[begin:end].tolist() == whole[start : start + end - begin] and times[record]
+            assert ids[begin:end].tolist() == whole[start : start + end - begin]
+            read[record] += end - begin
+    assert read.tolist() == [time * len(tokens_of(run, record)) for record, time in enumerate(times)]
 
 
 def tokens_of(run: Run, record: int) -> list[int]:
@@ -637,7 +601,7 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(
     content["pre_tokenizer"]["add_prefix_space"] = True
     (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(content))
     notes: list[str] = []
-    settings = make("parquet", "text", model={"base": str(checkpoint)})
+    settings = make("parquet", "olmo", model={"base": str(checkpoint)})
     for _ in range(2):
         run_all(settings, Log(notes.append))
     for part in (
@@ -647,16 +611,16 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(
         assert sum(part in note for note in notes) == 1
     texts = [record["text"] for record in topic_records(12)]
     expected = open_run(settings).column("token_counts", "ids")
-    for name in ("parquet", "text"):
+    for name in ("parquet", "olmo"):
         tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / f"_{name}")
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
     # What was compared is known, so the next export has the same files.
     monkeypatch.setattr("dagster_divorder.stages.output.exports.choose_form", None)
-    run_all(make("parquet", "olmo", model={"base": str(checkpoint)}), Log(notes.append))
+    run_all(make("parquet", "mds", model={"base": str(checkpoint)}), Log(notes.append))
     assert sum("names the class PreTrainedTokenizerFast" in note for note in notes) == 2
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        beside = [settings.exports.path / f"_{name}" / file for name in ("parquet", "olmo")]
+        beside = [settings.exports.path / f"_{name}" / file for name in ("parquet", "mds")]
         assert beside[0].read_bytes() == beside[1].read_bytes()
     # Another tokenizer is compared again.
     (checkpoint / "tokenizer_config.json").write_text("{}")

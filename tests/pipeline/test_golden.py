@@ -40,7 +40,6 @@ EVIDENCE = (
     "ari_comparison",
     "cluster_map",
     "strategy_comparison",
-    "near_duplicates",
 )
 EXTERNAL = ("external_embeddings", "external_components")
 DRAWN = ("ordering_report", "ordering_animation")
@@ -160,7 +159,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
         deep={"dtype": "float32"},
         clusters={"k": 4},
         embedding={"pca": 4},
-        order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "difficulty": 1.0}, "length_bins": 5},
+        order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}, "length_bins": 5},
         sequence={"length": 128, "batch": 4},
         exports={"formats": tuple(FORMATS), "path": folder / "exports"},
     )
@@ -190,9 +189,8 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     gradients = settings.gradients.model_copy(update={"model": "bootstrap", "dims": 64})
     taken = settings.model_copy(update={"gradients": gradients})
     make(taken, GRAPH.needed(taken, "gradient_embeddings"))
-    for score, stages in (("compression", ("scores", "schedule")), ("loss", ("loss",))):
-        followed = settings.model_copy(update={"curriculum": Curriculum(score=score)})
-        make(followed, GRAPH.needed(followed, *stages))
+    followed = settings.model_copy(update={"curriculum": Curriculum(score="score")})
+    make(followed, GRAPH.needed(followed, "scores", "schedule"))
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found
     }

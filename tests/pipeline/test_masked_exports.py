@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,7 +22,6 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.grid import grid_shuffle
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -199,80 +196,12 @@ def test_a_format_without_a_mask_is_refused_before_anything_is_computed(name: st
     assert not settings.exports.path.exists()
 
 
-def items_in_order(settings: Settings) -> list[int]:
-    """The records of the sequences, by their first token, epoch after epoch; found one by one."""
-    run, read = open_run(settings), []
-    packed, lengths = load_packed(run), run.column("token_counts", "lengths")[run.view.document_row]
-    for order in load_sequence_order(run).tolist():
-        epoch: list[int] = []
-        for sequence in order:
-            for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-                item = int(packed.document[at])
-                if item not in epoch and packed.start[at] < lengths[item]:
-                    epoch.append(item)
-        read += epoch
-    return read
-
-
-@pytest.mark.parametrize("method", ["none", "best_fit", "concat"])
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_text_of_conversations_is_their_records_in_the_order_of_the_plan(
-    method: str, kind: str, make: Make, tmp_path: Path
-) -> None:
-    records = chats(40)
-    input = {"paths": [str(tmp_path / f"chats.{kind}")]}
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), tmp_path / "chats.parquet")
-    settings = make(
-        "text",
-        input=input,
-        packing={"method": method, "end_of_text": True},
-        sequence={"length": 64, "batch": 4, "epochs": 2},
-        exports={"shard_bytes": 20_000},
-    )
-    run_all(settings, Silent())
-    files = sorted((settings.exports.path / "text").glob(f"*.{kind}"))
-    assert len(files) > 1
-    if kind == "parquet":
-        written = [row for file in files for row in pq.read_table(file).to_pylist()]
-    else:
-        assert {line for file in files for line in file.read_bytes().splitlines()} <= {
-            *(tmp_path / "chats.jsonl").read_bytes().splitlines()
-        }
-        written = [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
-    assert written == [records[item] for item in items_in_order(settings)]
-    assert len(written) == 2 * len(records)
-    assert read_export_manifest(settings.exports.path / "text")["records"] == len(written)
-
-
-def test_pairs_are_written_as_text_alone(make: Make, tmp_path: Path) -> None:
-    pairs = [
-        {
-            "prompt": f"What is {number}?",
-            "chosen": f"It is {number}.",
-            "rejected": "No idea " * (number % 5 + 1),
-        }
-        for number in range(40)
-    ]
-    write_jsonl(tmp_path / "pairs.jsonl", pairs)
-    input = {"paths": [str(tmp_path / "pairs.jsonl")]}
+def test_pairs_are_no_tokens(make: Make, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "What?", "chosen": "It.", "rejected": "No idea."}])
     with pytest.raises(
         InputError, match=r"names 'parquet', 'olmo', but a sequence of tokens cannot hold a pair"
     ):
-        run_all(make("parquet", "text", "olmo", input=input), Silent())
-    settings = make("text", input=input)
-    run_all(settings, Silent())
-    (file,) = (settings.exports.path / "text").glob("*.jsonl")
-    written = [orjson.loads(line) for line in file.read_bytes().splitlines()]
-    assert written == [pairs[item] for item in items_in_order(settings)]
-    assert len(written) == len(pairs)
-
-
-def test_a_grid_shuffle_refuses_a_loss_mask(make: Make, tmp_path: Path) -> None:
-    settings = make("parquet", texts=False)
-    run_all(settings, Silent())
-    with pytest.raises(InputError, match=r"has a loss mask, which a grid shuffle does not carry"):
-        grid_shuffle(settings.exports.path / "parquet", tmp_path / "shuffled")
+        run_all(make("parquet", "olmo", input={"paths": [str(tmp_path / "pairs.jsonl")]}), Silent())
 
 
 def test_columns_are_named_and_their_change_writes_the_export_anew(make: Make) -> None:

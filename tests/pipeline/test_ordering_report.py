@@ -79,7 +79,7 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert shown["bytes"] == (settings.output.path / PAGE).stat().st_size < 1_000_000
     assert shown["check"] in " ".join(page.text.split())
     topics = {"k_calibration", "ari_comparison", "cluster_map"}
-    assert set(shown["missing"]) == {*topics, "strategy_comparison", "set_diversity", "near_duplicates"}
+    assert set(shown["missing"]) == {*topics, "strategy_comparison", "set_diversity"}
     headings = [section["aria-labelledby"].removesuffix("-title") for section in page.all("section")]
     assert headings == [
         *("asked", "before-and-after", "windows", "drift", "worst", "along", "clusters", "run"),

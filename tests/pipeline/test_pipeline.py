@@ -208,10 +208,7 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     )
     assert metrics.loc["every cluster seen after", "unit"] == "%" and metrics["about"].str.len().min() > 10
     assert {"trait", "window", "measure", *ORDERS} <= set(results.measures)
-    assert (
-        "240 documents" in repr(results)
-        and "<td>near_duplicates</td><td>not made</td>" in results._repr_html_()
-    )
+    assert "240 documents" in repr(results) and "<td>evidence</td><td>not made</td>" in results._repr_html_()
     assert load_results(settings.store.path).embeddings.filename == results.embeddings.filename
 
 
@@ -241,9 +238,7 @@ def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_se
 
 def test_a_part_is_made_with_one_asset_alone() -> None:
     """Else a fit that is asked for would be made with every asset that reads it."""
-    settings = Settings(
-        embedding={"kind": "auto", "pca": 3}, clusters={"k": "auto"}, order={"traits": {"difficulty": 1.0}}
-    )
+    settings = Settings(embedding={"kind": "auto", "pca": 3}, clusters={"k": "auto"})
     needed = GRAPH.needed(settings)
     made = [part for stage in needed if GRAPH[stage].asset for part in GRAPH.step(settings, stage)]
     assert Counter(made) == Counter(needed)

@@ -47,7 +47,7 @@ def mixed(request: pytest.FixtureRequest, tmp_path: Path, make_settings: Make) -
         input={"paths": [str(file)], "id_field": "id", "source_field": "source"},
         mixing={"weights": MIX},
         sequence={"length": 64, "batch": 8, "epochs": 2},
-        exports={"formats": ("parquet", "text"), "path": tmp_path / "exports"},
+        exports={"formats": ("parquet", "olmo"), "path": tmp_path / "exports"},
     )
 
 
@@ -162,201 +162,6 @@ def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
     plain = mixed.model_copy(update={"mixing": Mixing()})
     run_all(plain, Silent())
     assert "an epoch reads" not in str(summary(plain))
-
-
-BY_SCORE = {"trait": ["source", "score"], "weights": "by_quality", "max_repeats": 3}
-
-
-def scored(count: int) -> list[dict[str, Any]]:
-    """Records of four sources, of even lengths; some have no score."""
-    records = topic_records(count)
-    for at, record in enumerate(records):
-        record |= {
-            "score": (at * 37 % 101) / 10 if at % 11 else None,
-            "text": " ".join(record["text"].split()[:40]),
-        }
-    return records
-
-
-def test_repeats_rise_with_the_second_trait_in_every_value_of_the_first(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    records = scored(100)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(
-        input={"source_field": "source"}, mixing=BY_SCORE, sequence={"length": 64, "batch": 8}
-    )
-    run = ran(settings, "curated_output", "ordering_report")
-    documents = load_results(settings.store.path).documents
-    documents["score"] = [record["score"] for record in records]
-    assert documents.repeats.max() == 3
-    by_source = (documents.tokens * documents.repeats).groupby(documents.source).sum()
-    assert (
-        by_source - documents.tokens.groupby(documents.source).sum()
-    ).abs().max() <= documents.tokens.max()
-    for _, own in documents.groupby("source"):
-        assert own.repeats[own.score.isna()].sum() == pytest.approx(own.score.isna().sum(), abs=1)
-        rising = own[own.score.notna()].sort_values("score").repeats.to_numpy()
-        # None more often than a better one, but for the once by which whole numbers differ.
-        assert (rising >= np.maximum.accumulate(rising) - 1).all()
-        assert rising[:20].mean() < 0.3 < 2.2 < rising[-20:].mean()
-
-    manifest = orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
-    mixing = manifest["mixing"]
-    assert (mixing["trait"], mixing["quality"]) == ("source", "score")
-    assert [row["value"] for row in mixing["values"]] == sorted(by_source.index)
-    assert {row["tier"] for row in mixing["tiers"]} == {"without", *(f"tier {at}" for at in range(1, 11))}
-    assert sum(row["tokens trained on"] for row in mixing["tiers"]) == by_source.sum()
-    assert manifest["traits"] == {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}
-    page = (settings.output.path / "ordering_report.html").read_text()
-    assert "Tiers of score within each value of source" in page
-    assert run.graph["repeats"].show(run, run.receipt("repeats")).keys() == {"mix", "tiers"}
-    findings = run_checks(GRAPH, settings)
-    assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
-    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
-
-
-def test_a_curriculum_of_the_same_score_has_the_repeats_that_are_planned(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    records = scored(100)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    plain, rising = (
-        make_settings(
-            input={"source_field": "source"},
-            mixing=BY_SCORE,
-            sequence={"length": 64, "batch": 8},
-            curriculum=curriculum,
-            store={"path": tmp_path / name},
-            output={"path": tmp_path / f"{name}-out", "sidecars": ()},
-        )
-        for name, curriculum in (("plain", {}), ("rising", {"score": "score"}))
-    )
-    times, means = [], []
-    for settings in (plain, rising):
-        ran(settings)
-        documents = load_results(settings.store.path).documents
-        times.append(documents.repeats.tolist())
-        plan = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pandas()
-        # All that is planned is read, each record as often as planned.
-        read = np.bincount(plan.document, plan.length, len(records))
-        assert read.tolist() == (documents.tokens * documents.repeats).tolist()
-        order = np.load(settings.output.path / "sequence_order.npy")[0]
-        plan["score"] = np.array([record["score"] for record in records], float)[plan.document]
-        plan = plan[plan.score.notna()]
-        weighted = (plan.score * plan.length).groupby(plan.sequence).sum()
-        mean = (weighted / plan.length.groupby(plan.sequence).sum()).reindex(order).to_numpy()
-        means.append([np.nanmean(part) for part in np.array_split(mean, 5)])
-    assert times[0] == times[1]
-    # The schedule rises from part to part, and by most of what there is; without it parts are alike.
-    assert (np.diff(means[1]) > 0).all()
-    assert np.ptp(means[1]) > 4
-    assert np.ptp(means[0]) < 1
-
-
-def test_what_repeats_rise_with_decides_their_key(make_settings: Make) -> None:
-    def key(**mixing: Any) -> str:
-        return GRAPH["repeats"].fingerprint(make_settings(mixing=BY_SCORE | mixing))
-
-    keys = {
-        key(),
-        key(drop=0.1),
-        key(max_repeats=4),
-        key(weights="sqrt"),
-        key(trait=["source", "length"]),
-        key(trait=["score", "source"]),
-    }
-    assert len(keys) == 6
-    assert "drop" not in GRAPH["repeats"].settings(make_settings(mixing=BY_SCORE))["mixing"]
-
-
-@pytest.mark.parametrize("trait", [["cluster", "length"], ["checked", "difficulty"]], ids=str)
-def test_computed_traits_are_topics_and_qualities_too(
-    tmp_path: Path, make_settings: Make, trait: list[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
-    settings = make_settings(
-        mixing={**BY_SCORE, "trait": trait, "weights": "sqrt", "drop": 0.3, "total_tokens": 2000},
-        heldout={"documents": 0.1},
-    )
-    run = ran(settings, "repeats")
-    tiers = run.rows("repeats", "tiers")
-    assert sum(row["tokens trained on"] for row in tiers) == pytest.approx(2000, abs=200)
-    assert {row["tokens trained on"] for row in tiers if row["tier"] == "left out"} == {0}
-    assert settings.order.traits.keys() >= {*trait}
-
-
-@pytest.mark.parametrize(
-    ("change", "mixing", "said"),
-    [
-        pytest.param(
-            {"score": "good"},
-            {},
-            "mixing.trait: field 'score' holds 'good'; expected a number in each record",
-            id="text",
-        ),
-        pytest.param({"score": True}, {}, "mixing.trait: field 'score' holds true and false", id="a flag"),
-        pytest.param(
-            {"score": 2.5},
-            {},
-            "mixing.trait: 'score' is the same in all records of each source",
-            id="constant",
-        ),
-        pytest.param({"score": 7}, {}, "name other fields, or only 'source'", id="constant whole number"),
-        pytest.param(
-            {"score": "9" * 90},
-            {},
-            "holds numbers as text, such as '9{60}'; write them as numbers",
-            id="numbers as text",
-        ),
-        pytest.param({"score": None}, {}, "no record has the field 'score'", id="none"),
-        pytest.param(
-            {}, {"trait": ["score", "score2"]}, "no record has the field 'score2'", id="unknown by a number"
-        ),
-        pytest.param({"score": 1}, {"trait": ["length", "score"]}, "differ within a length", id="topics"),
-        pytest.param({}, {"trait": ["source", "nope"]}, "no record has the field 'nope'", id="unknown"),
-        pytest.param(
-            {},
-            {"total_tokens": 10**6},
-            "cannot be reached within mixing.max_repeats = 3: .*set mixing.max_repeats to",
-            id="cap",
-        ),
-        pytest.param(
-            {},
-            {"drop": 0.9},
-            "max_repeats = 3 of what mixing.drop = 0.9 leaves.*max_repeats to 10",
-            id="cap after drop",
-        ),
-    ],
-)
-def test_repeats_that_cannot_rise_are_a_sentence(
-    tmp_path: Path, make_settings: Make, change: dict[str, Any], mixing: dict[str, Any], said: str
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [record | change for record in topic_records(10)])
-    with pytest.raises(InputError, match=said):
-        ran(make_settings(mixing=BY_SCORE | mixing), "repeats")
-
-
-def test_a_quality_that_becomes_text_later_is_a_sentence(tmp_path: Path, make_settings: Make) -> None:
-    records = topic_records(10)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(mixing=BY_SCORE)
-    ran(settings, "repeats")
-    write_jsonl(tmp_path / "docs.jsonl", [*records, {**records[0], "text": "another one", "score": "n/a"}])
-    with pytest.raises(InputError, match=r"'score' (holds large_string|is a number, but was not)"):
-        ran(settings, "repeats")
-
-
-def test_records_without_quality_and_numbers_with_no_order_are_said(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    records = scored(20)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    notes: list[str] = []
-    settings = make_settings(mixing=BY_SCORE)
-    run_all(settings, Log(notes.append), GRAPH.needed(settings, "repeats"))
-    missing = sum(record["score"] is None for record in records)
-    assert [note for note in notes if f"{missing} of 80 records have no 'score'" in note]
 
 
 OPINIONS = (
@@ -503,7 +308,6 @@ def sourced(first: int, count: int) -> list[dict[str, Any]]:
         pytest.param({"mixing": {"weights": "unimax", "max_repeats": 2, "total_tokens": 2500}}, id="unimax"),
         pytest.param({"mixing": {"weights": {"a": 1.0}, "total_tokens": 4000}}, id="several epochs"),
         pytest.param({"mixing": {"weights": "sqrt"}, "heldout": {"documents": 0.1}}, id="held out"),
-        pytest.param({"mixing": {**BY_SCORE, "drop": 0.2}}, id="by quality"),
         pytest.param(
             {
                 "mixing": {"weights": {"a": 0.2, "b": 0.8}},

@@ -15,25 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.core.arrow import text_array
-from dagster_divorder.core.text.statistics import compression_ratio, lexical_diversity
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.models.loss import load
-from dagster_divorder.models.spec import read_spec
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.text.loss_mask import mask_of
-from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
-from tests.models.test_loss import losses_of
-from tests.tiny_models import causal_checkpoints
 
 Make = Callable[..., Settings]
 
@@ -66,28 +58,6 @@ def scores_of(settings: Settings) -> np.ndarray:
 
 def computed(settings: Settings, stage: str) -> int:
     return int(open_run(settings).receipt(stage).figures["new_documents"])
-
-
-@pytest.mark.usefixtures("corpus")
-@pytest.mark.parametrize(
-    ("score", "function"), [("compression", compression_ratio), ("lexical_diversity", lexical_diversity)]
-)
-def test_scores_of_texts_and_what_an_append_measures(
-    score: str, function: Any, make_settings: Make, tmp_path: Path
-) -> None:
-    settings = make_settings(curriculum={"score": score})
-    first = run(settings)
-    expected = function(text_array([record["text"] for record in RECORDS]))
-    np.testing.assert_array_equal(scores_of(settings), expected)
-    assert first.figures["records"] == len(RECORDS)
-    more = topic_records(2, start=300)
-    write_jsonl(tmp_path / "docs.jsonl", [*RECORDS, *more])
-    run(settings)
-    assert computed(settings, "text_statistics") == len(more)
-    np.testing.assert_array_equal(scores_of(settings)[: len(RECORDS)], expected)
-    assert "scores" not in {
-        plan.stage for plan in make_plan(GRAPH, settings).stages if plan.scope != "nothing"
-    }
 
 
 @pytest.mark.usefixtures("corpus")
@@ -364,74 +334,3 @@ def test_a_computed_score_that_is_also_a_field_and_an_input_without_the_field_ar
     figures = run(settings, notes).figures
     assert figures["missing"] == len(topic_records(5))
     assert any(re.fullmatch("the first 100 records of .*other.jsonl have no quality", note) for note in notes)
-
-
-def test_too_few_scores_of_short_texts_say_why(make_settings: Make, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"short text {at}"} for at in range(40)])
-    with pytest.raises(InputError, match=r"no 'lexical_diversity'.*texts of fewer than 25 words have none"):
-        run(make_settings(curriculum={"score": "lexical_diversity"}))
-
-
-@pytest.mark.usefixtures("corpus", "no_matrix_units")
-def test_losses_are_those_of_the_model_and_an_append_computes_the_new_ones(
-    make_settings: Make, tmp_path: Path
-) -> None:
-    folder = causal_checkpoints(tmp_path / "models")("qwen3")
-    settings = make_settings(
-        curriculum={"score": "loss"}, deep={"model": str(folder), "dtype": "float32", "max_tokens": 40}
-    )
-    notes: list[str] = []
-    run(settings, notes)
-    # Its weights are random.
-    assert any("worse than guessing" in note for note in notes)
-    spec = read_spec(folder, pooling="last", max_tokens=40, dtype="float32")
-    opened = open_run(settings)
-    files, fragments = opened.files("loss"), opened.view.documents
-    model = load(folder, spec, setting="deep.model")
-    for fragment in fragments:
-        deep = opened.receipt("deep_model").facts
-        tokens = tokenize(opened.store, folder, deep["tokenizer"], deep["engine"], fragment)
-        expected = losses_of(model, tokens["ids"], tokens["lengths"])
-        np.testing.assert_allclose(files.read(fragment)["loss"], expected, rtol=1e-5)
-    before = scores_of(settings)
-    write_jsonl(tmp_path / "docs.jsonl", [*RECORDS, *topic_records(2, start=300)])
-    run(settings)
-    assert computed(settings, "loss") == len(topic_records(2))
-    np.testing.assert_array_equal(scores_of(settings)[: len(before)], before)
-    key = open_run(settings).receipt("loss").key
-    chunked = settings.model_copy(
-        update={"deep": settings.deep.model_copy(update={"long_documents": "chunk"})}
-    )
-    run(chunked)
-    assert open_run(chunked).receipt("loss").key != key
-
-
-@pytest.mark.usefixtures("no_matrix_units")
-def test_of_conversations_the_tokens_that_are_trained_on_count(make_settings: Make, tmp_path: Path) -> None:
-    folder = causal_checkpoints(tmp_path / "models")("qwen3")
-    turns = [
-        [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}]
-        for text in (record["text"][:40] for record in topic_records(3))
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", [{"messages": chat} for chat in turns])
-    chats = {"paths": [str(tmp_path / "docs.jsonl")], "format": "messages"}
-    common = {"input": chats, "model": {"base": str(folder)}, "deep": {"dtype": "float32"}}
-    answers = make_settings(**common, curriculum={"score": "loss"})
-    run(answers)
-    opened = open_run(answers)
-    model = load(folder, read_spec(folder, pooling="last", dtype="float32"), setting="model.base")
-    for fragment in opened.view.documents:
-        tokens = opened.files("token_counts").read(fragment)
-        mask = mask_of(opened.files("token_counts"), (fragment,), "assistant").trained
-        counted = np.isin(
-            np.arange(len(tokens["ids"])), np.concatenate(list(map(np.arange, mask.first, mask.last)))
-        )
-        assert 0 < counted.sum() < len(counted)
-        losses = opened.files("loss").read(fragment)["loss"]
-        expected = losses_of(model, tokens["ids"], tokens["lengths"], counted=counted)
-        np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    of_answers = scores_of(answers)
-    everything = make_settings(**common, chats={"train_on": "all"}, curriculum={"score": "loss"})
-    run(everything)
-    assert open_run(everything).receipt("loss").key != opened.receipt("loss").key
-    assert not np.allclose(scores_of(everything), of_answers)

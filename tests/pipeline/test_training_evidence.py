@@ -313,7 +313,7 @@ def test_trainings_are_named_by_what_decides_them(settings: Callable[..., Settin
     other = names({"orders": orders, "schedule": "wsd"}, shape="saw", options={"folds": 4})
     same = {key for key in other if other[key] == every[key]}
     assert same == {key for key in other if not key[0].startswith("saw")}
-    assert names({"orders": orders}, score="difficulty")["saw", "cosine"] != every["saw", "cosine"]
+    assert names({"orders": orders}, score="score")["saw", "cosine"] != every["saw", "cosine"]
 
 
 def test_curricula_are_trained_and_shown(

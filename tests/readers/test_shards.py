@@ -87,7 +87,7 @@ def test_an_export_is_read_on_in_rotated_files(samples: int, shard_bytes: int, e
         assert sorted(rotated.files) == sorted(path.glob("train-*.parquet"))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "text"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_the_files_of_every_format_are_known(name: str) -> None:
     with exported(name, EXPORTED, shard_bytes=1) as (path, stream):
         first = rotate_shards(path, 0)

@@ -22,7 +22,7 @@ import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.tokens import A_ROW
 from tests.conftest import examples
-from tests.tables.kinds import KINDS, as_rows, random_rows
+from tests.tables.kinds import KINDS, Capsule, as_rows, random_rows
 
 BY = {"topic": 1, "label": 1, "score": 0.5, "tags": 2, "vector": 1, "meta.source": 1, "day": 1, "ok": 1}
 ROWS = random_rows(60)
@@ -172,6 +172,15 @@ def test_the_characters_of_conversations_count() -> None:
     rows = [{"label": at % 7, "messages": chat} for at, chat in enumerate(chats)]
     with pytest.warns(UserWarning, match="its characters in 'messages'; name a column of lengths$"):
         made = divorder.order(rows, "label")
+    # Beside an id and other lists of records, too, and after empty ones.
+    beside = [{**row, "id": f"id {at}", "tools": [{"name": "x" * 999}]} for at, row in enumerate(rows)]
+    empty = [{"label": 0, "id": f"empty {at}", "messages": []} for at in range(100)]
+    with pytest.warns(UserWarning, match="its characters in 'messages'"):
+        divorder.order([*empty, *beside], "label")
+    with pytest.warns(UserWarning, match="its characters in 'messages'"):
+        assert divorder.order(beside, "label").tolist() == made.tolist()
+    with pytest.raises(InputError, match="'messages', holds conversations; name a column of lengths"):
+        divorder.order(beside, "label", tokens=len)
     lengthed = [{"label": at % 7, "n": size} for at, size in enumerate(sizes)]
     assert made.tolist() == divorder.order(lengthed, "label", tokens="n").tolist()
 
@@ -199,10 +208,150 @@ def test_without_lengths_characters_count_and_a_warning_says_so() -> None:
         warnings.simplefilter("error")
         assert made.tolist() == divorder.order(rows, "topic", tokens="n").tolist()
         assert made.tolist() == divorder.order(rows, "topic", tokens=len).tolist()
-        # No text: every row is as long as any other.
-        bare = [{"topic": row["topic"]} for row in rows]
-        even = [{"topic": row["topic"], "n": A_ROW} for row in rows]
-        assert divorder.order(bare, "topic").tolist() == divorder.order(even, "topic", tokens="n").tolist()
+    # No text: every row is as long as any other.
+    bare = [{"topic": row["topic"], "picture": object()} for row in rows]
+    even = [{"topic": row["topic"], "n": A_ROW} for row in rows]
+    with pytest.warns(
+        UserWarning, match=r"holds text \(field 'picture' cannot be read: .*all rows are equally"
+    ):
+        made = divorder.order(bare, "topic")
+    assert made.tolist() == divorder.order(even, "topic", tokens="n").tolist()
+
+
+def _late(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Tables whose first rows do not show that `text` is the text: it is missing, null, NaN, or half an emoji."""
+    nulls = [{**row, "text": None} if at < 100 else row for at, row in enumerate(rows)]
+    broken = [{**row, "text": "w\ud83d" if at == 3 else row["text"]} for at, row in enumerate(rows)]
+    lacking = [{"title": "t", "topic": "a"}, *rows[1:]]
+    return {
+        "missing": lacking,
+        "nulls": nulls,
+        "NaN": [{**row, "text": row["text"] or float("nan")} for row in nulls],
+        "half an emoji": broken,
+        "nulls in pandas": pd.DataFrame(nulls, dtype=object),
+        "half an emoji in pandas": pd.DataFrame(broken, dtype=object),
+        "nulls in lists": pd.DataFrame(nulls).to_dict("list"),
+        "half an emoji in lists": {name: [row[name] for row in broken] for name in broken[0]},
+        "half an emoji in NumPy": {
+            name: np.array([row[name] for row in broken], object) for name in broken[0]
+        },
+    }
+
+
+LATE = _late([{"topic": "ab"[at % 2], "title": "t", "text": "w" * (1 + at % 7 * 40)} for at in range(200)])
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_all_rows_show_which_column_holds_the_text(name: str) -> None:
+    table = LATE[name]
+    texts = [row.get("text") for row in table] if isinstance(table, list) else table["text"]
+    lengths = [len(text) if isinstance(text, str) else 0 for text in texts]
+    expected = divorder.order({"topic": [*"ab"] * 100, "n": lengths}, "topic", tokens="n")
+    with pytest.warns(UserWarning, match="its characters in 'text'"):
+        assert divorder.order(table, "topic").tolist() == expected.tolist()
+    assert divorder.order(table, "topic", tokens=len).tolist() == expected.tolist()
+    with pytest.warns(UserWarning, match="its characters in 'text'"):
+        found = divorder.compare(table, "topic", window=20)
+    assert "length in tokens" in {line.column for line in found.lines}
+
+
+def test_a_column_that_may_be_the_text_and_cannot_be_read_is_named() -> None:
+    rows: list[dict[str, Any]] = [{"topic": "ab"[at % 2], "title": "t", "text": "x" * at} for at in range(40)]
+    rows[7]["text"] = 5
+    with pytest.warns(UserWarning, match=r"is given the text in 'title' \(field 'text' cannot be read"):
+        divorder.order(rows, "topic", tokens=len)
+    bare = [{"topic": row["topic"], "text": row["text"]} for row in rows]
+    with pytest.raises(InputError, match=r"no column .* holds text \(field 'text' cannot be read"):
+        divorder.order(bare, "topic", tokens=len)
+
+
+@pytest.mark.parametrize(
+    ("column", "same"),
+    [
+        (["a"] * 20, True),
+        ([None] * 20, True),
+        ([[1.0, 2.0]] * 20, True),
+        (["a"] * 19 + [None], False),
+        ([[1.0, 2.0]] * 19 + [[2.0, 1.0]], False),
+    ],
+)
+def test_a_column_of_one_value_balances_nothing_and_a_warning_says_so(column: Any, same: bool) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        divorder.order({"by": column, "n": [1] * 20}, "by", tokens="n", clusters=1)
+    said = [str(one.message) for one in told]
+    assert (
+        said
+        == ["column 'by' has the same value in all rows, so it balances nothing; leave it out of by"] * same
+    )
+
+
+def _encoded(values: list[str]) -> pa.ChunkedArray:
+    """One dictionary of up to 128 values for each half: together more than int8 can number."""
+    half = len(values) // 2
+    parts = [pa.array(part).dictionary_encode() for part in (values[:half], values[half:])]
+    return pa.chunked_array([part.cast(pa.dictionary(pa.int8(), pa.string())) for part in parts])
+
+
+WORDS = [f"w{at}" for at in range(200)]
+COLUMNS = {
+    "string view": pa.array(WORDS, pa.string_view()),
+    "binary view": pa.array([word.encode() for word in WORDS], pa.binary_view()),
+    "views in structs in lists": pa.array(
+        [[{"role": "user", "content": word}] for word in WORDS],
+        pa.large_list(pa.struct([("role", pa.string_view()), ("content", pa.string_view())])),
+    ),
+    "runs": pa.RunEndEncodedArray.from_arrays([150, 200], ["a", "b"]),
+    "dictionaries": _encoded(WORDS),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name, column in COLUMNS.items()
+        for kind in ("Arrow", "record batch", "dict", "C stream")
+        # A batch has no chunks.
+        if kind != "record batch" or isinstance(column, pa.Array)
+    ],
+)
+def test_columns_that_arrow_cannot_put_in_another_order(name: str, kind: str) -> None:
+    column = COLUMNS[name]
+    columns = {"topic": [at % 3 for at in range(200)], "column": column, "n": [1] * 200}
+    table = {"record batch": pa.record_batch, "dict": dict}.get(kind, pa.table)(columns)
+    order = divorder.order(table, "topic", tokens="n")
+    back = divorder.reorder(Capsule(table) if kind == "C stream" else table, "topic", tokens="n")
+    values = column.to_pylist()
+    assert back["column"].to_pylist() == [values[at] for at in order]
+    if kind != "dict" and name != "dictionaries":
+        assert back.schema == table.schema
+    divorder.compare(table, "topic", tokens="n", window=20)
+
+
+def test_texts_and_categories_in_views_and_runs_count_as_others_do() -> None:
+    texts = ["w" * (1 + at % 7 * 40) for at in range(100)]
+    topics = ["ab"[at // 50] for at in range(100)]
+    expected = divorder.order({"s": topics, "t": texts}, "s", tokens=len).tolist()
+    runs = pa.RunEndEncodedArray.from_arrays([50, 100], ["a", "b"])
+    table = pa.table({"s": runs, "t": pa.array(texts, pa.string_view())})
+    assert divorder.order(table, "s", tokens=len).tolist() == expected
+    inside = pa.table({"s": pa.StructArray.from_arrays([runs], ["in"]), "t": texts})
+    assert divorder.order(inside, "s.in", tokens=len).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"topic": ["a", "b"], "runs": pa.StructArray.from_arrays([COLUMNS["runs"][:2]], ["in"])}),
+        pd.DataFrame({"topic": [*"abc"], "view": pd.array([*"xyz"], pd.ArrowDtype(pa.string_view()))}),
+        pa.chunked_array([pa.array([1, 2])]),
+    ],
+    ids=["runs in a struct", "views in pandas", "a stream of numbers"],
+)
+def test_what_arrow_cannot_do_is_said_in_a_sentence(table: Any) -> None:
+    with pytest.raises(InputError, match=r"cannot be read: .*; expected a (type|stream) "):
+        divorder.reorder(table, "topic")
 
 
 @pytest.mark.parametrize(

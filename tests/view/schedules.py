@@ -35,7 +35,7 @@ def measured(
                 "shuffled": 0.045,
                 "worst": 0.04,
                 "worst_shuffled": 0.09,
-                "balanced": trait != "difficulty",
+                "balanced": trait != "score",
             }
             for trait in traits
         },

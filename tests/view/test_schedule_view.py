@@ -59,9 +59,9 @@ def test_what_is_not_kept_fails_and_is_named_unless_it_is_not_balanced() -> None
     assert found.compared and not found.passed
     assert "keeps length no nearer the mix" in found.sentences[0]
     assert "5.00\u00a0% off the mix of length" in found.sentences[1]
-    unbalanced = measured(("cluster", "difficulty"))
-    unbalanced["scales"]["sequences"]["traits"]["difficulty"]["batch"] = 0.9
-    assert verdict(unbalanced).passed and "difficulty" not in verdict(unbalanced).sentences[0]
+    unbalanced = measured(("cluster", "score"))
+    unbalanced["scales"]["sequences"]["traits"]["score"]["batch"] = 0.9
+    assert verdict(unbalanced).passed and "score" not in verdict(unbalanced).sentences[0]
 
 
 def test_where_nothing_is_left_to_order_nothing_is_claimed() -> None:

@@ -1,14 +1,10 @@
-"""Whether a gradient proxy distinguishes documents as full gradients do, from cosines alone.
+"""Whether a gradient proxy distinguishes documents as full gradients do, from cosines alone, float64 (N, N).
 
-Letters: N documents. Cosines are (N, N), of all pairs.
-
-Cost: O(N^3). Source: Spokes selects by such proxies (`core.mix.selection`). Known weakness: a few hundred documents
-miss rare kinds, and shares of few documents are coarse.
+Cost: O(N^3). Source: Spokes, 4.1 (row-wise rank correlation) and 4.2 (overlap of choices). Known weakness: a hundred
+documents miss rare kinds.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,31 +21,18 @@ def rank_agreement(proxy: Cosines, whole: Cosines) -> float:
     from scipy.stats import rankdata
 
     others = ~np.eye(len(whole), dtype=bool)
-    of_proxy, of_whole = (
-        rankdata(cosines[others].reshape(len(whole), -1), axis=1) for cosines in (proxy, whole)
-    )
-    of_proxy -= of_proxy.mean(axis=1, keepdims=True)
-    of_whole -= of_whole.mean(axis=1, keepdims=True)
+    ranks = [rankdata(each[others].reshape(len(whole), -1), axis=1) for each in (proxy, whole)]
+    of_proxy, of_whole = (rank - rank.mean(axis=1, keepdims=True) for rank in ranks)
     sizes = np.linalg.norm(of_proxy, axis=1) * np.linalg.norm(of_whole, axis=1)
-    apart = sizes > 0
-    if not apart.any():
-        return float("nan")
-    return float(np.mean(np.sum(of_proxy * of_whole, axis=1)[apart] / sizes[apart]))
+    products = np.sum(of_proxy * of_whole, axis=1)[sizes > 0] / sizes[sizes > 0]
+    return float(products.mean()) if len(products) else float("nan")
 
 
-def choices(cosines: Cosines, shares: Sequence[float]) -> list[NDArray[np.bool_]]:
-    """Selections of `spokes` by vectors with these cosines, bool (N,), one for each share of the documents."""
+def choice(cosines: Cosines, share: float) -> NDArray[np.bool_]:
+    """The selection of `spokes` by vectors with these cosines, bool (N,). share: of the documents."""
     with one_blas_thread():
         values, axes = np.linalg.eigh(cosines)
     # Vectors in N dims with the same angles.
     points = np.ascontiguousarray(axes * np.sqrt(np.maximum(values, 0)), np.float32)
-    rows = np.arange(len(points))
-    weights = spokes(points, rows).weights
-    return [
-        choose(weights, np.ones(len(rows), np.int64), max(1, round(share * len(rows)))) for share in shares
-    ]
-
-
-def overlap(chosen: NDArray[np.bool_], reference: NDArray[np.bool_]) -> float:
-    """Share of the reference selection that is also chosen."""
-    return float((chosen & reference).sum() / reference.sum())
+    weights = spokes(points, np.arange(len(points))).weights
+    return choose(weights, np.ones(len(points), np.int64), max(1, round(share * len(points))))

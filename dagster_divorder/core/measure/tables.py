@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dagster_divorder.core.measure import Diversity
@@ -52,8 +52,8 @@ def _at(figures: Any, path: tuple[str | int, ...]) -> Any:
     return figures
 
 
-def findings(metrics: Metrics) -> list[str]:
-    """Sentences that a summary adds to its table: errors of each trait, the seam, targets, warnings."""
+def findings(metrics: Metrics, alike: Collection[str] = ()) -> list[str]:
+    """Sentences that a summary adds: errors of each trait but those `alike`, the seam, targets, warnings."""
     ours, shuffled = metrics["sequences"], metrics["sequences_random"]
     sentences = []
     for trait, figures in ours["trait_errors"].items():
@@ -62,12 +62,12 @@ def findings(metrics: Metrics) -> list[str]:
             for one, unit in ((figures["cumulative"], "steps"), (figures["batch"], "batches"))
             if one["steps"]
         ]
-        if closer:
+        if closer and trait not in alike:
             sentences.append(
                 f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}"
             )
     for trait, figures in ours["seam"].items():
-        if ours["tokens"] > figures["window_tokens"]:
+        if ours["tokens"] > figures["window_tokens"] and trait not in alike:
             worst, other = (100 * one["worst"] for one in (figures, shuffled["seam"][trait]))
             sentences.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
     for trait, figures in ours["targets"].items():

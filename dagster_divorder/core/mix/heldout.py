@@ -7,8 +7,16 @@ Cost: O(D log D).
 Known weakness: the share counts documents, not tokens; in a source with few long documents the two differ a lot.
 """
 
+from unicodedata import normalize
+
 import numpy as np
 from numpy.typing import NDArray
+
+
+def folded(text: str) -> str:
+    """The text without regard to case and white space: NFC, case folded, each run of white space one space. Texts with
+    equal results are copies."""
+    return " ".join(normalize("NFC", normalize("NFC", text).casefold()).split())
 
 
 def choose(

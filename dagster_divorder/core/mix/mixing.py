@@ -97,14 +97,12 @@ def plan_mix(
     *,
     total_tokens: int | None = None,
     max_repeats: float | None = None,
-    drop: float = 0.0,
 ) -> MixPlan:
     """Planned tokens of each value.
 
     weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
     tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
-    max_repeats: most epochs of one value; None: no limit. drop: the part of each value that is left out but counts as
-    read in these epochs.
+    max_repeats: most epochs of one value; None: no limit.
 
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
@@ -123,7 +121,7 @@ def plan_mix(
     weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
     total = int(available[used].sum()) if total_tokens is None else total_tokens
-    limit = np.inf if max_repeats is None else max_repeats * (1.0 - drop)
+    limit = np.inf if max_repeats is None else float(max_repeats)
     most = np.minimum(available[used] * limit, total)
     planned = np.zeros(len(names))
     planned[used] = _fill(weight[used], most, total)
@@ -132,7 +130,7 @@ def plan_mix(
     wanted = total * proportion / proportion.sum()
     out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
-        raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats, drop))
+        raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
     # Whole tokens by largest remainder. Beyond 2**53 the floors may sum to a few tokens too many.
     short = total - int(tokens.sum())
@@ -153,17 +151,13 @@ def times_of(
     codes: NDArray[np.integer],
     order: Ints,
     consumed: NDArray[np.integer] | None = None,
-    topics: NDArray[np.integer] | None = None,
 ) -> NDArray[np.int32]:
     """How often each record occurs in the stream, int32 (N,).
 
     tokens: int64 (N,), of each record. codes: int (N,), the record's value, an index of plan.names. order: int64 (N,),
     records in an order whose every prefix is diverse; the first records of a value occur once more than its others.
     consumed: int (N,), how often each record has been read, a lower bound of the result. A record without tokens occurs
-    once if its value has a share. topics: int (K,), the topic of each value, if values are tiers. Tokens that a tier's
-    whole records miss or exceed go to the next tier of its topic, within the whole numbers next to its epochs. Records
-    of a tier occur once more in turn; choosing those that fit would favour short ones. Only tokens that the whole topic
-    misses are filled with records that fit, from its last tier down.
+    once if its value has a share.
 
     Raises:
         InputError: the plan is too small for one record.
@@ -173,23 +167,9 @@ def times_of(
     by_value = order[np.argsort(codes[order], kind="stable")]
     ends = np.cumsum(np.bincount(codes, minlength=len(plan.names)))
     records_of = np.split(by_value, ends[:-1])
-    tiered, topics = topics is not None, np.arange(len(plan.names)) if topics is None else topics
-    missed = np.zeros(int(topics.max(initial=0)) + 1, np.int64)
-    values, sizes = np.flatnonzero(plan.tokens), np.maximum(plan.sizes, 1)
-    fewest, most = plan.tokens // sizes, -(-plan.tokens // sizes)
-    goes_on = np.append(np.diff(topics[values]) == 0, False)
-    for value, in_turn in zip(values, goes_on, strict=False):
-        records, topic = records_of[value], topics[value]
-        missed[topic] += plan.tokens[value]
-        wanted = int(np.clip(missed[topic], fewest[value] * sizes[value], most[value] * sizes[value]))
-        times[records] = _times(tokens[records], wanted, least[records], in_turn)
-        missed[topic] -= int(times[records] @ tokens[records])
-    for value in values[::-1] if tiered else ():
-        records, topic = records_of[value], topics[value]
-        room = records[times[records] < most[value]]
-        more = room[first_fit(tokens[room], int(missed[topic]))]
-        times[more] += 1
-        missed[topic] -= int(tokens[more].sum())
+    for value in np.flatnonzero(plan.tokens):
+        records = records_of[value]
+        times[records] = _times(tokens[records], int(plan.tokens[value]), least[records])
     without = tokens == 0
     times[without] = np.maximum(least[without], (plan.epochs > 0)[codes[without]])
     if not (times @ tokens.astype(np.float64)) > 0:
@@ -200,11 +180,10 @@ def times_of(
     return times
 
 
-def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], in_turn: np.bool_) -> NDArray[np.int32]:
+def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[np.int32]:
     """How often each record of one value occurs, int32 (n,), so that their tokens come nearest to `wanted`.
 
-    lengths: int64 (n,). in_turn: the records that occur once more are the first ones; none is skipped because it is too
-    long.
+    lengths: int64 (n,).
     """
     level = wanted // int(lengths.sum())
     # Records that were consumed more often than `level` take room from the others.
@@ -213,8 +192,7 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32], in_turn: np.
     times = np.maximum(consumed, np.int32(level))
     open_ = np.flatnonzero(consumed <= level)
     if (left := wanted - int(times @ lengths)) > 0:
-        first = np.cumsum(lengths[open_]) - lengths[open_] / 2 < left
-        times[open_[first if in_turn else _nearest(lengths[open_], left)]] += 1
+        times[open_[_nearest(lengths[open_], left)]] += 1
     return times
 
 
@@ -352,18 +330,18 @@ def _not_reached(
     nearest: Floats,
     total: int,
     max_repeats: float,
-    drop: float,
 ) -> str:
     """The message for a mix that needs more than max_repeats epochs of a value."""
-    limit = max_repeats * (1.0 - drop)
     epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
     worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
     too_many = ", ".join(
-        f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)" for k in worst if epochs[k] > limit
+        f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)"
+        for k in worst
+        if epochs[k] > max_repeats
     )
-    reached = int(total * limit / epochs.max())
-    most = int((sizes[wanted > 0] * limit).sum())
-    repeats = math.ceil(round(epochs.max() / (1.0 - drop), 9))
+    reached = int(total * max_repeats / epochs.max())
+    most = int((sizes[wanted > 0] * max_repeats).sum())
+    repeats = math.ceil(round(epochs.max(), 9))
     remedy = f"set mixing.max_repeats to {repeats}, or mixing.total_tokens to {reached} or less"
     if most < total:
         near = f"No mix of these values can: they have {most:,} tokens within it"
@@ -377,9 +355,8 @@ def _not_reached(
             f"{json.dumps(name, ensure_ascii=False)} = {share}" for name, share in shares.items()
         )
         near = f"The nearest that can: weights = {{ {table} }}"
-    left = f" of what mixing.drop = {drop:g} leaves" if drop else ""
     return (
-        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}{left}: {total:,} tokens would "
+        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}: {total:,} tokens would "
         f"take {too_many or 'more'}. {near}; or {remedy}"
     )
 

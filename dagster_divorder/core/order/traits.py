@@ -11,6 +11,7 @@ Known weakness: appended data changes the ranks of categories, and so their code
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Edges = NDArray[np.float64]
+Edges = NDArray[Any]
 
 MAX_CATEGORIES = 1000
 """A column with more distinct whole numbers is not a category."""
@@ -88,14 +89,14 @@ class ManyCodes:
 
 
 def quantile_edges(values: ArrayLike, bins: int) -> Edges:
-    """Inner edges, float64 (<= bins - 1,) and strictly rising, that cut (N,) numbers into equally full bins.
+    """Inner edges (<= bins - 1,), `_unrounded` and strictly rising, that cut (N,) numbers into equally full bins.
 
     Edge b is the value at rank b N / bins, so if no value repeats, the bins' sizes differ by at most 1. Equal edges
     become one, and an edge at the minimum is dropped, so no bin is empty. NaN is ignored.
     """
     if bins < 1:
         raise InputError(f"bins is {bins}; expected 1 or more")
-    numbers = np.asarray(values, np.float64)
+    numbers = _unrounded(values)
     numbers = np.sort(numbers[~np.isnan(numbers)])
     if numbers.size == 0:
         return np.zeros(0)
@@ -105,10 +106,17 @@ def quantile_edges(values: ArrayLike, bins: int) -> Edges:
 
 def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
     """Bin of each number, int32 (N,): b where edges[b-1] <= value < edges[b]; NaN has len(edges) + 1."""
-    numbers, cuts = np.asarray(values, np.float64), np.asarray(edges, np.float64)
+    numbers, cuts = _unrounded(values), _unrounded(edges)
     codes = np.searchsorted(cuts, numbers, side="right").astype(np.int32)
     codes[np.isnan(numbers)] = len(cuts) + 1
     return codes
+
+
+def _unrounded(values: ArrayLike) -> NDArray[Any]:
+    """Numbers as float64; whole numbers unchanged if float64 would round them."""
+    numbers = np.asarray(values)
+    floats = numbers.astype(np.float64, copy=False)
+    return numbers if numbers.dtype.kind in "iu" and np.abs(floats).max(initial=0) >= 1 << 53 else floats
 
 
 def category_codes(
@@ -185,14 +193,20 @@ def column_codes(
         InputError: the column is not of numbers, text or booleans, edges are given for text, or the values of a
             balanced column hardly repeat.
     """
-    import pyarrow.types as types
+    import pyarrow as pa
 
-    column = _plain(values)
+    column, types = _plain(values), pa.types
     kind = column.type
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
-        cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
-        return Codes(bin_codes(numbers, cuts), _bin_names(cuts, whole=types.is_integer(kind)), cuts)
+        missing = np.isnan(numbers)
+        for whole in () if types.is_floating(kind) else (np.uint64, np.int64):
+            with suppress(pa.ArrowInvalid):
+                numbers = _filled(column.cast(pa.from_numpy_dtype(whole)).chunks, whole(0))
+        cuts = quantile_edges(numbers[~missing], bins) if edges is None else _unrounded(edges)
+        codes = bin_codes(numbers, cuts)
+        codes[missing] = len(cuts) + 1
+        return Codes(codes, _bin_names(cuts, types.is_integer(kind) or cuts.dtype.kind in "iu"), cuts)
     if not (is_text(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise InputError(
             f"{name} holds {kind}; a trait is made of numbers, text or booleans: convert it to one of these"

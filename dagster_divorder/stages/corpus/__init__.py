@@ -1,1 +1,1 @@
-"""Stages that read the input: records, ids, fields, near copies."""
+"""Stages that read the input: records, ids, fields."""

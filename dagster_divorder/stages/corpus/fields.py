@@ -37,16 +37,10 @@ CHAT_TRAITS = ("turns", "prompt_length", "answer_length")
 
 def built_in(settings: Settings) -> tuple[str, ...]:
     """Computed traits; an input field of the same name is not used."""
-    return ("cluster", "length", "difficulty", *(CHAT_TRAITS if settings.masked else ()))
+    return ("cluster", "length", *(CHAT_TRAITS if settings.masked else ()))
 
 
-SCORES = {
-    "difficulty": ("difficulty", "bits"),
-    "length": ("token_counts", "lengths"),
-    "compression": ("text_statistics", "compression"),
-    "lexical_diversity": ("text_statistics", "lexical_diversity"),
-    "loss": ("loss", "loss"),
-}
+SCORES = {"length": ("token_counts", "lengths")}
 """Computed score -> its stage and column; an input field of the same name is not used."""
 
 PEEKED = 100
@@ -84,9 +78,9 @@ def fields_read(settings: Settings) -> list[str]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names, or the second
-            trait of `mixing.trait` is not numeric. Fields and values of the last run are not checked again; if the
-            input has lost one since, its stage reports it.
+        InputError: no record has a field that the settings name, or a value that `order.targets` names, or
+            `curriculum.score` is not numeric. Fields and values of the last run are not checked again; if the input has
+            lost one since, its stage reports it.
     """
     targets, known = run.settings.order.targets, _seen_before(run)
     named = {
@@ -100,13 +94,11 @@ def _check_settings(run: Run) -> None:
         raise InputError(
             f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
         )
-    counted = {"mixing.trait": run.settings.mixing.quality, "curriculum.score": score_field(run.settings)}
-    for setting, name in counted.items():
-        if name is None or name not in new:
-            continue
+    name = score_field(run.settings)
+    if name is not None and name in new:
         for record in islice(first_records(find_inputs(run.settings), [name]), PEEKED):
             if fault := no_number(name, record[name]):
-                raise InputError(f"{setting}: field {name!r} {fault}")
+                raise InputError(f"curriculum.score: field {name!r} {fault}")
 
 
 def no_number(name: str, value: Any) -> str | None:
@@ -159,9 +151,8 @@ def no_such_field(field: str, names: Collection[str] = ()) -> InputError:
     near = f"; {field!r} is null in each" if field in names else nearest(field, names)
     return InputError(
         f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality, curriculum.score or "
-        "input.source_field names; expected a field of the input, `cluster`, `length` or `difficulty`, for "
-        "conversations `turns`, `prompt_length` or `answer_length`, and for curriculum.score "
-        f"{', '.join(f'`{score}`' for score in SCORES)}{near}"
+        "input.source_field names; expected a field of the input, `cluster` or `length`, or for "
+        f"conversations `turns`, `prompt_length` or `answer_length`{near}"
     )
 
 
@@ -235,7 +226,6 @@ FIELDS = PerDocument(
     inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     doing="reading fields",
     check_settings=_check_settings,
-    pace=(0.02, 0.01),
     compute=lambda run: partial(
         extract_fields,
         run.store,

@@ -173,7 +173,6 @@ IDS = PerDocument(
     when=lambda settings: settings.input.id_field is not None,
     doing="reading ids",
     check_settings=_check_settings,
-    pace=(0.02, 0.01),
     compute=lambda run: partial(
         ids_of, run.store, records_folder(run.receipt("raw_docs").key), shapes_of(run.settings)
     ),

@@ -376,7 +376,6 @@ RAW_DOCS = _RawDocs(
         ),
     },
     then=("ids",),
-    pace=(0.15, 0.019),
     show=_show_raw_docs,
     checks=(
         Check(

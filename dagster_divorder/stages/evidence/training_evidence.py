@@ -57,7 +57,6 @@ from dagster_divorder.pipeline.stage import (
     Made,
     Picture,
     Shown,
-    Size,
     Table,
     Text,
     WholeCorpus,
@@ -679,7 +678,7 @@ def _heldout_rows(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
             "to other files"
         )
-    trait = run.settings.mixing.topic
+    trait = run.settings.mixing.trait
     texts: dict[str, list[tuple[str, ...]]] = {}
     for source, *read in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(tuple(read))
@@ -947,7 +946,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
         "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
-        "trait": settings.mixing.topic,
+        "trait": settings.mixing.trait,
         "seed": settings.seed,
     }
 
@@ -1010,12 +1009,6 @@ def _count_trainings(settings: Settings) -> int:
     return len(orders_of(settings)) * evidence.seeds * rates
 
 
-def _amount(settings: Settings, size: Size) -> float:
-    """Number of tokens that all trainings read."""
-    evidence = settings.evidence
-    return min(size.tokens, evidence.tokens or 0) * evidence.epochs * _count_trainings(settings)
-
-
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=4,
@@ -1030,6 +1023,5 @@ TRAINING_EVIDENCE = WholeCorpus(
     when=lambda settings: settings.evidence.tokens is not None,
     check_settings=_check_settings,
     compute=_train_in_each_order,
-    amount=_amount,
     show=_show_training_evidence,
 )

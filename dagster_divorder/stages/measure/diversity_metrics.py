@@ -146,7 +146,9 @@ def _measure_diversity(run: Run) -> Made:
     if "plot" in run.settings.output.sidecars:
         files["picture"] = File(_picture(run, traits, count, measured), "png")
     summary = [summary_row(name, metrics[name]) for name in ORDERS]
-    told = schedule_findings(load_schedule(run)) if run.settings.curriculum.on else findings(metrics)
+    alike = [trait for trait in run.settings.order.traits if not np.ptp(traits.codes[trait])]
+    told = schedule_findings(load_schedule(run)) if run.settings.curriculum.on else findings(metrics, alike)
+    told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
     if run.settings.masked:
         told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
     return Made(files, figures={"summary": summary, "findings": told})
@@ -540,7 +542,6 @@ DIVERSITY_METRICS = WholeCorpus(
     then=("stationarity",),
     quotes=("picture",),
     doing="measuring orders",
-    pace=(0.1, 0.0026),
     compute=_measure_diversity,
     publish=_note_unmet_targets,
     show=_show_diversity_metrics,

@@ -272,6 +272,5 @@ SCHEDULE = WholeCorpus(
     when=lambda settings: settings.curriculum.on,
     content=("measured",),
     doing="measuring the order along its score",
-    pace=(0.2, 0.004),
     compute=_measure_schedule,
 )

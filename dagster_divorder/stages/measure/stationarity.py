@@ -35,7 +35,7 @@ from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Size, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.measure.schedule import full_sequences, sequence_laps
@@ -259,12 +259,6 @@ def _stationarity_inputs(run: Run) -> dict[str, Any]:
     }
 
 
-def _amount(settings: Settings, size: Size) -> float:
-    """Tokens of the sample, plus a twentieth of the other tokens, which are only read."""
-    sampled = min(size.tokens, TOKENS, SEQUENCES * settings.sequence.length)
-    return sampled + 0.05 * (size.tokens - sampled)
-
-
 STATIONARITY = WholeCorpus(
     name="stationarity",
     version=4,
@@ -276,7 +270,5 @@ STATIONARITY = WholeCorpus(
     inputs=_stationarity_inputs,
     content=("found",),
     doing="looking for drift",
-    amount=_amount,
-    pace=(0.3, 0.045),
     compute=_measure_stationarity,
 )

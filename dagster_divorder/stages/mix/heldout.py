@@ -33,7 +33,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_under
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
-from dagster_divorder.stages.order.bin_edges import bins_of, is_number
+from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
 from dagster_divorder.store.ids import distinct, hex_ids, places
@@ -42,7 +42,7 @@ from dagster_divorder.store.sources import RemoteFile, identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
-"""Most bytes of held-out texts. All are in memory at once, and their copies take some three times as much."""
+"""Most bytes of held-out texts. All are in memory at once."""
 
 
 def heldout_ids(run: Run) -> np.ndarray:
@@ -59,21 +59,21 @@ def heldout_files(run: Run) -> pa.Table:
 
 _LEARNT_BEFORE = {
     "cluster": (
-        *("base_model", "difficulty_counts", "deep_model", "ari_comparison", "centroids"),
+        *("base_model", "deep_model", "ari_comparison", "centroids"),
         *("shallow_components", "deep_components", "external_components"),
     ),
-    **dict.fromkeys(("length", "difficulty", *CHAT_TRAITS), ("base_model", "difficulty_counts")),
+    **dict.fromkeys(("length", *CHAT_TRAITS), ("base_model",)),
 }
 """Built-in trait -> the fits that decide its values and bins. They run before a share of each value is drawn."""
 
 
 def leaves_out(settings: Settings, stage: str) -> bool:
-    """Whether a stage must not see the held-out documents and their near copies."""
+    """Whether a stage must not see the held-out documents and their copies."""
     if not settings.heldout.share:
         return settings.holds_out
     # The draw leaves out what a trainer has consumed, and counting that needs tokens and the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
-    trait = settings.mixing.topic
+    trait = settings.mixing.trait
     return stage not in (*consumed, *(_LEARNT_BEFORE[trait] if trait in built_in(settings) else ()))
 
 
@@ -91,10 +91,15 @@ def fit_inputs(run: Run, stage: str) -> dict[str, str]:
     return {"heldout": run.receipt("heldout").key if run.settings.heldout.paths else HELDOUT.key(run)}
 
 
-def held_or_near(run: Run, stage: str) -> np.ndarray | None:
+def held_out_places(run: Run) -> np.ndarray:
+    """The place in `heldout_ids` of the first held-out document with the folded text of each document row, int32
+    (rows,); -1 if none. A held-out document equals itself."""
+    return run.arrays("heldout_copies", "place")["place"]
+
+
+def held_out_rows(run: Run, stage: str) -> np.ndarray | None:
     """The document rows that a stage must not show or learn from, bool (rows,); None if it may use all."""
-    # `near` includes the held-out documents themselves.
-    return run.column("heldout_copies", "near") >= 0 if leaves_out(run.settings, stage) else None
+    return held_out_places(run) >= 0 if leaves_out(run.settings, stage) else None
 
 
 def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
@@ -103,10 +108,10 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     Raises:
         InputError: no document is left.
     """
-    rows = rows_by_id(run.store, run.view, most, held_or_near(run, stage))
+    rows = rows_by_id(run.store, run.view, most, held_out_rows(run, stage))
     if not len(rows):
         raise InputError(
-            f"all {run.corpus.documents:,} documents are held out, or near copies of held-out ones; expected at least "
+            f"all {run.corpus.documents:,} documents are held out, or copies of held-out ones; expected at least "
             "one to train on: lower heldout.documents, or remove documents from its files"
         )
     return rows
@@ -127,7 +132,7 @@ class _Documents(NamedTuple):
 
 def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
-    view, trait = run.view, run.settings.mixing.topic
+    view, trait = run.view, run.settings.mixing.trait
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
@@ -136,7 +141,7 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
         # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
         number = is_number((column := fields.column(trait)).type)
         if number and edges is None:
-            edges = column_codes(column, bins=bins_of(run.settings, trait)).edges
+            edges = column_codes(column, bins=run.settings.order.length_bins).edges
         bins = {trait: edges} if number and edges is not None else {}
     codes, names = trait_codes(run, trait, fields, bins)
     return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
@@ -166,7 +171,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.documents = {share} is less than half a document of every {run.settings.mixing.topic}; expected "
+            f"heldout.documents = {share} is less than half a document of every {run.settings.mixing.trait}; expected "
             "at least one document: raise heldout.documents, or set it to files"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
@@ -192,7 +197,7 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None
-    return f"no document of {run.settings.mixing.topic} {documents.names[without[0]]} is held out"
+    return f"no document of {run.settings.mixing.trait} {documents.names[without[0]]} is held out"
 
 
 def _too_large(subject: str, size: int, remedy: str) -> InputError:
@@ -209,7 +214,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     Raises:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
     """
-    files, trait = _find(settings), settings.mixing.topic
+    files, trait = _find(settings), settings.mixing.trait
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
@@ -302,10 +307,10 @@ def _heldout_inputs(run: Run) -> dict[str, Any]:
 def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
-    if settings.mixing.topic not in built_in(settings):
+    if settings.mixing.trait not in built_in(settings):
         return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
-    stages = {"cluster": ("centroids", "clusters"), "difficulty": ("difficulty",)}
-    return ("raw_docs", "token_counts", "bin_edges", *stages.get(settings.mixing.topic, ()))
+    clusters = ("centroids", "clusters") if settings.mixing.trait == "cluster" else ()
+    return ("raw_docs", "token_counts", "bin_edges", *clusters)
 
 
 def _heldout_settings(settings: Settings) -> dict[str, Any]:
@@ -316,7 +321,7 @@ def _heldout_settings(settings: Settings) -> dict[str, Any]:
     if heldout.paths and shape.form != "text":
         field["format"] = [shape.form, shape.jinja]
     draw = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixing.topic, **files, **field, **draw}
+    return {"trait": settings.mixing.trait, **files, **field, **draw}
 
 
 HELDOUT = PinnedFit(
@@ -329,7 +334,6 @@ HELDOUT = PinnedFit(
     inputs=_heldout_inputs,
     doing="choosing what is held out",
     check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
-    pace=(0.02, 0.004),
     compute=_choose_heldout,
     # No `refit`: held-out documents stay held out.
     drift=_heldout_drift,

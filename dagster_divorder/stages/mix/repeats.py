@@ -20,12 +20,10 @@ import xxhash
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
-from dagster_divorder.core.mix.by_quality import MISSING, Tiers, cut_tiers, plan_tiers, tier_name
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
     MixPlan,
-    Realised,
     even_order,
     plan_mix,
     realised,
@@ -37,12 +35,10 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.near_duplicates import load_copies
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
-from dagster_divorder.stages.order.bin_edges import load_numbers, numbers_reads
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.sample import document_ids
@@ -121,11 +117,6 @@ def stream_size(run: Run) -> int:
     return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
 
 
-def stream_copies(run: Run, stream: TrainingStream) -> np.ndarray:
-    """A number for each item, int64 (M,), equal for copies; see `load_copies`."""
-    return stream.of_items(load_copies(run)) if run.settings.copies_apart == "near" else stream.view.copies
-
-
 def items_of(times: np.ndarray) -> np.ndarray:
     """The record of each item, int64 (M,) rising. times: int (N,)."""
     return np.repeat(np.arange(len(times)), times)
@@ -138,25 +129,17 @@ def load_sources(run: Run) -> list[dict[str, Any]]:
 
 
 def load_mixing(run: Run) -> dict[str, Any]:
-    """The mix, as in `curated_meta.json`: the trait and `load_sources`; if `mixing.trait` names two traits, also the
-    second, and a row for every tier of a value of the first."""
-    quality = run.settings.mixing.quality
-    tiers = {} if quality is None else {"quality": quality, "tiers": run.rows("repeats", "tiers")}
-    return {"trait": run.settings.mixed_trait, "values": load_sources(run), **tiers}
+    """The mix, as in `curated_meta.json`: the trait and `load_sources`."""
+    return {"trait": run.settings.mixed_trait, "values": load_sources(run)}
 
 
 def _plan_repeats(run: Run) -> Made:
-    mixing, trait, traits = run.settings.mixing, run.settings.mixed_trait, load_traits(run)
+    trait, traits = run.settings.mixed_trait, load_traits(run)
     training = np.flatnonzero(_may_be_trained_on(run))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
     plan = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64))
-    tiers, part, part_of, topics = None, plan, codes.astype(np.int64), None
-    if mixing.quality is not None:
-        assert mixing.max_repeats is not None
-        tiers = _cut_tiers(run, mixing.quality, training, trained)
-        part, part_of, topics = plan_tiers(plan, tiers, mixing.max_repeats), tiers.codes, tiers.topic
-    values = [_name_hashes(part.names)[part_of]]
+    values = [_name_hashes(names)[codes]]
     values += [
         _name_hashes(trained.names[name])[trained.codes[name]]
         for name in sorted(trained.codes)
@@ -165,10 +148,8 @@ def _plan_repeats(run: Run) -> Made:
     consumed = consumed_times(run)[training]
     order = even_order(values, _draws(run)[training])
     times = np.zeros(len(traits.tokens), np.int32)
-    times[training] = times_of(part, tokens, part_of, order, consumed, topics)
-    _note_overdrawn_values(
-        run, part, np.bincount(part_of, tokens * consumed, len(part.names)).astype(np.int64)
-    )
+    times[training] = times_of(plan, tokens, codes, order, consumed)
+    _note_overdrawn_values(run, plan, np.bincount(codes, tokens * consumed, len(names)).astype(np.int64))
     mix = realised(plan, tokens, codes, times[training])
     columns = {
         "value": names,
@@ -184,8 +165,6 @@ def _plan_repeats(run: Run) -> Made:
         "planned share": plan.shares.tolist(),
     }
     files: dict[str, Any] = {"times": {"times": times}, "values": _rows(columns)}
-    if tiers is not None:
-        files["tiers"] = _tier_rows(names, tiers, part, realised(part, tokens, part_of, times[training]))
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
@@ -204,11 +183,10 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
         wanted = [name for name in names if mixing.weights.get(name)]
         refuse_left_out(run, "mixing.weights", run.settings.mixed_trait, wanted, sizes)
     plan = plan_mix(
-        "natural" if mixing.weights is None or mixing.weights == "by_quality" else mixing.weights,
+        "natural" if mixing.weights is None else mixing.weights,
         dict(zip(names, sizes.tolist(), strict=True)),
         total_tokens=mixing.total_tokens,
         max_repeats=mixing.max_repeats,
-        drop=mixing.drop,
     )
     most = int(plan.epochs.argmax())
     if plan.epochs[most] > MOST_EPOCHS:
@@ -222,45 +200,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
         )
         run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan
-
-
-def _cut_tiers(run: Run, name: str, training: np.ndarray, trained: Traits) -> Tiers:
-    """Tiers of the records that may be trained on. name: the trait with which repeats rise. training: positions of the
-    records, int64 (n,). trained: their traits.
-
-    Raises:
-        InputError: `name` is not a number, or is constant within each value of the first trait.
-    """
-    trait, quality = run.settings.mixed_trait, load_numbers(run, name, "mixing.trait")[training]
-    tiers = cut_tiers(quality, trained.counted, trained.codes[trait], run.settings.mixing.drop)
-    if np.bincount(tiers.topic[tiers.number != MISSING]).max(initial=0) < 2:
-        raise InputError(
-            f"mixing.trait: {name!r} is the same in all records of each {trait} ({len(quality):,} records may be "
-            f"trained on), so repeats cannot rise with it; expected numbers that differ within a {trait}: name other "
-            f"fields, or only {trait!r}"
-        )
-    if missing := int(np.isnan(quality).sum()):
-        run.progress.note(
-            f"{missing:,} of {len(quality):,} records have no {name!r}; they are read as often as the average of their "
-            f"{trait}"
-        )
-    return tiers
-
-
-def _tier_rows(names: Sequence[str], tiers: Tiers, plan: MixPlan, mix: Realised) -> list[dict[str, Any]]:
-    columns = {
-        "value": [names[topic] for topic in tiers.topic],
-        "tier": [tier_name(number) for number in tiers.number],
-        "lowest": [None if np.isnan(number) else float(number) for number in tiers.lowest],
-        "highest": [None if np.isnan(number) else float(number) for number in tiers.highest],
-        "records": np.bincount(tiers.codes).tolist(),
-        "unique tokens": tiers.sizes.tolist(),
-        "records trained on": mix.records.tolist(),
-        "tokens trained on": mix.tokens.tolist(),
-        "epochs": mix.epochs.tolist(),
-        "planned epochs": plan.epochs.tolist(),
-    }
-    return _rows(columns)
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -281,7 +220,7 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
             continue
         having = traits.codes[trait] == value
         if settings.holds_out and load_heldout(run).removed[run.view.document_row[having]].all():
-            why = "they are held out, or near copies: lower heldout.documents, or set it to other files"
+            why = "they are held out, or copies: lower heldout.documents, or set it to other files"
         elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
         elif not traits.counted[having].any():
@@ -325,7 +264,7 @@ def _note_overdrawn_values(run: Run, plan: MixPlan, consumed: np.ndarray) -> Non
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
-    """Which records are selected, and neither held out nor near copies of held-out documents; bool (N,)."""
+    """Which records are selected, and neither held out nor copies of held-out documents; bool (N,)."""
     # Held-out records are no candidates of the selection.
     if run.settings.selects:
         return load_selected(run)
@@ -336,7 +275,7 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
     # Left out if unset, so that results of earlier versions keep their keys.
-    mixing = settings.mixing.model_dump(mode="json", exclude=set() if settings.mixing.drop else {"drop"})
+    mixing = settings.mixing.model_dump(mode="json")
     power = mixing["weights"] if isinstance(mixing["weights"], float) else None
     return {
         "mixing": mixing if power is None else {**mixing, "weights": "temperature"},
@@ -350,14 +289,11 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _repeats_reads(settings: Settings) -> tuple[str, ...]:
-    quality = settings.mixing.quality
-    numbers = () if quality is None else numbers_reads(settings, quality)
-    return ("raw_docs", "traits", *numbers, *heldout_reads(settings), *selection_reads(settings))
+    return ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings))
 
 
 def _show_repeats(run: Run, receipt: Receipt) -> Shown:
-    tiers = {"tiers": Table(run.rows("repeats", "tiers"))} if "tiers" in receipt.files else {}
-    return {"mix": Table(load_sources(run)), **tiers}
+    return {"mix": Table(load_sources(run))}
 
 
 REPEATS = WholeCorpus(
@@ -373,7 +309,6 @@ REPEATS = WholeCorpus(
     content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",
-    pace=(0.03, 0.005),
     compute=_plan_repeats,
     show=_show_repeats,
 )

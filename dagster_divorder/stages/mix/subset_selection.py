@@ -1,9 +1,9 @@
 """subset_selection: which records are trained on, chosen together for diversity and quality, within a budget.
 
-`selection.method` fills a budget of documents or tokens. Candidates are the first records of each text (with
-`order.separate_copies = "near"`, of each group of near copies) that have a vector and are not held out. With
-`selection.min_quality` the first record that reaches it is the candidate, and if the candidates do not fill the budget,
-all are chosen. What a trainer has consumed (`order.frozen_tokens`) stays chosen and counts.
+`selection.method` fills a budget of documents or tokens. Candidates are the first records of each text
+that have a vector and are not held out. With `selection.min_quality` the first record that reaches it is the candidate,
+and if the candidates do not fill the budget, all are chosen. What a trainer has consumed (`order.frozen_tokens`) stays
+chosen and counts.
 Appended data compete with all other data, since the value of a record depends on the others; a run reports what moved.
 The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
 choice depends on neither fragments nor workers.
@@ -28,7 +28,6 @@ from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, W
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.corpus.near_duplicates import load_copies, near_reads
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
@@ -157,7 +156,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
     every = np.arange(len(view))
     has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
     consumed = consumed_record_mask(run)
-    copies = load_copies(run)
+    copies = view.copies
     taken = np.zeros(len(view), bool)
     taken[copies[consumed]] = True
     reasons = np.full(len(view), LOWER, np.int8)
@@ -393,7 +392,6 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
         *(["quality_scores"] if chosen.quality_model else []),
         *(["ids"] if settings.input.id_field else []),
         *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
-        *near_reads(settings),
     )
 
 

@@ -1,4 +1,4 @@
-"""bin_edges: edges of the bins of lengths, difficulties, turns and numeric fields, at quantiles of the corpus.
+"""bin_edges: edges of the bins of lengths, turns and numeric fields, at quantiles of the corpus.
 
 Appended records fall into the same bins. With `refit.bins = "auto"` the edges are cut again if the corpus has doubled,
 if hardly any of its documents are left, or if a bin's share of the records rises above BAND times its first share, by
@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, PinnedFit
@@ -23,17 +22,12 @@ from dagster_divorder.stages.text.loss_mask import answer_tokens
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
-DIFFICULTY_BINS = 16
 BAND, MIN_OVER = 3.0, 64
-
-
-def bins_of(settings: Settings, trait: str) -> int:
-    return DIFFICULTY_BINS if trait == "difficulty" else settings.order.length_bins
 
 
 def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     """Trait -> column that is cut into bins, besides the length: numeric fields, including those whose numbers are
-    categories, and the difficulty and the traits of conversations if they are traits here."""
+    categories, and the traits of conversations if they are traits here."""
     fields = fields_read(run.settings)
     table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
     traits = coded_traits(run.settings)
@@ -51,36 +45,12 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
 def computed_numbers(run: Run, trait: str) -> np.ndarray:
     """The numbers of a built-in trait of the records, which are cut into bins, (N,)."""
     view = run.view
-    if trait == "difficulty":
-        return run.column("difficulty", "bits")[view.document_row]
     if trait == "turns":
         return run.column("token_counts", "turns")[view.document_row]
     if trait == "answer_length":
         return answer_tokens(run)
     tokens = run.column("token_counts", "lengths")[view.document_row]
     return tokens - answer_tokens(run) if trait == "prompt_length" else tokens
-
-
-def load_numbers(run: Run, trait: str, setting: str) -> np.ndarray:
-    """The numbers of a trait of the records, float64 (N,), NaN if missing or infinite. setting: names the trait.
-
-    Raises:
-        InputError: the field holds something other than numbers.
-    """
-    if trait in built_in(run.settings):
-        return computed_numbers(run, trait).astype(np.float64)
-    column = read_fields(run.store, run.view, run.receipt("fields"), trait).column(trait)
-    if not is_number(column.type):
-        raise InputError(f"{setting}: field {trait!r} holds {column.type}; expected a field of numbers")
-    numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
-    return np.where(np.isfinite(numbers), numbers, np.nan)
-
-
-def numbers_reads(settings: Settings, trait: str) -> tuple[str, ...]:
-    """The stages besides raw_docs that `load_numbers` reads."""
-    if trait not in built_in(settings):
-        return ("fields",)
-    return ("difficulty",) if trait == "difficulty" else ("token_counts",)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -103,7 +73,7 @@ def _shares(
     codes = {"length": bin_codes(tokens, edges["length"])}
     for trait, column in columns.items():
         if trait in edges:
-            coded = column_codes(column, bins=bins_of(run.settings, trait), edges=edges[trait], name=trait)
+            coded = column_codes(column, bins=run.settings.order.length_bins, edges=edges[trait], name=trait)
             codes[trait] = coded.codes
     return {trait: np.bincount(values) / len(values) for trait, values in codes.items()}
 
@@ -112,7 +82,7 @@ def _fit_bin_edges(run: Run) -> Mapping[str, bytes]:
     tokens = run.column("token_counts", "lengths")[run.view.document_row]
     columns, edges = numbers(run), {"length": quantile_edges(tokens, run.settings.order.length_bins)}
     for trait, column in columns.items():
-        cut = column_codes(column, bins=bins_of(run.settings, trait)).edges
+        cut = column_codes(column, bins=run.settings.order.length_bins).edges
         assert cut is not None
         edges[trait] = cut
     return {EDGES: pack(edges), SHARES: pack(_shares(run, tokens, columns, edges))}
@@ -148,8 +118,7 @@ def answers_key(settings: Settings) -> dict[str, Any]:
 
 def columns_reads(settings: Settings) -> tuple[str, ...]:
     """The stages with columns of traits, besides tokens and clusters."""
-    fields, difficulty = fields_read(settings), "difficulty" in coded_traits(settings)
-    return (*(["fields"] if fields else []), *(["difficulty"] if difficulty else []))
+    return ("fields",) if fields_read(settings) else ()
 
 
 BIN_EDGES = PinnedFit(
@@ -164,7 +133,6 @@ BIN_EDGES = PinnedFit(
         **answers_key(settings),
     },
     doing="cutting lengths and numeric fields into bins",
-    pace=(0.02, 0.0002),
     compute=_fit_bin_edges,
     refit="bins",
     drift=_bin_edges_drift,

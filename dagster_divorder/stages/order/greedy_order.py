@@ -25,11 +25,9 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.near_duplicates import near_reads
 from dagster_divorder.stages.mix.repeats import (
     load_stream,
     refuse_left_out,
-    stream_copies,
     stream_reads,
     stream_size,
 )
@@ -50,7 +48,7 @@ def load_shards(run: Run) -> np.ndarray:
 
 def _order_documents(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
-    traits, apart = stream.traits, stream_copies(run, stream) if settings.copies_apart else None
+    traits, apart = stream.traits, stream.view.copies if settings.copies_apart else None
     for trait, table in settings.order.targets.items():
         sizes = np.bincount(traits.codes[trait], traits.counted, len(traits.names[trait]))
         refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
@@ -64,9 +62,7 @@ def _order_documents(run: Run) -> Made:
         "traits": {trait: traits.sizes()[trait] for trait in settings.order.traits},
         "tokens": tokens,
         "frozen_documents": len(frozen.documents) if frozen else 0,
-        "copies": asdict(
-            spacing(ordered, stream_copies(run, stream) if apart is None else apart, traits.tokens)
-        ),
+        "copies": asdict(spacing(ordered, stream.view.copies, traits.tokens)),
     }
     files = {
         "order": {"order": ordered} | ({"shards": bounds} if len(bounds) else {}),
@@ -214,7 +210,6 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
         "raw_docs",
         "traits",
         *stream_reads(settings),
-        *near_reads(settings),
         *score_reads(settings),
         *(["frozen"] if settings.order.keeps else []),
     )
@@ -239,7 +234,6 @@ GREEDY_ORDER = WholeCorpus(
     settings=document_order_settings,
     inputs=_inputs,
     content=("order",),
-    pace=(0.1, 0.0027),
     compute=_order_documents,
     checks=(
         Check(

@@ -45,12 +45,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
-from dagster_divorder.stages.corpus.near_duplicates import near_reads
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
     load_stream,
     run_counter,
-    stream_copies,
     stream_reads,
 )
 from dagster_divorder.stages.order.frozen import Frozen, beginning_version, load_frozen
@@ -73,7 +71,7 @@ NOTHING = np.zeros(0, np.int64)
 
 
 class ToPack(NamedTuple):
-    """Pieces to pack, with their traits. copies: int64 (P,), equal for copies (`stream_copies`), or None. scores:
+    """Pieces to pack, with their traits. copies: int64 (P,), equal for copies, or None. scores:
     float64 (P,), for a curriculum, or None. consumed: number of first pieces that are not packed again, but only
     ordered before the others."""
 
@@ -156,7 +154,7 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
     pieces, bounds = _pieces_of_shards(documents, frozen)
     separate = bool(settings.copies_apart) or method == "related"
     # Found once for all shards, because it takes a pass over all records.
-    copies = stream_copies(run, stream) if separate or frozen else None
+    copies = stream.view.copies if separate or frozen else None
     pack_part = partial(
         _pack_part,
         settings=settings,
@@ -230,7 +228,7 @@ def _to_pack(
     frozen: Frozen | None,
     pieces: Pieces,
 ) -> ToPack:
-    """copies: of the documents (`stream_copies`), or None if they do not matter. counted: `run_counter`, if pieces are
+    """copies: of the documents, or None if they do not matter. counted: `run_counter`, if pieces are
     ordered."""
     run, stream = documents.run, documents.stream
     settings, traits, scores, consumed = run.settings, stream.traits, None, 0
@@ -461,7 +459,6 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
             "token_counts",
             "traits",
             *stream_reads(settings),
-            *near_reads(settings),
             *(score_reads(settings) if settings.packing.piece_tokens else ()),
             "greedy_order",
         ),
@@ -504,7 +501,6 @@ PACKED_SEQUENCES = WholeCorpus(
     content=("plan", "rows"),
     doing="packing sequences",
     check_settings=_check_settings,
-    pace=(0.04, 0.0002),
     compute=_pack_documents,
     show=_show_packed_sequences,
     checks=(

@@ -21,7 +21,6 @@ import xxhash
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.packing import PackedSequences
-from dagster_divorder.core.text.statistics import WINDOW
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.keyed import (
     KeyedBy,
@@ -229,14 +228,6 @@ def _notes(run: Run, numbers: np.ndarray) -> list[str]:
         notes.append(
             f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
         )
-    if computed_score(run.settings) == "loss":
-        known, vocabulary = numbers[np.isfinite(numbers)], run.receipt("deep_model").facts["vocabulary"]
-        if len(known) and (mean := known.mean()) > np.log(vocabulary):
-            notes.append(
-                f"the mean loss is {mean:.1f} nats a token, worse than guessing among {vocabulary:,} tokens "
-                f"({np.log(vocabulary):.1f}): {run.settings.deep_model} does not predict these texts; set deep.model "
-                "to a causal language model that does, or follow 'difficulty'"
-            )
     if run.settings.curriculum.path is not None:
         return notes
     for found in find_inputs(run.settings):
@@ -308,17 +299,12 @@ def _remedy(settings: Settings) -> str:
     """How to give more records a score."""
     if settings.curriculum.path is not None:
         return f"add rows to {settings.curriculum.path}"
-    shortest = {
-        "lexical_diversity": f"texts of fewer than {WINDOW} words have none",
-        "loss": "documents of one token have none",
-    }
-    return shortest.get(str(computed_score(settings)), "give the others one")
+    return "give the others one"
 
 
 def _scores_reads(settings: Settings) -> tuple[str, ...]:
     computed = computed_score(settings)
     stages = [COMPUTED[computed][0]] if computed else []
-    stages += ["deep_model"] if computed == "loss" else []
     stages += ["fields"] if score_field(settings) else []
     stages += ["ids"] if settings.curriculum.path is not None and settings.input.id_field else []
     return tuple(dict.fromkeys(["raw_docs", "token_counts", "traits", *stages]))
@@ -339,6 +325,5 @@ SCORES = WholeCorpus(
     when=lambda settings: settings.needs_scores,
     content=("scores",),
     check_settings=_check_settings,
-    pace=(0.02, 0.0002),
     compute=_rank_records,
 )

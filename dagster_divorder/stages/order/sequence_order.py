@@ -29,12 +29,10 @@ from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.near_duplicates import near_reads
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
     load_stream,
     run_counter,
-    stream_copies,
     stream_reads,
     stream_view,
 )
@@ -136,7 +134,7 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
 
 class Sequences(NamedTuple):
     """Packed sequences to order, as items and as a plan. copies: int64 (N,), a number for each document of the plan,
-    equal for copies (`stream_copies`), or None if copies do not matter. consumed: int64 (n,), the sequences as they
+    equal for copies, or None if copies do not matter. consumed: int64 (n,), the sequences as they
     were read, which come first. scores: float64 (S,), for a curriculum, or None."""
 
     items: Items
@@ -148,7 +146,7 @@ class Sequences(NamedTuple):
 
 def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    copies = stream_copies(run, stream) if settings.copies_apart else None
+    copies = stream.view.copies if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items, targets = sequence_items(run, stream, packed)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
@@ -172,7 +170,7 @@ def _order_sequences(run: Run) -> Made:
     # A shard has the same place in every epoch, so that its sequences repeat about an epoch later.
     ordered = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
     if copies is None:
-        copies = stream_copies(run, stream)
+        copies = stream.view.copies
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,
@@ -226,7 +224,6 @@ def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
         *vectors,
         "traits",
         *stream_reads(settings),
-        *near_reads(settings),
         *score_reads(settings),
         "packed_sequences",
     )
@@ -255,7 +252,7 @@ def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
-    reads = (*stream_reads(run.settings), *near_reads(run.settings), *score_reads(run.settings))
+    reads = (*stream_reads(run.settings), *score_reads(run.settings))
     read = ("packed_sequences", "traits", *reads)
     return {**versions(run, *read), "vectors": vectors}
 
@@ -272,7 +269,6 @@ SEQUENCE_ORDER = WholeCorpus(
     settings=_sequence_order_settings,
     # The same numbers over another plan are another order of tokens, so the key is the version.
     inputs=_inputs,
-    pace=(0.05, 0.0023),
     compute=_order_sequences,
     checks=(
         Check(

@@ -1,4 +1,4 @@
-"""traits: one code a record for each trait that an order balances: cluster, length, difficulty, traits of
+"""traits: one code a record for each trait that an order balances: cluster, length, traits of
 conversations, fields of the input. If shares are of trained tokens, also the number of trained tokens."""
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dagster_divorder.stages.corpus.fields import (
 )
 from dagster_divorder.stages.order.bin_edges import (
     answers_key,
-    bins_of,
     columns_reads,
     computed_numbers,
     is_number,
@@ -75,7 +74,7 @@ def trait_codes(
         )
     coded = column_codes(
         column,
-        bins=bins_of(run.settings, trait),
+        bins=run.settings.order.length_bins,
         edges=edges[trait] if number else None,
         name=f"{setting}: field {trait!r}",
         balanced=True,
@@ -137,6 +136,5 @@ TRAITS = WholeCorpus(
         **_kept_key(settings),
     },
     content=("codes", "names"),
-    pace=(0.02, 0.0002),
     compute=_code_traits,
 )

@@ -90,8 +90,6 @@ WORKERS_FROM_BYTES = 1 << 30
 """Bytes of records from which workers write them."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
-SAMPLED_BYTES = 25_000
-"""Bytes of text that take as long to write as comparing one document of the sample."""
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -576,9 +574,6 @@ CURATED_OUTPUT = WholeCorpus(
     doing="writing the output",
     check_settings=lambda run: check_format(found_inputs(run)[0], run.settings.output),
     compute=_write_curated_output,
-    amount=lambda settings, size: size.bytes + SAMPLED_BYTES * min(size.documents, SIMILARITY_SAMPLE),
-    shared_from=WORKERS_FROM_BYTES,
-    pace=(0.0, 0.0036),
     show=_show_curated_output,
     checks=(
         Check(

@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from dagster_divorder import __version__
 from dagster_divorder.core.distinct import distinct_values
@@ -49,7 +47,6 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -74,8 +71,7 @@ from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
-from dagster_divorder.write.exports.rows import WORKERS_FROM_BYTES, Rows, Tokens
-from dagster_divorder.write.exports.text import TEXT
+from dagster_divorder.write.exports.rows import Rows, Tokens
 
 TAG_DIGITS = 8
 KEEP_THE_ORDER = "trainers_keep_the_order"
@@ -156,7 +152,6 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         padding=padding or 0,
         vocabulary=vocabulary,
         directory=directory,
-        names=partial(record_names, run),
         scratch=scratch,
         engine=lambda: run.engine,
         progress=run.progress,
@@ -211,8 +206,6 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         shard_bytes=run.settings.exports.shard_bytes,
         batch=run.settings.sequence.batch,
         columns=_columns(run.settings),
-        whole_records=run.settings.masked,
-        schema=_record_schema(run) if run.settings.masked else None,
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
@@ -224,13 +217,6 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
-
-
-def _record_schema(run: Run) -> pa.Schema | None:
-    """The schema of Parquet input; None for JSONL."""
-    if run.view.kind != "parquet":
-        return None
-    return pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
 
 
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
@@ -391,7 +377,6 @@ def _key(run: Run, format: Format) -> str:
             settings.sequence.batch,
             _layout(settings, format),
         ],
-        settings.input.id_field if format is TEXT else None,
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
         named,
         *([_columns(settings)] if format is PARQUET and _columns(settings) else []),
@@ -461,11 +446,11 @@ def _refuse_unmasked(settings: Settings) -> None:
         InputError: a format cannot hold the loss mask or the two answers of pairs.
     """
     formats = [FORMATS[name] for name in settings.exports.formats]
-    if "pairs" in settings.forms and any(format is not TEXT for format in formats):
-        refused = ", ".join(repr(format.name) for format in formats if format is not TEXT)
+    if "pairs" in settings.forms and formats:
+        refused = ", ".join(repr(format.name) for format in formats)
         raise InputError(
             f"exports.formats names {refused}, but a sequence of tokens cannot hold a pair of answers; leave it out: "
-            "preference trainers read the curated output, or the format 'text', and tokenise it themselves"
+            "preference trainers read the curated output and tokenise it themselves"
         )
     if not has_loss_mask(settings):
         return
@@ -502,10 +487,8 @@ def _show_exports(run: Run, receipt: Receipt) -> Shown:
 
 
 def _exports_reads(settings: Settings) -> tuple[str, ...]:
-    shows_ids = TEXT.name in settings.exports.formats and settings.input.id_field
     stream = stream_reads(settings)
-    stages = ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
-    return (*stages, "ids") if shows_ids else stages
+    return ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
 
 
 def _exports_settings(settings: Settings) -> dict[str, Any]:
@@ -600,9 +583,7 @@ EXPORTS = WholeCorpus(
     publish=_publish_exports,
     doing="writing exports",
     check_settings=_check_settings,
-    pace=(0.08, 0.01),
     compute=_write_exports,
-    shared_from=WORKERS_FROM_BYTES,
     show=_show_exports,
     checks=(
         Check(

@@ -51,7 +51,6 @@ from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.evidence.curriculum_comparison import load_curricula
-from dagster_divorder.stages.evidence.gradient_proxy import load_proxies
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.evidence.training_evidence import load_evidence
 from dagster_divorder.stages.measure.diversity_metrics import (
@@ -97,7 +96,7 @@ PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
 SECTIONS = (
     *("strategy_comparison", "curriculum_comparison", "k_calibration", "ari_comparison", "cluster_map"),
-    *("training_evidence", "set_diversity", "near_duplicates", "gradient_proxy"),
+    *("training_evidence", "set_diversity"),
 )
 """Evidence with a section of its own. Other evidence gets a section like its page in Dagster."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
@@ -171,8 +170,7 @@ def numbers(
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
     still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
-    calibrated, copies = evidence.get("k_calibration"), evidence.get("near_duplicates")
-    proxies = evidence.get("gradient_proxy")
+    calibrated = evidence.get("k_calibration")
     return Numbers(
         settings=settings,
         manifest=manifest,
@@ -224,8 +222,6 @@ def numbers(
         trained=load_evidence(run) if "training_evidence" in evidence else None,
         chosen=_tables(run, "subset_selection") if settings.selects else {},
         diversity=_tables(run, "set_diversity") if "set_diversity" in evidence else {},
-        copies=(copies.figures, _tables(run, "near_duplicates")) if copies else None,
-        proxies=(proxies.figures, load_proxies(run)) if proxies else None,
         others=[_as_shown(run, receipt) for stage, receipt in evidence.items() if stage not in SECTIONS],
         runs=_stage_runs(run, evidence),
         missing={stage: (run.graph[stage].evidence, why) for stage, why in missing.items()},

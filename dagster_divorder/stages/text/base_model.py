@@ -21,7 +21,7 @@ import orjson
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit, Size
+from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
@@ -323,14 +323,6 @@ def _base_model_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _amount(settings: Settings, size: Size) -> float:
-    """The sample, and a part that does not depend on it: at the default vocabulary as much as a full sample; half of
-    that part grows with the vocabulary."""
-    if settings.model.base != BOOTSTRAP:
-        return 1.0
-    return SAMPLE_BYTES * (0.5 + settings.advanced.vocab_size / 65_536) + min(size.bytes, SAMPLE_BYTES)
-
-
 BASE_MODEL = PinnedFit(
     name="base_model",
     version=2,
@@ -344,8 +336,6 @@ BASE_MODEL = PinnedFit(
     doing="making the base model",
     check_settings=lambda run: _locate(run.settings),
     compute=_make_base_model,
-    amount=_amount,
-    pace=(0.0, 0.54),
     refit="model",
     drift=another_corpus,
     facts=_base_model_facts,

@@ -183,7 +183,6 @@ TOKEN_COUNTS = PerDocument(
     inputs=_inputs,
     facts=lambda run: {"chats": _chat_way(run)} if run.settings.masked else {},
     doing="tokenising",
-    pace=(0.03, 0.019),
     compute=_tokenize_documents,
     figures=_token_counts_figures,
     figures_now=_token_counts_figures_now,

@@ -23,7 +23,7 @@ from dagster_divorder.core.topics.cluster import (
 )
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, Size
+from dagster_divorder.pipeline.stage import Fitted, PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
@@ -134,11 +134,6 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
     return "; ".join(filter(None, notes))
 
 
-def points_fitted(settings: Settings, size: Size) -> float:
-    """Number of documents that clusters are fitted to."""
-    return min(size.documents, POINTS_PER_CENTROID * (settings.clusters.number or 30))
-
-
 CENTROIDS = PinnedFit(
     name="centroids",
     version=2,
@@ -161,7 +156,5 @@ CENTROIDS = PinnedFit(
     refit="clusters",
     drift=_centroids_drift,
     tentative="new documents lie too far from the centroids",
-    amount=points_fitted,
-    pace=(0.03, 55.0),
     facts=_centroids_facts,
 )

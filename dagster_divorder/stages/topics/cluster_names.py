@@ -15,7 +15,6 @@ from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.topics.centroids import points_fitted
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import beginnings
 
@@ -79,6 +78,4 @@ CLUSTER_NAMES = PinnedFit(
     quotes=("*",),
     doing="naming clusters",
     compute=_name_clusters,
-    amount=points_fitted,
-    pace=(0.2, 130.0),
 )

@@ -13,7 +13,7 @@ import orjson
 
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
-from dagster_divorder.stages.mix.heldout import fit_reads, held_or_near
+from dagster_divorder.stages.mix.heldout import fit_reads, held_out_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.sample import document_ids, first_lines
@@ -42,7 +42,7 @@ def _tabulate_clusters(run: Run) -> Made:
     labels = np.where(view.used_documents(), labels, np.int32(-1))
     ids = document_ids(run.store, view)
     members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
-    left_out = held_or_near(run, "cluster_table")
+    left_out = held_out_rows(run, "cluster_table")
     shown = labels if left_out is None else np.where(left_out, np.int32(-1), labels)
     nearest_members(shown, distances, ids[:, 0], members)
     texts = _texts(run, ids, members[members >= 0])
@@ -90,6 +90,5 @@ CLUSTER_TABLE = WholeCorpus(
         *fit_reads(settings, "cluster_table"),
     ),
     quotes=("*",),
-    pace=(0.04, 0.0013),
     compute=_tabulate_clusters,
 )

@@ -167,7 +167,6 @@ CLUSTERS = PerDocument(
     inputs=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
     then=("cluster_names", "cluster_table"),
     doing="assigning to clusters",
-    pace=(0.02, 0.0006),
     compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),
     needs=threaded_by_size,
     figures=_clusters_figures,

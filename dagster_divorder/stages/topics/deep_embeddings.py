@@ -229,9 +229,7 @@ class Embed:
         embedder = _embedder(self)
         start = time.perf_counter_ns()
         tokens = self.read_tokens(fragment)
-        embedded = embedder.embed(
-            tokens["ids"], tokens["lengths"], advance, self.counted(fragment, tokens["ids"])
-        )
+        embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
         vectors = embedded.vectors.astype(np.float16) if self.half else embedded.vectors
         arrays = {"vectors": vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
         return arrays, embedded.work + Work(nanoseconds=time.perf_counter_ns() - start)
@@ -241,10 +239,6 @@ class Embed:
         if self.engine is None:
             return self.tokens.read(fragment)
         return tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
-
-    def counted(self, fragment: Fragment, ids: np.ndarray) -> np.ndarray | None:
-        """Which tokens of a fragment count, bool (T,); None for all."""
-        return None
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""

@@ -30,7 +30,7 @@ from dagster_divorder.models.checkpoint import (
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, Size
+from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
@@ -47,7 +47,6 @@ WHOLE_BYTES = 4 << 30
 """Weights up to this size are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
 SAMPLES = 256
 BLOCK_BYTES = 1 << 20
-START_TOKENS = 80_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +230,6 @@ def _inputs(run: Run, stage: str) -> dict[str, Any]:
     return {"base_model": base.version, **fit_inputs(run, stage)}
 
 
-def _amount(settings: Settings, size: Size, stage: str) -> float:
-    """Tokens that a decoder is trained on, plus START_TOKENS for the time of loading torch."""
-    if _asked(settings, stage)[0] != BOOTSTRAP:
-        return 1.0
-    return START_TOKENS + min(size.tokens, settings.advanced.decoder_tokens)
-
-
 def _model(stage: str, description: str) -> PinnedFit:
     return PinnedFit(
         name=stage,
@@ -253,7 +245,6 @@ def _model(stage: str, description: str) -> PinnedFit:
         compute=partial(_make_deep_model, stage=stage),
         refit="decoder",
         drift=another_corpus,
-        amount=partial(_amount, stage=stage),
         facts=lambda run, fitted: {**orjson.loads(fitted.files[INFO]), **_checkpoint(run, stage)},
     )
 

@@ -73,7 +73,6 @@ MAP_FIT = PinnedFit(
     refit="cluster_map",
     can_be_made=lambda: why_no_map() is None,
     drift=another_corpus,
-    amount=lambda settings, size: min(size.documents, settings.advanced.map_documents),
     facts=lambda run, fitted: {
         "space": chosen_space_key(run),
         "note": orjson.loads(fitted.files[NOTE]) if NOTE in fitted.files else None,

@@ -62,7 +62,6 @@ SHALLOW_EMBEDDINGS = PerDocument(
     settings=lambda settings: {"pooling": settings.embedding.pooling},
     inputs=_inputs,
     doing="pooling",
-    pace=(0.12, 0.007),
     compute=_embed_by_token_table,
     needs=threaded_by_size,
     figures=lambda run, files: {

@@ -107,9 +107,8 @@ class Numbers:
     the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers,
     int (n,), and documents. other_clusters: clusters that share the last value, or 0. worst: batches and sequences.
     alone: sequences of one document. Evidence, if it was made: strategies; curricula; calibration, its table and notes;
-    agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; copies,
-    figures and tables of near_duplicates; proxies, figures and table of gradient_proxy; others. chosen: tables of the
-    selection, by name. missing: stage -> (content of its section, why there is none).
+    agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; others.
+    chosen: tables of the selection, by name. missing: stage -> (content of its section, why there is none).
     """
 
     settings: Settings
@@ -138,8 +137,6 @@ class Numbers:
     trained: Mapping[str, Any] | None
     chosen: Mapping[str, Sequence[Mapping[str, Any]]]
     diversity: Mapping[str, Sequence[Mapping[str, Any]]]
-    copies: tuple[Mapping[str, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None
-    proxies: tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]] | None
     others: Sequence[Evidence]
     runs: Sequence[StageRun]
     missing: Mapping[str, tuple[str, str]]

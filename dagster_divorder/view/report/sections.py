@@ -71,8 +71,6 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         *([calibration(*data.calibration, data)] if data.calibration else []),
         *([agreement(data)] if data.agreement else []),
         *([diversity(data)] if data.diversity else []),
-        *([copies(*data.copies)] if data.copies else []),
-        *([proxies(*data.proxies)] if data.proxies else []),
         *([trained(data.trained)] if data.trained else []),
         *map(other, data.others),
         last_run(data),
@@ -261,36 +259,8 @@ def mix(data: Numbers) -> Section:
         f"An epoch has {number(tokens)} tokens, {number(unique)} of them distinct. Values of {trait} with fewer "
         f"tokens than their share are read again, with repeats as far apart as possible; values with more are read "
         f"in part, evenly.",
-        [table("The mix, planned and actual", rows), *_tiers(data.manifest["mixing"])],
+        [table("The mix, planned and actual", rows)],
     )
-
-
-def _tiers(mixing: Mapping[str, Any]) -> list[Markup]:
-    """How often the tiers of the second trait of `mixing.trait` are trained on, over all values of the first."""
-    tiers: dict[str, list[Mapping[str, Any]]] = {}
-    for row in mixing.get("tiers", ()):
-        tiers.setdefault(row["tier"], []).append(row)
-    if not tiers:
-        return []
-    rows = []
-    for tier in sorted(tiers, key=lambda name: (len(name), name)):
-        every = tiers[tier]
-        unique = sum(row["unique tokens"] for row in every)
-        planned = sum(row["unique tokens"] * row["planned epochs"] for row in every)
-        tokens, epochs = sum(row["tokens trained on"] for row in every), [row["epochs"] for row in every]
-        rows.append(
-            {
-                "tier": tier,
-                f"values of {mixing['trait']}": number(len(every)),
-                "tokens there are": number(unique),
-                "epochs planned": fixed(planned / max(1, unique), 2),
-                "epochs": fixed(tokens / max(1, unique), 2),
-                "lowest": fixed(min(epochs), 2),
-                "highest": fixed(max(epochs), 2),
-            }
-        )
-    caption = f"Tiers of {mixing['quality']} within each value of {mixing['trait']}, the worst first"
-    return [table(caption, rows)]
 
 
 def chosen(data: Numbers) -> Section:
@@ -330,24 +300,6 @@ def diversity(data: Numbers) -> Section:
     )
 
 
-def copies(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Section:
-    """Texts that are near copies of others."""
-    captions = {"sources": "Near copies by source", "groups": "The largest groups, with how they begin"}
-    lead = (
-        f"{count(figures['near_copies'], 'text')} of {number(figures['documents'])} are near copies of an earlier "
-        f"text, {count(figures['near_copy_tokens'], 'token')} in all; the largest of "
-        f"{count(figures['groups'], 'group')} has {number(figures['largest_group'])}."
-        if figures["near_copies"]
-        else f"None of {count(figures['documents'], 'text')} is a near copy of another."
-    )
-    return Section(
-        "copies",
-        "Which texts are near copies?",
-        lead,
-        [table(captions[name], words.cells(rows)) for name, rows in tables.items() if rows],
-    )
-
-
 def other(evidence: Evidence) -> Section:
     """The section of a stage without its own section."""
     figures = [
@@ -366,28 +318,6 @@ def other(evidence: Evidence) -> Section:
                 table(name.replace("_", " ").capitalize(), words.cells(rows))
                 for name, rows in evidence.tables.items()
             ),
-        ],
-    )
-
-
-def proxies(figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Whether gradients of the last blocks agree with the gradients of all parameters. rows: of
-    `stages.evidence.gradient_proxy`."""
-    return Section(
-        "proxies",
-        "Do the last blocks represent the whole model?",
-        f"Gradients of the last blocks, whole or projected, against gradients of all "
-        f"{count(figures['parameters'], 'parameter')}, for {count(figures['documents_measured'], 'document')}. "
-        "Spearman: the mean rank correlation of a document’s cosines to the others. Chosen alike: the share of the "
-        "full gradients’ choice that the proxy chooses too; by chance it equals the chosen share."
-        if rows
-        else f"The agreement could not be measured: {figures['note']}.",
-        [
-            table(
-                "Proxies; the settings’ proxy is marked",
-                words.cells([{name: row[name] for name in row if name != "used"} for row in rows]),
-                [at for at, row in enumerate(rows) if row["used"]],
-            )
         ],
     )
 

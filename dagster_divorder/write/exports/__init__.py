@@ -7,6 +7,5 @@ from dagster_divorder.write.exports.mds import MDS
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.olmo import OLMO
 from dagster_divorder.write.exports.parquet import PARQUET
-from dagster_divorder.write.exports.text import TEXT
 
-FORMATS: dict[str, Format] = {form.name: form for form in (PARQUET, MEGATRON, OLMO, DS, MDS, LITDATA, TEXT)}
+FORMATS: dict[str, Format] = {form.name: form for form in (PARQUET, MEGATRON, OLMO, DS, MDS, LITDATA)}

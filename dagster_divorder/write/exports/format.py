@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pyarrow as pa
-
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.rows import Rows
 
@@ -20,15 +18,12 @@ from dagster_divorder.write.exports.rows import Rows
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How an export's files are written. tag: 8 hex digits of the export's key, in file names. shard_bytes: approximate
-    file size. batch: sequences in a global batch. columns: further columns of `parquet`. whole_records: whether `text`
-    writes whole records. schema: schema of these records for Parquet input."""
+    file size. batch: sequences in a global batch. columns: further columns of `parquet`."""
 
     tag: str
     shard_bytes: int
     batch: int = 1
     columns: tuple[str, ...] = ()
-    whole_records: bool = False
-    schema: pa.Schema | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +34,7 @@ class Format:
     epochs: `copies` stores later epochs as further rows; `index` stores them as row numbers, in `Rows.epochs`.
     contiguous_ranks: trainers give each rank a contiguous part of the export. `exports.world_size` then lays out the
         rows by `trainers.rows_for_contiguous_ranks`.
-    masks: the files mark trained tokens, or hold records from which a trainer derives the mask.
+    masks: the files mark trained tokens.
     """
 
     name: str

@@ -59,10 +59,9 @@ class Tokens:
     record among the accepted records, int64 (M,) rising, equal for repeats of a record; None if the items are the
     records. dtype: the stored ids' dtype, uint16 or uint32. special: ids of the tokenizer's `eos`, `bos` and `pad`
     tokens. end_of_text: the id after a document's last token, if a run is longer than the rest of the document.
-    padding: the id that fills up rows. directory: the tokenizer's folder. names: returns the users' ids of records, for
-    positions among the accepted records, int64 (n,). scratch: folder for temporary files. engine: opens the engine.
-    trained: spans of trained tokens among the concatenated ids of all document rows, each within a row; None if every
-    token is trained on.
+    padding: the id that fills up rows. directory: the tokenizer's folder. scratch: folder for temporary files. engine:
+    opens the engine. trained: spans of trained tokens among the concatenated ids of all document rows, each within a
+    row; None if every token is trained on.
     """
 
     files: StageFiles
@@ -74,7 +73,6 @@ class Tokens:
     padding: int
     vocabulary: int
     directory: Path
-    names: Callable[[np.ndarray], list[str]]
     scratch: Path
     engine: Callable[[], Engine]
     progress: Progress = field(default_factory=Silent)
@@ -83,13 +81,6 @@ class Tokens:
     def record(self, items: np.ndarray) -> np.ndarray:
         """The position of each item's record among the accepted ones, int64 (n,)."""
         return items if self.records is None else self.records[items]
-
-    @cached_property
-    def repeats(self) -> np.ndarray | None:
-        """The number of earlier copies of each item's record, int64 (M,); None if no record is repeated."""
-        if self.records is None or (np.diff(self.records) > 0).all():
-            return None
-        return np.arange(len(self.records)) - np.searchsorted(self.records, self.records)
 
     @cached_property
     def document_ids(self) -> np.ndarray:

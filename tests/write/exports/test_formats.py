@@ -29,7 +29,7 @@ from tests.conftest import examples
 from tests.write.exports.layouts import READERS, UNMARKED
 from tests.write.exports.made import TAG, Folder, arguments, blocks_of, drawn_memory, rows_of, runs_of
 
-TOKENS = [name for name in FORMATS if name != "text"]
+TOKENS = [*FORMATS]
 """Formats that hold tokens."""
 
 

@@ -1,0 +1,176 @@
+"""`divorder run STAGE...` makes stages by what they need alone, and shows them as `divorder summary STAGE...` does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from dagster_divorder.cli import GROUPS, main
+from dagster_divorder.core.measure.vendi import gram, vendi
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.stage import Table
+from dagster_divorder.settings import load_settings
+from dagster_divorder.stages import GRAPH, open_run, run_all
+from dagster_divorder.stages.measure import set_diversity
+from dagster_divorder.stages.measure.set_diversity import load_groups
+from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.state import load_receipt
+from tests.conftest import topic_records, write_jsonl
+from tests.tiny_models import save_model, save_tokenizer
+
+CHOOSING = '[selection]\nmethod = "random"\ndocuments = 12\nvectors = "shallow"\n'
+CAUSAL = '[gradients]\nmodel = "{model}"\ndims = 64\n'
+TOML = """seed = 1
+[input]
+paths = ["docs \u6d77.jsonl"]
+source_field = "source"
+[advanced]
+vocab_size = 512
+token_dims = 16
+decoder_tokens = 2000
+film_frames = 4
+[deep]
+dtype = "float32"
+[clusters]
+k = 4
+[order]
+length_bins = 5
+[sequence]
+length = 128
+batch = 4
+[store]
+path = "a store"
+[output]
+path = "curated"
+sidecars = []
+"""
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sixty-one documents of four sources, one of them twice, in a folder with a space in its name."""
+    folder = tmp_path / "my corpus"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    records = topic_records(15)
+    near = {**records[5], "text": f"{records[5]['text']} ebb"}
+    write_jsonl(folder / "docs \u6d77.jsonl", [*records, near, records[3]])
+    return folder
+
+
+@pytest.fixture
+def ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Answers a command in JSON, under these settings."""
+
+    def ask(*command: str, toml: str = TOML) -> dict[str, Any]:
+        (folder / "divorder.toml").write_text(toml, encoding="utf-8")
+        assert main([*command, "--json"]) == 0, capsys.readouterr().err
+        return orjson.loads(capsys.readouterr().out)
+
+    return ask
+
+
+STAGES = {
+    "k_calibration": "[clusters]\nk = [2, 4]\n",
+    "cluster_map": "",
+    "set_diversity": "",
+    "diversity_metrics": "",
+    "subset_selection": CHOOSING,
+    "gradient_proxy": CAUSAL,
+}
+"""Stage -> the settings that it is for."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
+    stage: str, ask: Ask, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = STAGES[stage]
+    if stage == "gradient_proxy":
+        sizes = {"tie_word_embeddings": True, "num_hidden_layers": 3}
+        lines = lines.format(model=save_model(save_tokenizer(folder / "llama"), **sizes))
+    toml = TOML.replace("[clusters]\nk = 4\n", "") if "[clusters]" in lines else TOML
+    found = ask("run", stage, toml=toml + lines)
+    settings = load_settings("divorder.toml")
+    made = {name for name in GRAPH if load_receipt(store_of(settings.store), name)}
+    assert made == {*GRAPH.needed(settings, stage)} and not (folder / "curated").exists()
+    shown = GRAPH[stage].show(run := open_run(settings), run.receipt(stage))
+    tables = {title: table.rows for title, table in shown.items() if isinstance(table, Table)}
+    assert shown and all(len(found[stage][title]) == len(rows) for title, rows in tables.items())
+
+    assert main(["summary", stage]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{stage}: {GRAPH[stage].description_under(settings)}".partition(".")[0])
+    assert all(title.replace("_", " ") in said for title in tables)
+
+
+def test_a_stage_that_is_not_there_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "divorder.toml").write_text(TOML, encoding="utf-8")
+    for command, said in (
+        (("run", "k_calibratoin"), "stage is 'k_calibratoin'; expected one of .*k_calibration"),
+        (("run", "subset_selection"), "these settings have no stage subset_selection; .*selection.method"),
+        (("summary", "clusters"), "clusters has no result in .*a store"),
+    ):
+        assert main([*command]) == 1
+        assert re.search(said, capsys.readouterr().err)
+    assert not (folder / "a store").exists()
+
+
+@pytest.mark.slow
+def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a_sample(
+    ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ask("run", "set_diversity")["set_diversity"]
+    settings = load_settings("divorder.toml")
+    run = open_run(settings)
+    (vectors,) = (arrays["vectors"] for _, arrays in run.files("shallow_embeddings").each(run.view.documents))
+    rows = {(row["of"], row["value"]): row for row in load_groups(run)}
+    assert rows["corpus", "all"]["vendi"] == pytest.approx(vendi(gram(vectors, np.arange(61))), abs=1e-3)
+    assert {value for of, value in rows if of == "source"} == {
+        record["source"] for record in topic_records(1)
+    }
+    assert ("corpus", "chosen") not in rows and "batches" not in run.receipt("set_diversity").files
+    assert found["groups"][0]["documents"] == 61
+
+    # As many bytes as 20 documents have.
+    monkeypatch.setattr(set_diversity, "SAMPLE_BYTES", 20 * 4 * 16)
+    (folder / "docs \u6d77.jsonl").open("ab").write(orjson.dumps(topic_records(1, start=90)[0]) + b"\n")
+    assert ask("run", "set_diversity")["set_diversity"]["groups"][0]["documents"] == 20
+    # With a selection, and without it again: neither takes the other's sums.
+    (folder / "divorder.toml").write_text(TOML + CHOOSING, encoding="utf-8")
+    chosen = load_settings("divorder.toml")
+    for each in (chosen, settings, chosen):
+        run_all(each, Silent(), GRAPH.needed(each, "set_diversity"))
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_help_lists_verbs_with_their_cost_in_the_width_of_the_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    names = [verb.name for verbs in GROUPS.values() for verb in verbs]
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    starts = {line.split()[0]: at for at, line in enumerate(lines) if line[:2] == "  " and line[2] != " "}
+    for name in names:
+        rest = lines[starts[name] : starts[name] + 8]
+        assert any(line.startswith(f"{'':<16}cost: ") for line in rest), name
+    examples = [line for line in lines if line.startswith(f"{'':<16}$ ")]
+    assert max(len(line) for line in lines if line not in examples) <= int(columns)
+    assert len(examples) == len(names)
+
+
+def test_the_page_of_verbs_has_every_verb() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "verbs.md").read_text(encoding="utf-8")
+    verbs = {row.split()[1] for row in re.findall(r"^\| `(.*?)`", page, re.M) if row.startswith("divorder ")}
+    assert verbs == {verb.name for verbs in GROUPS.values() for verb in verbs}
