@@ -273,7 +273,7 @@ def _read(published: IO[bytes], buffer: memoryview) -> int:
         AlteredFileError: the file cannot be read.
     """
     try:
-        return published.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        return published.readinto(buffer)  # type: ignore[attr-defined]
     except OSError as error:
         raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
 

@@ -260,6 +260,23 @@ def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
         ingest(settings)
 
 
+def test_heldout_files_of_known_tags_are_not_fetched_again(
+    memory: object, tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line.replace(b"{", b'{"source": "books", ') for line in LINES]
+    put(tmp_path / "in.jsonl", b"".join(lines))
+    put("s3://bucket/held.jsonl", b"".join(lines[:5]))
+    settings = make_settings(
+        input={"paths": [str(tmp_path / "in.jsonl")]}, heldout={"documents": ["s3://bucket/held.jsonl"]}
+    )
+    ingest(settings)
+    made = run_stage("heldout", settings, Silent())
+    sources._copy.cache_clear()
+    monkeypatch.setattr(RemoteFile, "fetch", None)
+    assert run_stage("heldout", settings, Silent()).version == made.version
+    monkeypatch.undo()
+
+
 @at_urls
 def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
     settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 5})
