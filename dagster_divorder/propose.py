@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import math
@@ -20,17 +21,20 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from dagster_divorder.chats.document import Chat, Pair
-from dagster_divorder.chats.forms import Form, conversation_of_record, without_nulls
+from dagster_divorder.chats.document import Chat, Pair, conversation_of
+from dagster_divorder.chats.forms import without_nulls
+from dagster_divorder.chats.input_template import PROMPTS
 from dagster_divorder.core.order.strategy import nearest, one_of
 from dagster_divorder.corpus.find import Found, find_files
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, read_schema
 from dagster_divorder.corpus.looks import Structure, characters, looks_like, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
+from dagster_divorder.corpus.records import conversation_in
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError, printable
 from dagster_divorder.models.chat_templates import chat_template
-from dagster_divorder.settings import Input, Settings, load_settings
+from dagster_divorder.settings import Input, Settings, fixed_beginning, load_settings
+from dagster_divorder.settings.loading import refuse_unwritable, write_settings_file
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Exports
 from dagster_divorder.settings.sections import Sequence as SequenceSection
@@ -93,6 +97,8 @@ SCORE_NAMES = (
     ),
     *("perplexity", "ppl", "helpfulness", "reward"),
 )
+TRUTHS = frozenset(map(hash, (0, 1, "true", "false", "True", "False")))
+"""Hashes of the values of a label that says yes or no; true and false have those of 1 and 0."""
 LABEL_NAMES = (*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date")
 
 
@@ -259,8 +265,11 @@ class InputBlock:
     def refusals(self) -> Refusals:
         """The sampled records that the pipeline would refuse."""
         files = _sampled(self.listing)
-        shape = Shape(text_field=self.text, form=self.form)
-        return first_refusals(replace(self.listing, files=files, shape=shape), _of_each(files))
+        return first_refusals(replace(self.listing, files=files, shape=self.shape), _of_each(files))
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(text_field=self.text, form=self.form, jinja=PROMPTS)
 
     @property
     def size(self) -> int:
@@ -288,8 +297,8 @@ class InputBlock:
             return None
         # A chat's label may mean anything.
         names = ("label", "kto_tag") if self.form == "prompt_completion" else ("kto_tag",)
-        held = (name for name in names if name in self.fields)
-        return next((name for name in held if self.fields[name].kinds == {"true or false"}), None)
+        held = ((name, self.fields[name].values) for name in names if name in self.fields)
+        return next((name for name, values in held if values and values <= TRUTHS), None)
 
     @property
     def has_no_end(self) -> bool:
@@ -299,8 +308,8 @@ class InputBlock:
 
     @property
     def prefers(self) -> bool:
-        """Whether its records say which answers are wanted, so that a sequence may hold only one record."""
-        return self.form == "pairs" or self.label is not None
+        """Whether its records say which answers are wanted, or have none, so that a sequence may hold only one."""
+        return self.form in ("pairs", "template") or self.label is not None
 
     @cached_property
     def holding(self) -> int:
@@ -322,15 +331,16 @@ class InputBlock:
     @cached_property
     def first_rendered(self) -> str:
         """The first record, rendered by the bootstrap model's template and clipped."""
+        template = chat_template(None, None)
         for record in itertools.islice(first_records([self.listing]), SAMPLE_RECORDS):
             with suppress(InputError):
-                conversation = conversation_of_record(without_nulls(record), self.form)
-                side = conversation.chosen if isinstance(conversation, Pair) else conversation
-                if isinstance(side, Chat):
-                    return clip(
-                        chat_template(None, None).render(side.messages, side.tools).text, EXAMPLE_RENDERED
-                    )
-                return clip(side.text, EXAMPLE_RENDERED)
+                side = conversation_of(conversation_in(without_nulls(record), self.shape).decode())
+                side = side.chosen if isinstance(side, Pair) else side
+                assert side
+                text = (
+                    template.render(side.messages, side.tools).text if isinstance(side, Chat) else side.text
+                )
+                return clip(text, EXAMPLE_RENDERED)
         return ""
 
     @property
@@ -399,7 +409,7 @@ class InputBlock:
             [
                 f"# {files}, {byte_size(self.size)}; fields of {self.records:,} records examined: {fields}",
                 f"paths = [{', '.join(_toml(_relative(path, folder, project)) for path in self.paths)}]",
-                f"format = {_toml(self.form)}  # {self.why}"
+                f"{self.structure.setting}  # {self.why}"
                 if self.structure
                 else f"text_field = {_toml(self.text)}  # {self.why}",
                 f"id_field = {_toml(self.own_id)}"
@@ -508,24 +518,27 @@ class Proposal:
             InputError: with these numbers the trainer loses the order.
             SettingsError: an impossible number.
         """
-        if self.trainer and self.prefers:
+        trainer = TRAINERS[self.trainer] if self.trainer else None
+        forms = {block.form for block in self.blocks}
+        if trainer and trainer.forms and not forms & set(trainer.forms):
+            read, held = " or ".join(trainer.forms), " and ".join(forms)
+            raise InputError(f"{self.trainer} reads records of {read}, and these are of {held}")
+        if trainer and trainer.formats and self.prefers:
             raise InputError(
-                f"{self.trainer} reads sequences, and preferences are not sequences; leave --trainer out, and train "
-                f"on the output's records, in their order"
+                f"{self.trainer} reads sequences, which preferences and prompts are not; leave --trainer out, and "
+                f"train on the output's records, in their order"
             )
-        chats = any(block.form not in ("text", "template") for block in self.blocks)
-        if self.trainer and chats and not TRAINERS[self.trainer].reads_labels:
+        if trainer and not forms <= {"text", "template"} and not trainer.reads_labels:
             raise InputError(
                 f"{self.trainer} makes labels from the ids, so it also trains on what users say; leave --trainer "
                 f"out, and train with TRL or dagster_divorder.torch"
             )
-        if not self.trainer:
+        if not trainer:
             if self.ranks:
                 name, number = next(iter(self.ranks.items()))
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} {number} applies to a trainer: name it too, with --trainer NAME")
             return {}
-        trainer = TRAINERS[self.trainer]
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
         length, batch = self.sequence
         export = ExportShape(
@@ -610,7 +623,7 @@ class Proposal:
         )
         exports = f"formats = {json.dumps(self.formats)}      # {reader}"
         if self.prefers:
-            exports = "formats = []               # preferences: train on the output's records"
+            exports = "formats = []               # preferences, prompts: train on the output's records"
         return f"""\
 # Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:
 # divorder.example.toml in the repository.
@@ -658,7 +671,7 @@ batch = {batch}
 
     def _packing(self) -> str:
         forms = {block.form for block in self.blocks}
-        if self.prefers and forms != {"pairs"}:
+        if forms != {"pairs"} and (self.prefers or not self.formats):
             return '\n[packing]\nmethod = "none"            # a sequence holds one record\n'
         if "text" in forms and len(forms) > 1:
             return '\n[packing]\nmethod = "best_fit"        # cuts no conversation\n'
@@ -698,7 +711,7 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
     if text_field and not any(text_field in fields for _, fields, _ in samples):
         raise InputError(f"no input has a field {text_field!r}; name a field of at least one input")
     for path, listing, (records, fields, structure) in zip(paths, inputs, samples, strict=True):
-        whole = _whole_texts(fields, records)
+        whole = _whole_texts(fields, records, structure)
         # Prefers a text field of the earlier inputs.
         text = next((name for name in texts if name in (fields if name == text_field else whole)), None)
         if (structure and not (text_field and text == text_field)) or (whole and not text):
@@ -734,11 +747,11 @@ def _block(paths: Sequence[str], text_field: str | None) -> InputBlock:
             expected = f"one JSON object a line{first}{looks}"
         raise InputError(f"{listing.files[0]} holds no readable record; expected {expected}")
     block = InputBlock(tuple(paths), listing, records, fields, "", "")
-    if text_field:
-        return block.with_text(text_field, "as --text-field says")
+    if text_field and not (structure and structure.form == "template"):
+        return block.with_text(text_field, "as the command says")
     text, why = _text_field(fields, records, structure, listing)
     if isinstance(text, Structure):
-        return replace(block, structure=text, why=why).checked(f"format = {text.form!r}")
+        return replace(block, structure=text, why=why).checked(text.setting)
     return block.with_text(text, why) if text else replace(block, why=why)
 
 
@@ -786,7 +799,7 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     files = _sampled(listing)
     records = 0
     fields: dict[str, Field] = {}
-    structures: Counter[tuple[str, Form | None]] = Counter()
+    structures: Counter[tuple[str, str | None]] = Counter()
     together: dict[str, dict[str, None]] = {}
     for path in files:
         for record in itertools.islice(
@@ -802,7 +815,9 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     least = MIN_INNER_SHARE * records
     often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
     (kind, form), with_it = next(iter(structures.most_common(1)), (("", None), 0))
-    most = Structure(kind, tuple(together[kind]), form) if 2 * with_it > records else None
+    # Without a text in most records, a file may hold texts and chats.
+    few = 2 if _whole_texts(often, records) else 10
+    most = Structure(kind, tuple(together[kind]), form) if few * with_it > records else None
     return records, often, most
 
 
@@ -824,7 +839,7 @@ def _text_field(
     Raises:
         InputError: no field holds text, or several fields hold it together in no known form.
     """
-    whole = _whole_texts(fields, records)
+    whole = _whole_texts(fields, records, structure)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
     named = _named(TEXT_NAMES, whole)
     # `text` may be a title beside a much longer `body`.
@@ -874,14 +889,16 @@ def _text_field(
     return longest, f"{why}: {whole[longest].described()}{beside}"
 
 
-def _whole_texts(fields: dict[str, Field], records: int) -> dict[str, Field]:
-    """Fields that hold texts in most records; inside objects, only fields named like texts."""
-    return {
+def _whole_texts(fields: dict[str, Field], records: int, structure: Structure | None) -> dict[str, Field]:
+    """Fields that hold texts in most records. If fields outside objects, or named like texts, hold none, and no
+    `structure` does: any fields inside objects."""
+    whole = {
         name: field
         for name, field in fields.items()
         if field.texts >= max(1, MIN_SHARE * records) and not field.holds_labels(name)
-        if not field.inner or _own_name(name) in TEXT_NAMES
     }
+    outer = {name: field for name, field in whole.items() if not field.inner or _own_name(name) in TEXT_NAMES}
+    return outer if outer or structure else whole
 
 
 def _own_name(name: str) -> str:
@@ -953,12 +970,15 @@ text_field = "text"
 
 
 def _relative(path: str, folder: Path, project: Path) -> str:
-    """A path as settings in a folder write it: relative if it is in the project."""
+    """A path as settings in a folder write it: relative if it is in the project; else names of folders that exist are
+    escaped, so that they are no patterns even if the folders move."""
     if is_url(path):
         return path
     absolute = os.path.abspath(os.path.expanduser(path))
-    inside = os.path.commonpath([absolute, project]) == str(project)
-    return os.path.relpath(absolute, folder) if inside else absolute
+    if os.path.commonpath([absolute, project]) == str(project):
+        return os.path.relpath(absolute, folder)
+    fixed = fixed_beginning(absolute)
+    return glob.escape(fixed) + absolute.removeprefix(fixed)
 
 
 def _toml(text: str) -> str:
@@ -983,14 +1003,8 @@ def write_settings(
         refuse_existing(file)
     text = proposal.toml(file.absolute().parent, project)
     before = file.read_bytes() if replaces else None
-    try:
-        with open(file, "w" if replaces else "x", encoding="utf-8") as opened:
-            # TOML forbids control characters even in comments.
-            opened.write(printable(text))
-    except FileExistsError:
-        raise _is_there(file) from None
-    except OSError as error:
-        raise SettingsError(f"cannot write {file}: {error.strerror}") from error
+    # TOML forbids control characters even in comments.
+    write_settings_file(file, printable(text), new=not replaces)
     try:
         return load_settings(file, {})
     except DivOrderError:
@@ -1004,11 +1018,8 @@ def write_settings(
 def refuse_existing(file: Path) -> None:
     """
     Raises:
-        SettingsError: the file exists.
+        SettingsError: the file exists, or its folder cannot be written.
     """
     if file.exists():
-        raise _is_there(file)
-
-
-def _is_there(file: Path) -> SettingsError:
-    return SettingsError(f"{file} is there already; remove it, or name another file with --config")
+        raise SettingsError(f"{file} is there already; remove it, or name another file with --config")
+    refuse_unwritable(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ import pyarrow as pa
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.published import ORDERS
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import read_ids
-from dagster_divorder.stages.mix.consumed import last_output
 from dagster_divorder.stages.mix.repeats import items_of
 from dagster_divorder.stages.order.sequence_order import output_order
 from dagster_divorder.stages.text.loss_mask import mask_of
@@ -24,7 +26,7 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.connect import store_at, store_of
 from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.reader import Reader
@@ -80,7 +82,9 @@ class Results(AsTable):
 
         view = self._last.view
         order = self._last.arrays("greedy_order", "order")["order"]
-        if last_output(self.store):
+        made = [receipt for stage in ORDERS if (receipt := load_receipt(self.store, stage))]
+        whole = all(later.upstream.get(one.stage) == one.version for one, later in pairwise(made))
+        if whole and len(made) == len(ORDERS):
             order = output_order(self._last)
         records = self._stream_records()
         order = order if records is None else records[order]
@@ -247,15 +251,15 @@ class Results(AsTable):
         return np.array(hex_ids(index_column(self.store, folder, fragments, "id")), dtype=object)
 
 
-def load_results(store_path: str | os.PathLike[str]) -> Results:
-    """Results of the last run on the store at `store_path` (setting `store.path`).
+def load_results(store_path: str | os.PathLike[str] | Settings) -> Results:
+    """Results of the last run on the store at `store_path` (setting `store.path`), or on the store of some settings.
 
     Raises:
         MissingStageError: on access to a part whose stage has not run on this store. StoreError: the store is damaged
         or from a newer version.
     """
-    store = store_at(store_path)
-    exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store_path)
+    store = store_of(store_path.store) if isinstance(store_path, Settings) else store_at(store_path)
+    exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store.place)
     if not exists:
         raise MissingStageError(f"there is no store at {store.place!r}; give the value of store.path")
     return Results(store.open(create=False))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.labels import Collated, check_labels, labels_shown
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -66,10 +63,6 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         "",
     ]
     parts += _in_full(run, replays[chosen.name], shapes[chosen.name], other) if chosen else _table(replays)
-    labels = [] if folder is None else _labels(run, folder, chosen)
-    parts += labels_shown(labels)
-    # A trainer without its own collator takes a reader's batches.
-    of_trainer = [collated for collated in labels if collated.trainer and chosen] or labels
     ways = {name: replayed.best if folder is None else replayed.here for name, replayed in replays.items()}
     trainers = [
         {
@@ -87,10 +80,8 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         "reads": head,
         **{name: getattr(reading, name) for name in numbers},
         "trainers": trainers,
-        "labels": [asdict(collated) for collated in labels],
     }
-    in_order = any(way.kept.in_order for way in ways.values())
-    return Answer(parts, data, passed=in_order and any([c.passed for c in of_trainer] or [True]))
+    return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
 
 
 Readings = tuple[str, dict[str, Shape], str]
@@ -184,16 +175,6 @@ def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
     shape = Shape.of(manifest, str(folder))
     head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is unaltered"
     return head, dict.fromkeys((reader.name for reader in readers), shape), _other_plan(run, manifest["plan"])
-
-
-def _labels(run: Run, folder: Place, chosen: Trainer | None) -> list[Collated]:
-    """What collators make of an export with a loss mask; empty for other exports, and if the store holds another
-    plan."""
-    manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
-    checkable = manifest.get("format") == "parquet" and "loss_mask" in manifest
-    if not checkable or not isinstance(folder, Path) or _other_plan(run, manifest["plan"]):
-        return []
-    return check_labels(run, folder, manifest, chosen.name if chosen else None)
 
 
 def _fitting(readers: list[Trainer], chosen: Trainer | None, read: str) -> list[Trainer]:
@@ -297,6 +278,10 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]
     lines += [f"the reads cannot be measured: {other}", ""] if other else _measures(run, replayed)
     if replayed.lines is None:
         return [*lines, "its configuration: the defaults; other samplers lose the order of this export"]
+    if trainer.documented:
+        lines.append(
+            f"its sampler has no model here: without its lines it counts as shuffled; see {trainer.documented}"
+        )
     return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
 
 

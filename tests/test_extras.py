@@ -46,7 +46,6 @@ def imports_of(tree: ast.Module) -> set[str]:
 ELSEWHERE = {
     "write/exports/megatron_cache.py": {"megatron"},  # lies beside an export, and runs in Megatron
     "defs/history.py": {"sqlalchemy"},  # of Dagster, whose storage it is
-    "labels.py": {"trl"},  # whose collator is run where it is installed
     "streams/hugging_face.py": {"datasets"},  # imported where a stream is one of datasets
 }
 

@@ -352,11 +352,15 @@ def test_chats_and_pairs_are_recognised(
         run_stage("raw_docs", Settings(input={"paths": [name], "text_field": "text"}), Silent())
 
 
+@pytest.mark.parametrize(
+    "labels", [(True, False, False), (1, 0, 0), (1.0, 0.0, None), ("true", False, 0)], ids=str
+)
 def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    labels: tuple[Any, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [
-        {"prompt": f"what is {n}? ", "completion": f"it is {n} " * 30, "label": n % 3 == 0} for n in range(60)
+        {"prompt": f"what is {n}? ", "completion": f"it is {n} " * 30, "label": labels[n % 3]}
+        for n in range(60)
     ]
     write_jsonl(tmp_path / "docs.jsonl", records)
     settings = initialised("docs.jsonl")
@@ -364,8 +368,11 @@ def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
     assert (settings.packing.method, settings.exports.formats) == ("none", ())
     assert "label" in settings.order.traits
     Path("divorder.toml").unlink()
+    assert main(["init", "docs.jsonl", "--trainer", "trl-kto"]) == 0
+    assert (load_settings().packing.method, load_settings().exports.formats) == ("none", ())
+    Path("divorder.toml").unlink()
     assert main(["init", "docs.jsonl", "--trainer", "trl"]) == 1
-    assert "trl reads sequences, and preferences are not sequences" in capsys.readouterr().err
+    assert "trl reads sequences, which preferences and prompts are not" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -392,6 +399,72 @@ def test_init_stops_where_it_cannot_tell_the_form(
     assert main(["init", "docs.jsonl"]) == 1
     assert said in capsys.readouterr().err
     assert not Path("divorder.toml").exists()
+
+
+@pytest.mark.parametrize("prompt", ["ask {n}", TURNS[:1]], ids=["text", "turns"])
+def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
+    prompt: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setenv(name, value)
+    write_records(tmp_path / "docs.jsonl", {"data_source": "gsm", "prompt": prompt, "answer": "{n}"})
+    if prompt == TURNS[:1]:
+        initialised("docs.jsonl")
+        Path("divorder.toml").rename("alone.toml")
+    assert main(["init", "docs.jsonl", "--trainer", "trl-grpo"]) == 0
+    settings = load_settings()
+    assert prompt != TURNS[:1] or load_settings("alone.toml").input == settings.input
+    assert settings.input.form == ("template" if prompt == TURNS[:1] else "text")
+    assert (settings.packing.method, settings.exports.formats) == ("none", ())
+    assert main(["run"]) == 0
+    assert main(["verify", "divorder/curated", "--trainer", "trl-grpo"]) == 0
+    assert "shuffle_dataset=False" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "said"),
+    [
+        (
+            {"prompt": TURNS[:1]},
+            ["--trainer", "trl"],
+            "trl reads sequences, which preferences and prompts are not",
+        ),
+        ({"messages": TURNS[:1]}, [], "no turn is trained on: there is no assistant turn"),
+        ({"messages": TURNS[:1]}, ["--trainer", "trl-grpo"], "there is no field 'prompt'"),
+        (
+            {"messages": TURNS},
+            ["--trainer", "trl-dpo"],
+            "trl-dpo reads records of pairs, and these are of messages",
+        ),
+        (
+            {"id": "{n}", "messages": repr([{"role": "user", "content": "{n}"}, *TURNS[1:]])},
+            [],
+            "parse it before you write the record: record['messages'] = ast.literal_eval(record['messages']",
+        ),
+    ],
+)
+def test_init_stops_where_nothing_could_be_trained(
+    record: dict[str, Any], options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / "docs.jsonl", record)
+    assert main(["init", "docs.jsonl", *options]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chats", [20, 30, 40])
+def test_chats_and_texts_in_one_file_are_told_with_the_inputs_that_read_them(
+    chats: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [{"messages": TURNS}] * chats + [{"text": "words " * 9}] * (60 - chats)
+    write_jsonl(tmp_path / "docs.jsonl", [{"id": n, **kinds[7 * n % 60]} for n in range(60)])
+    main(["init", "docs.jsonl"])
+    init = "".join(capsys.readouterr())
+    Path("divorder.toml").write_text('[input]\npaths = ["docs.jsonl"]\n', encoding="utf-8")
+    assert main(["plan"]) == 1
+    for said in (init, capsys.readouterr().err):
+        for form in ("messages", "text"):
+            assert f'[[input]]\npaths = ["{form}.jsonl"]\nformat = "{form}"\n' in said
+            assert f" > {form}.jsonl" in said
 
 
 def test_a_form_with_optional_fields_is_one_form(tmp_path: Path) -> None:
@@ -434,6 +507,11 @@ def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat
     assert initialised("chats.jsonl").input.text_field == "rendered"
     said = "beside it are chat messages ('messages'), which input.format = \"messages\" reads"
     assert said in Path("divorder.toml").read_text(encoding="utf-8")
+    # A text inside an object is proposed if there is no other.
+    Path("divorder.toml").unlink()
+    inside = [{"translation": {"en": record["text"]}} for record in topic_records(9)]
+    write_jsonl(tmp_path / "chats.jsonl", inside)
+    assert initialised("chats.jsonl").input.text_field == "translation.en"
     # A text of a few words, such as a title, is none.
     Path("divorder.toml").unlink()
     write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "text": "title {n}"})
@@ -446,6 +524,10 @@ def test_a_field_that_is_named_by_hand_is_read_and_a_rendered_text_beside_a_chat
         ({"id": "a{n}", "source": "web", "turns": ["many words " * 9] * 3}, "no field holds text"),
         ({"topic": "tides {n}", "turns": ["many words " * 9] * 3}, "the text may be in 'topic'"),
         ({"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}, "or in 'en'"),
+        (
+            {"id": "a{n}", "to": {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}},
+            "the text may be in 'to.de' (text, 171 characters on average) or in 'to.en'",
+        ),
     ],
 )
 def test_init_stops_where_it_cannot_tell_the_text(
@@ -761,7 +843,7 @@ def test_a_text_field_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture
     write_jsonl(tmp_path / "plain.jsonl", GOOD)
     write_records(tmp_path / "pairs.jsonl", STRUCTURED["completion"][0])
     assert initialised("both.jsonl", "--text-field", "my text.v2").input.text_field == "my text.v2"
-    assert "text: 'my text.v2', as --text-field says\n" in capsys.readouterr().out
+    assert "text: 'my text.v2', as the command says\n" in capsys.readouterr().out
     Path("divorder.toml").unlink()
     settings = initialised("both.jsonl", "plain.jsonl", "--text-field", "my text.v2")
     assert [block.text_field for block in settings.input.each] == ["my text.v2", "text"]

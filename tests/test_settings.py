@@ -652,4 +652,65 @@ def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
     file.write_text("seed = 1\n")
     with pytest.raises(SettingsError, match=r"DIVORDER_ORDER__CUT sets order\.cut in the environment"):
         set_keys(file, {"order.cut": ("a",)}, {"divorder_order__cut": "[]"})
+    with pytest.raises(SettingsError, match=r"DIVORDER_ORDER or .* sets order\.cut in the environment"):
+        set_keys(file, {"order.cut": ("a",)}, {"DIVORDER_ORDER": '{"cut": []}'})
     assert file.read_text() == "seed = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"DIVORDER_SEED": "1", "divorder_seed": "2"},
+            "environment variable divorder_seed contradicts another one; unset one of the two",
+        ),
+        (
+            {"DIVORDER_SEQUENCE": '{"length": 64, "batch": 2}', "DIVORDER_SEQUENCE__LENGTH": "32"},
+            "DIVORDER_SEQUENCE__LENGTH contradicts another one",
+        ),
+        (
+            {"DIVORDER_INPUT": '[{"paths": ["a.jsonl"]}]', "DIVORDER_INPUT__TEXT_FIELD": "b"},
+            "DIVORDER_INPUT__TEXT_FIELD contradicts another one",
+        ),
+    ],
+)
+def test_two_variables_that_set_one_key_are_refused(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        load_settings(environ=environ)
+    assert load_settings(environ={"DIVORDER_SEQUENCE": '{"batch": 2}', "DIVORDER_SEQUENCE__LENGTH": "32"})
+
+
+SECTIONS = {
+    section.lower(): known["properties"] for section, known in Settings.model_json_schema()["$defs"].items()
+}
+NUMBERS: dict[str, object] = {
+    f"{section}.{name}": True
+    for section, fields in SECTIONS.items()
+    for name, field in fields.items()
+    if {kind.get("type") for kind in field.get("anyOf", [field])} & {"number", "integer"}
+}
+INSIDE: dict[str, object] = {
+    "order.traits": {"cluster": True},
+    "order.targets": {"cluster": {"progress": [0.0, True], "0": [0.1, 0.2]}},
+    "order.options": {"f2_lambda": True},
+    "curriculum.options": {"folds": True},
+    "curriculum.points": [[0, True], [1, 1]],
+    "mixing.weights": {"web": True, "books": 0.5},
+    "clusters.k": [True, 5],
+    "selection.alpha": [True],
+    "embedding.pca": {"deep": True},
+    "evidence.learning_rates": [True],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [*NUMBERS.items(), *INSIDE.items()])
+def test_true_is_no_number(key: str, value: object) -> None:
+    section, name = key.split(".")
+    in_use = {"curriculum.options": {"score": "length", "shape": "fold"}, "order.options": {"strategy": "f2"}}
+    with pytest.raises(SettingsError, match="expected a number, not true or false"):
+        load_settings({section: {name: value, **in_use.get(key, {})}}, environ={})
+
+
+def test_true_is_no_seed() -> None:
+    with pytest.raises(SettingsError, match="seed = True: expected a number"):
+        load_settings({"seed": True}, environ={})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,11 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import summary
-from dagster_divorder.core.spans import Spans
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.labels import check_labels
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
-from dagster_divorder.stages import open_run
-from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from dagster_divorder.verify import load_export, verify
+from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
 
 pytestmark = pytest.mark.slow
@@ -78,95 +73,6 @@ def test_records_and_sequences_are_read_by_trainers_of_their_own(settings: Setti
     ]:
         with pytest.raises(InputError, match=message):
             verify(settings, folder, trainer)
-
-
-@pytest.mark.parametrize("columns", [("labels",), ("assistant_masks",), ("completion_mask", "position_ids")])
-def test_labels_are_the_plans_or_the_first_other_one_is_named(
-    settings: Settings, columns: tuple[str, ...]
-) -> None:
-    pytest.importorskip("trl")
-    exports = settings.exports.model_copy(update={"columns": columns})
-    settings = settings.model_copy(update={"exports": exports})
-    run_all(settings, Silent())
-    answer = verify(settings, exports.path / "parquet", "trl")
-    padding_free, padded, plain, flattened = answer.data["labels"]
-    tokens = padding_free["tokens"]
-    assert tokens == plain["equal"] == flattened["equal"] > 1000
-    assert padding_free["apart"] and flattened["apart"] and not padded["apart"]
-    # TRL reads completion_mask only where completion_only_loss is set.
-    read = columns != ("completion_mask", "position_ids")
-    assert answer.passed == read
-    assert (padding_free["equal"] == tokens) == read == (padded["first"] is None)
-    said = str(answer)
-    assert (
-        "the plan's: " + f"{tokens:,} of {tokens:,} tokens" in said
-    ) and "across documents: an attention mask makes tokens attend" in said
-    assert ("instead of -100, at token" in said) == (not read)
-    assert ('Set exports.columns = ["labels"]' in said) == (not read)
-
-
-def test_collators_of_transformers_keep_labels_make_their_own_or_refuse(settings: Settings) -> None:
-    for columns, kept in [(("labels",), True), (("completion_mask",), False)]:
-        exports = settings.exports.model_copy(update={"columns": columns})
-        chosen = settings.model_copy(update={"exports": exports})
-        run_all(chosen, Silent())
-        answer = verify(chosen, exports.path / "parquet", "hf-trainer")
-        labels = {row["name"]: row for row in answer.data["labels"]}
-        padded = labels["DataCollatorForSeq2Seq"]
-        own = labels["DataCollatorForLanguageModeling(mlm=False)"]
-        assert answer.passed == kept
-        assert "expected sequence of length" in labels["default_data_collator"]["error"]
-        if kept:
-            assert padded["equal"] == padded["tokens"] > 1000 and "Unable to create tensor" in own["error"]
-        else:
-            # Without labels the first gives none, and the second makes them of the ids.
-            assert padded["error"] and own["equal"] < own["tokens"]
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"packing": {"end_of_text": True}},
-        {"packing": {"method": "none"}},
-        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
-        {"packing": {"too_long": "truncate"}, "sequence": {"length": 40, "batch": 4}},
-        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
-        {"exports": {"shard_bytes": 2000}, "chats": {"train_on": "last"}},
-        {"chats": {"train_on": "completion"}},
-    ],
-    ids=["end of text", "none", "concat", "truncated", "ranks and epochs", "shards, last", "completion"],
-)
-def test_readers_give_the_plans_labels_under_every_setting(
-    sections: dict[str, Any], tmp_path: Path, make_settings: Make
-) -> None:
-    write_jsonl(tmp_path / "chats.jsonl", chats(48))
-    exports = {"formats": ("parquet",), "path": tmp_path / "exports", **sections.pop("exports", {})}
-    source = {"paths": (str(tmp_path / "chats.jsonl"),), "format": "messages"}
-    settings = make_settings(input=source, exports=exports, **sections)
-    run_all(settings, Silent())
-    folder = settings.exports.path / "parquet"
-    manifest = load_export(folder)
-    labels = check_labels(open_run(settings), folder, manifest, "dataloader")
-    assert [row.passed for row in labels] == [True, True], labels
-    # Every token of a small export is looked at, in all of its epochs.
-    assert labels[0].tokens == manifest["tokens"] > 1000
-    assert labels[0].apart is None or settings.packing.method != "none"
-
-
-def test_labels_of_an_export_that_is_not_the_plans_are_told_from_them(settings: Settings) -> None:
-    """The mask of the store with one span moved: every collator then gives other labels than the plan's."""
-    run_all(settings, Silent())
-    run, folder = open_run(settings), settings.exports.path / "parquet"
-    moved = load_loss_mask(run)
-    assert moved is not None
-    first = moved.trained.first.copy()
-    first[0] -= 1
-    run.memo["loss_mask"] = replace(moved, trained=Spans(first, moved.trained.last))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dagster_divorder.labels.load_loss_mask", lambda run: run.memo["loss_mask"])
-        (plain, flattened) = check_labels(run, folder, load_export(folder), "dataloader")
-    assert plain.equal == plain.tokens - 1 and plain.first and plain.first[3] == -100 and not plain.passed
-    assert flattened.first == plain.first and flattened.equal == flattened.tokens - 1
 
 
 def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settings, tmp_path: Path) -> None:

@@ -65,8 +65,12 @@ SPEAKERS = {
 TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
 """Fields of a turn that say whether it is trained; templates do not see them."""
 _RENAMED = ("role", "content", "from", "value", "tool_calls")
-WRITTEN = ('[{"role"', '[{"content"', '[{"from"', '[{"value"', "[{'role'", "[{'content'", "[{'from'")
-"""Beginnings of a list of turns written as a string."""
+_WRITTEN = re.compile(
+    r"""\s*("?)\[\s*\{\s*(?=(\\?["'])(?:role|from|content|value)\2\s*:)"""
+    rf"""(?:\2role\2[^{{}}\[\]]*?\2content\2|.*?\2(?:role|from)\2\s*:\s*\2(?:{"|".join(SPEAKERS)})\2)""",
+    re.DOTALL | re.IGNORECASE,
+)
+"""The beginning of a list of turns written as a string: as JSON, as JSON twice, or as Python or NumPy shows it."""
 _ANSWER_BEGINS = re.compile(
     r"\n\nAssistant:|### (?:Response|Assistant):\s*|\[/INST\]|<\|assistant\|>\s*"
     r"|<(?:\|im_start\||start_of_turn)>(?:assistant|model)\n"
@@ -118,10 +122,10 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
             "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
     try:
-        return _CONVERSATIONS[form](record)
+        return _CONVERSATIONS[form](record) if form in _CONVERSATIONS else _of_turns(record, form)
     except InputError:
         other = form_of(record) or ("text" if isinstance(record.get("text"), str) else None)
-        if other in (None, form) or set(_LEADING[form]) & record.keys():
+        if other in (None, form) or record.keys() & _LEADING.get(form, (form.removesuffix("_json"),)):
             raise
         raise InputError(another_form(other, form)) from None
 
@@ -137,35 +141,23 @@ def another_form(other: str, form: str) -> str:
 # Lists of turns ------------------------------------------------------------------------------------------------------
 
 
-def _messages(record: Mapping[str, Any]) -> Chat:
-    return _chat(_turns(record, "messages"), record)
-
-
-def _share_gpt(record: Mapping[str, Any]) -> Chat:
-    return _chat(_turns(record, "conversations"), record)
-
-
-def _written(name: str) -> Callable[[Mapping[str, Any]], Chat]:
-    def read(record: Mapping[str, Any]) -> Chat:
-        value = record.get(name)
-        turns = _parsed(value, name) if isinstance(value, str) else value
-        return _chat(_turns({name: turns}, name), record)
-
-    return read
+def _of_turns(record: Mapping[str, Any], form: str) -> Chat:
+    name = form.removesuffix("_json")
+    value = record.get(name)
+    if form != name and isinstance(value, str):
+        turns = _parsed(value, name)
+        # JSON twice is refused as it was written.
+        value = value if isinstance(turns, str) else turns
+    return _chat(_turns({name: value}, name), record)
 
 
 def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The turns of a field as messages."""
     turns = record.get(name)
     if isinstance(turns, str):
+        refuse_written(turns, name)
         raise InputError(
-            f"{name} is a string; expected a list of turns: "
-            + (
-                f'set input.format = "{name}_json" if every record has them as JSON, or parse it before you write '
-                "the record"
-                if name in ("messages", "conversations")
-                else "parse it as JSON before you write the record"
-            )
+            f"{name} is a string; expected a list of turns: parse it before you write the record"
         )
     if turns is None:
         raise InputError(f"no field {name!r}")
@@ -206,7 +198,7 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
             f"tool_calls of turn {number} is not a list of objects that each name a function, such as "
             '[{"type": "function", "function": {"name": "f", "arguments": {}}}]'
         )
-    message = {"role": role, "content": _content(content, number, bool(calls))}
+    message = {"role": role, "content": _content(content, number, role, bool(calls))}
     message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
     return {**message, "tool_calls": calls} if calls else message
 
@@ -230,10 +222,10 @@ def _calls(value: Any, number: int) -> list[Any]:
     ]
 
 
-def _content(content: Any, number: int, has_calls: bool) -> str | None:
+def _content(content: Any, number: int, role: str, has_calls: bool) -> str | None:
     """The text of a turn; None if it has only tool calls, since templates write an empty text differently."""
-    if content is None and has_calls:
-        return None
+    if content in (None, []) and (has_calls or role == "tool"):
+        return None if has_calls else ""
     if (text := _text(content)) is not None:
         return text
     if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
@@ -289,7 +281,7 @@ def _chat(
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     """
     Raises:
-        InputError: a turn is empty, or the assistant speaks first.
+        InputError: a turn other than a tool's result is empty, or the assistant speaks first.
     """
     asked = False
     for number, message in enumerate(messages, 1):
@@ -297,7 +289,11 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
         if role == "assistant" and not asked:
             raise InputError(f"turn {number} is the assistant's, but no question comes before it")
         asked = asked or role in ("user", "tool")
-        if not (message["content"] or "").strip() and role != "system" and not message.get("tool_calls"):
+        if (
+            role not in ("system", "tool")
+            and not message.get("tool_calls")
+            and not message["content"].strip()
+        ):
             raise InputError(f"turn {number} ({role}) is empty")
 
 
@@ -325,7 +321,7 @@ def _alpaca(record: Mapping[str, Any]) -> Chat:
     if answer is None:
         raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
     asked = _asked(record)
-    return _chat([*asked, _said(record[answer])], record, completion=len(asked))
+    return _chat([*asked, _said(_unwritten(record, answer))], record, completion=len(asked))
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -333,7 +329,7 @@ def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     question = _question(record)
     if question is None:
         raise InputError(f"no question: expected a string in exactly one of {', '.join(QUESTIONS)}")
-    parts = [record[question], *(record.get(name) or "" for name in CONTEXTS)]
+    parts = [_unwritten(record, name) for name in (question, *CONTEXTS) if record.get(name)]
     if not all(isinstance(part, str) for part in parts):
         raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
     history = record.get("history") or []
@@ -440,7 +436,7 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | N
     if _question(record) is not None:
         return _asked(record)
     if _is_text(record.get("input")):
-        return [_said(record["input"], "user")]
+        return [_said(_unwritten(record, "input"), "user")]
     return None
 
 
@@ -499,26 +495,12 @@ def _common_prompt(chosen: str, rejected: str) -> str:
 
 
 _CONVERSATIONS: dict[str, Callable[[Mapping[str, Any]], Conversation]] = {
-    "messages": _messages,
-    "conversations": _share_gpt,
-    "messages_json": _written("messages"),
-    "conversations_json": _written("conversations"),
     "prompt_completion": _prompt_completion,
     "alpaca": _alpaca,
     "pairs": _pair,
 }
-
-
-_LEADING = {
-    "messages": ("messages",),
-    "conversations": ("conversations",),
-    "messages_json": ("messages",),
-    "conversations_json": ("conversations",),
-    "prompt_completion": ("completion",),
-    "alpaca": ANSWERS,
-    "pairs": ("chosen", "rejected"),
-}
-"""Form -> fields; a record with none of them has another form."""
+_LEADING = {"prompt_completion": ("completion",), "alpaca": ANSWERS, "pairs": ("chosen", "rejected")}
+"""Form -> fields; a record with none of them has another form. Lists of turns have the form of their field's name."""
 
 
 def without_nulls(value: Any) -> Any:
@@ -533,15 +515,32 @@ def _unwritten(record: Mapping[str, Any], name: str) -> Any:
     value = record.get(name)
     if value is None:
         raise InputError(f"no field {name!r}")
-    if isinstance(value, str) and value.startswith(WRITTEN):
-        raise InputError(f"{name} is a list of turns as a string; parse it before you write the record")
+    refuse_written(value, name)
     return value
+
+
+def refuse_written(value: Any, name: str) -> None:
+    """
+    Raises:
+        InputError: a field holds a text that begins like a list of turns.
+    """
+    if isinstance(value, str) and (found := _WRITTEN.match(value)):
+        field = f"record[{name!r}]"
+        # NumPy writes no commas.
+        python, once = f'ast.literal_eval({field}.replace("}}\\n", "}},\\n"))', f"json.loads({field})"
+        parsed = python if found[2] == "'" else f"json.loads({once})" if found[1] else once
+        if parsed == once and f"{name}_json" in FORMS:
+            parsed += f', or set input.format = "{name}_json"'
+        raise InputError(
+            f"{name} is a list of turns as a string; parse it before you write the record: {field} = {parsed}"
+        )
 
 
 def _parsed(text: str, name: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        refuse_written(text, name)
         raise InputError(f"{name} is a string that is not JSON: {error}") from None
 
 

@@ -13,10 +13,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.chats.document import MarkedText
+from dagster_divorder.chats.forms import refuse_written
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+PROMPTS = "{% for turn in prompt %}{{ turn.content or '' }}\n{% endfor %}"
+"""Makes a text of prompts alone, lists of turns."""
 
 
 class _Trained(str):
@@ -116,6 +120,7 @@ def templated(record: Mapping[str, Any], jinja: str) -> MarkedText:
     text = "".join(pieces)
     if not text.strip():
         raise InputError("input.template makes an empty text")
+    refuse_written(text, "the text of input.template")
     if not marks:
         return MarkedText(text, ((0, place),))
     if not spans:

@@ -1,14 +1,14 @@
 """Renders conversations with a model's chat template, and locates the trained characters of their turns.
 
 Some templates mark their assistant turns (`{% generation %}`). For others transformers returns a mask of zeros. Here a
-second rendering locates their turns, with a sentinel as every assistant message: the text between two sentinels also
-stands between two answers of the real rendering. A turn begins after the generation prompt and ends after the control
-tokens that close it.
+second rendering locates their turns, with a sentinel at the end of every assistant message. It differs from the real
+one in the sentinels alone. A turn begins after the generation prompt and ends after the control tokens that close it.
 
 Guarantee: the text is the same as from `apply_chat_template(tokenize=False)`. A turn that cannot be located is an
 error, never a mask of zeros. A conversation gives the same text on every day: templates that print today's date print
 DATE.
-Cost: two renderings a conversation (one if the template has marks); some 50 us a turn.
+Cost: two renderings a conversation (one if the template has marks), some 50 us a turn; for an answer with tool calls,
+or without one header before it, one or two more of that answer after a short question.
 Sources: transformers' `apply_chat_template`; TRL's training templates, which add marks to templates of some thirty
 models.
 Known weakness: a control token that closes only turns of users is taken for one that closes all turns.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
+VERSION = 2
+"""Of the spans that are located; part of a template's fingerprint."""
 DATE = datetime(2024, 7, 26)
 """The date that templates print as today's; Llama 3's template prints it if there is no clock."""
 DATE_PARTS = "aAbBcdDeFhHIjklmMpRSTuUVwWxXyY"
@@ -44,8 +47,11 @@ REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError,
 """Errors that templates raise besides jinja's own."""
 
 MARK = re.compile(r"\{%[-+]?\s*generation\b")
-SENTINEL = "\ue000{}\ue001"
-"""A text between private code points, which occur in no template and hardly any conversation."""
+SENTINEL, ANSWER_END = "\ue000{}\ue001", "\ue002{}\ue003"
+"""A number, which no template rewrites, between private code points, which occur in no template and hardly any
+conversation. SENTINEL: a content. ANSWER_END: put where the content of an answer ends."""
+ENDS = re.compile(ANSWER_END.format(r"(\d+)"))
+QUESTION: Message = {"role": "user", "content": "a"}
 PADS = (("\n ", " \n"), (" \n", "\n "))
 """White space before and after a content; shows what a template strips."""
 STRIPPED: tuple[str | None, ...] = ("", "\n", None)
@@ -145,11 +151,11 @@ class ChatTemplate:
             tuple(sorted(stops)),
             *([] if with_tools is None else [with_tools]),
         )
-        self._with_tools: ChatTemplate | None = None
+        self.with_tools: ChatTemplate | None = None
         self._probe_tools: Sequence[Any] | None = None
         if with_tools is not None:
-            self._with_tools = ChatTemplate(with_tools, named, control, stops)
-            self._with_tools._probe_tools = PROBE_TOOLS
+            self.with_tools = ChatTemplate(with_tools, named, control, stops)
+            self.with_tools._probe_tools = PROBE_TOOLS
         self._tree = _parsed(template)
         if any(called.name == "random" for called in _filters(self._tree)):
             raise InputError(
@@ -158,8 +164,9 @@ class ChatTemplate:
         self.template = _dated(template)
         self.marked = MARK.search(template) is not None
         self._named = dict(named)
-        self._control = frozenset(control)
         self._stops = frozenset(stops)
+        self._control = frozenset(control) | self._stops
+        self._controls = re.compile(_any_of(self._control) or "(?!)")
         self._shapes: dict[tuple[tuple[str, ...], bytes], _Shape | None] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -175,19 +182,19 @@ class ChatTemplate:
     @property
     def fingerprint(self) -> str:
         """A hash of everything but the conversation that decides a rendering."""
-        return xxhash.xxh3_128_hexdigest(repr(self._source).encode())
+        return xxhash.xxh3_128_hexdigest(repr((VERSION, *self._source)).encode())
 
     @cached_property
     def trains_ends(self) -> bool:
         """Whether a trained turn includes the token that ends it; True if a probe cannot tell."""
-        content = SENTINEL.format("end")
-        question = {"role": "user", "content": "a"}
+        content = SENTINEL.format(1)
         try:
-            rendered = self.render([question, {"role": "assistant", "content": content}, question])
+            rendered = self.render([QUESTION, {"role": "assistant", "content": content}, QUESTION])
         except InputError:
             return True
         (spans,) = rendered.turns
-        return bool(spans) and rendered.text.index(content) + len(content) < spans[-1][1]
+        behind = rendered.text.find(content) + len(content)
+        return bool(spans) and self._controls.search(rendered.text, behind, spans[-1][1]) is not None
 
     def check(self, conversation: Conversation) -> None:
         """
@@ -196,7 +203,7 @@ class ChatTemplate:
         """
         if isinstance(conversation, Chat):
             messages, tools = conversation.messages, conversation.tools
-            template = self._with_tools if tools and self._with_tools is not None else self
+            template = self.with_tools if tools and self.with_tools is not None else self
             if template._known_shape(messages, tools) is None:
                 template._rendered_alone(messages, tools)
         elif isinstance(conversation, Pair):
@@ -215,8 +222,8 @@ class ChatTemplate:
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
-        if tools and self._with_tools is not None:
-            return self._with_tools.render(messages, tools, alone=alone)
+        if tools and self.with_tools is not None:
+            return self.with_tools.render(messages, tools, alone=alone)
         if not alone and (shape := self._known_shape(messages, tools)) is not None:
             return shape.filled([message["content"] for message in messages])
         return self._rendered_alone(messages, tools)
@@ -384,103 +391,92 @@ class ChatTemplate:
     def _turns(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
     ) -> list[Span]:
-        """The span of each assistant message in the conversation's text."""
-        located = self._by_sentinels(text, messages, answers, tools) or [
-            self._by_change(text, messages, number, tools) for number in answers
-        ]
-        turns: list[Span] = []
-        for number, (start, end) in zip(answers, located, strict=True):
-            begin = turns[-1][1] if turns else 0
-            turns.append((self._begin(text, begin, start, messages[:number], tools), self._closed(text, end)))
-        return turns
-
-    def _begin(
-        self, text: str, begin: int, start: int, before: Sequence[Message], tools: Sequence[Any] | None
-    ) -> int:
-        """Where the turn of an answer begins: after the header. begin: end of the answer before. start: of the content.
-        before: the messages before."""
-        openings = ((text.rfind(each, begin, start + len(each) - 1), each) for each in self._openings)
-        at, opening = next(((at, each) for at, each in openings if at >= 0), (-1, ""))
-        if at >= 0 and text.find(opening, begin) == at:
-            return at + len(opening)
-        # There is no header, or several, for example before the reasoning and before the answer itself.
-        try:
-            asked = self._text(before, tools, prompt=True)
-        except InputError:
-            asked = ""
-        if len(asked) >= begin and asked and text.startswith(asked):
-            return len(asked)
-        return at + len(opening) if at >= 0 else start
-
-    def _by_sentinels(
-        self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
-    ) -> list[Span] | None:
-        """The spans of all answers' contents from one rendering; None if the template does more than strip a
-        content."""
-        if not all(_replaceable(messages[number]) for number in answers):
-            return None
-        replaced = [
-            {**message, "content": SENTINEL.format(number)} if number in answers else message
-            for number, message in enumerate(messages)
-        ]
-        rest = self._text(replaced, tools)
-        located, place = [], 0
-        for number in answers:
-            piece, sentinel, rest = rest.partition(SENTINEL.format(number))
-            if not sentinel or not text.startswith(piece, place):
-                return None
-            place += len(piece)
-            content = messages[number]["content"]
-            following = rest.partition(SENTINEL[0])[0]
-            for written in dict.fromkeys((content, content.strip(), content.lstrip(), content.rstrip())):
-                end = place + len(written)
-                if text.startswith(written, place) and text.startswith(following, end):
-                    break
-            else:
-                return None
-            located.append((place, end))
-            place = end
-        return located if text[place:] == rest else None
-
-    def _by_change(
-        self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
-    ) -> Span:
-        """The span of an answer that the template rewrites, or that has tool calls: the part of the text that changes
-        with the answer.
+        """The span of each assistant message in the conversation's text.
 
         Raises:
-            InputError: the text does not hold the answer, or the end of its tool calls cannot be located.
+            InputError: the text does not hold an answer, or the end of its tool calls cannot be located.
         """
-        sentinel = SENTINEL.format(number)
-        changed = self._text(
-            [*messages[:number], _changed(messages[number], sentinel), *messages[number + 1 :]], tools
-        )
-        start, end = _common(text, changed), len(text) - _common(text[::-1], changed[::-1])
-        end = max(start, end)
-        if sentinel not in changed:
-            raise InputError(f"the chat template does not write the content of message {number + 1}")
-        if messages[number].get("tool_calls"):
-            # Results may name their tools, so the text may also change after the answer.
-            through = self._same(text, self._text(messages[: number + 1], tools))
-            if through > start:
-                return start, through
-            closing = re.compile(_any_of(self._stops | {self._terminator or "\0"})).search(text, start)
-            end = closing.start() if closing else -1
-            if end < 0 or end > self._next_content(text, messages, number, tools):
+        contents, marked = self._contents(text, messages, answers, tools)
+        lead = [*(message for message in messages[:1] if message["role"] != "user"), QUESTION]
+
+        def rendered(before: Sequence[Message], prompt: bool) -> str:
+            with suppress(InputError):
+                return self._text(before, tools, prompt=prompt)
+            return ""
+
+        def after(number: int, following: Sequence[Message], prompt: bool) -> str:
+            """What the template writes after the sentinel of an answer with these messages behind it."""
+            own = [marked[number], *following]
+            # A question and an answer take the same time in every conversation, but some templates refuse them.
+            text = rendered([*lead, *own], prompt) or rendered([*messages[:number], *own], prompt)
+            return ENDS.sub("", text.partition(ANSWER_END.format(number))[2])
+
+        turns: list[Span] = []
+        for number, last in zip(answers, [None, *answers], strict=False):
+            (start, end), begin = contents[number], turns[-1][1] if turns else 0
+            at, opening = self._header_between(text, begin, start)
+            if not opening or text.find(opening, begin) < at:
+                # There is no header, or several, for example before the reasoning and before the answer itself.
+                if last is None:
+                    place, asked = 0, rendered(messages[:number], True)
+                else:
+                    place, asked = contents[last][1], after(last, messages[last + 1 : number], True)
+                if asked and place + len(asked) >= begin and text.startswith(asked, place):
+                    at, opening = place, asked
+            begin = at + len(opening)
+            # A template may write nothing of a content.
+            known = bool(opening) or start < end
+            if messages[number].get("tool_calls"):
+                # The end may differ from that of a last message: Gemma 4 writes contents behind the results of calls.
+                end = self._same(text, after(number, (), False), start)
+                known = start + len(_tool_name(messages[number]["tool_calls"][0])) < end
+            if not known:
                 raise InputError(
-                    f"the end of the tool calls in message {number + 1} cannot be located; use a chat template with "
+                    f"the turn of message {number + 1} cannot be located; use a chat template with "
                     "{% generation %} marks"
                 )
-        return start, end
+            turns.append((begin, self._closed(text, end)))
+        return turns
 
-    def _next_content(
-        self, text: str, messages: Sequence[Message], number: int, tools: Sequence[Any] | None
-    ) -> int:
-        """Where the text begins to change if the next message has another content."""
-        if number + 1 == len(messages):
-            return len(text)
-        following = {**messages[number + 1], "content": SENTINEL.format(number + 1)}
-        return _common(text, self._text([*messages[: number + 1], following, *messages[number + 2 :]], tools))
+    def _header_between(self, text: str, begin: int, start: int) -> tuple[int, str]:
+        """(place, header) of the last header that begins between the end of an answer and the content of the next;
+        (start, "") if there is none."""
+        openings = ((text.rfind(each, begin, start + len(each) - 1), each) for each in self._openings)
+        return next(((at, each) for at, each in openings if at >= 0), (start, ""))
+
+    def _contents(
+        self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
+    ) -> tuple[dict[int, Span], list[Message]]:
+        """(the span of each answer's content, or of nothing before the first name that it calls; the messages with
+        ANSWER_END at the end of these spans).
+
+        Raises:
+            InputError: the text does not hold an answer.
+        """
+        spoken = {number for number in answers if not messages[number].get("tool_calls")}
+        # A template may strip contents. If it cuts or replaces them, sentinels take their place.
+        for strip, replaced in (*product(STRIPPED, (set[int](),)), ("", spoken)):
+            marked = list(messages)
+            for number in answers:
+                marked[number] = _with_end(messages[number], number, strip, number in replaced)
+            spans = _aligned(text, self._text(marked, tools), replaced)
+            if spans.keys() >= set(answers):
+                break
+        for number in answers:
+            if number not in spans:
+                raise InputError(f"the chat template does not write the content of message {number + 1}")
+            start, end = spans[number]
+            if number not in spoken:
+                end = start
+            elif not replaced:
+                written = _content(messages[number]).rstrip(strip)
+                starts = (
+                    end - len(each) for each in (written, written.lstrip()) if text.endswith(each, 0, end)
+                )
+                # A template that rewrites letters hides where they begin.
+                start = next(starts, end)
+            spans[number] = start, end
+        return spans, marked
 
     def _closed(self, text: str, end: int) -> int:
         """The end of a turn whose content ends at `end`: after the control tokens that close it."""
@@ -490,17 +486,16 @@ class ChatTemplate:
     @cached_property
     def _header(self) -> str:
         """The template's generation prompt."""
-        question = [{"role": "user", "content": "a"}]
-        asked = self._text(question, self._probe_tools, prompt=True)
-        return asked[self._same(asked, self._text(question, self._probe_tools)) :]
+        asked = self._text([QUESTION], self._probe_tools, prompt=True)
+        return asked[self._same(asked, self._text([QUESTION], self._probe_tools)) :]
 
-    def _same(self, text: str, other: str) -> int:
-        """Length of the common beginning, not ending inside a control token of the first text."""
-        same = _common(text, other)
-        if self._control and same < len(text):
-            for token in re.finditer(_any_of(self._control), text):
-                if token.start() < same < token.end():
-                    return token.start()
+    def _same(self, text: str, other: str, start: int = 0) -> int:
+        """The end of what is the same in a text from `start` on and in another, not inside a control token of the
+        text."""
+        same = start + _common(text[start : start + len(other)], other)
+        for token in self._controls.finditer(text, start):
+            if token.end() > same:
+                return min(same, token.start())
         return same
 
     @cached_property
@@ -508,24 +503,15 @@ class ChatTemplate:
         """What may stand before an answer, the longest first: the generation prompt, or a beginning of it, which the
         template may write before some answers, such as answers without reasoning."""
         header = self._header
-        edges = re.finditer(rf"\s+|{_any_of(self._control)}", header) if self._control else ()
+        edges = re.finditer(rf"\s+|{self._controls.pattern}", header) if self._control else ()
         # A cut before a word is left out: the word may be the role.
         cuts = {edge for token in edges for edge in token.span() if not header[edge : edge + 1].isalnum()}
         return sorted({header, *(header[:cut] for cut in cuts)} - {""}, key=len, reverse=True)
 
-    @cached_property
-    def _terminator(self) -> str | None:
-        """The control token after an answer, before the next question."""
-        return self._first_control(self._between("user"))
-
     def _between(self, role: str) -> str:
         """What the template writes between an answer and a message with a role; "" if it refuses the role there."""
-        question, answer = SENTINEL.format("q"), SENTINEL.format("a")
-        messages = [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": answer},
-            {"role": role, "content": question},
-        ]
+        question, answer = SENTINEL.format(2), SENTINEL.format(1)
+        messages = [QUESTION, {"role": "assistant", "content": answer}, {"role": role, "content": question}]
         try:
             probe = self._text(messages, self._probe_tools)
         except InputError:
@@ -537,37 +523,27 @@ class ChatTemplate:
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
-        """Matches the control tokens that close a turn: all but those that begin one."""
+        """Matches what closes a turn: control tokens, except those that begin one, and any text before them."""
         opener = self._first_control(self._header)
-        answer = SENTINEL.format("a")
-        ended = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
+        answer = SENTINEL.format(1)
+        ended = [QUESTION, {"role": "assistant", "content": answer}]
         last = self._text(ended, self._probe_tools).partition(answer)[2]
         openers = {opener, self._named.get("bos_token")}
-        for role in ("user", "system", "tool"):
-            between = self._between(role)
-            if opener and opener in between:
-                between = between[between.index(opener) :]
-            else:
-                between = self._without_common(between, last)
-            openers.add(self._first_control(between))
-        closing, opening = (self._control | self._stops) - openers, self._stops & openers
+        betweens = [self._between(role) for role in ("user", "system", "tool")]
+        for between in betweens:
+            at = between.find(opener) if opener else -1
+            openers.add(self._first_control(between[at if at >= 0 else self._same(between, last) :]))
+        closing, opening = self._control - openers, self._stops & openers
         ways = [rf"(?:{_any_of(closing)})(?:\s*(?:{_any_of(closing)}))*\s*"] if closing else []
         # Some models, such as GLM, stop by beginning the next turn; they are trained to.
         ways += [_any_of(opening)] if opening else []
-        return re.compile(rf"\s*(?:{'|'.join(ways)})")
+        # What the template writes after an answer, up to the token that ends the turn.
+        texts = {self._controls.split(each)[0] for each in (*betweens, last)}
+        return re.compile(rf"(?:\s*|{_any_of(texts)})(?:{'|'.join(ways)})")
 
     def _first_control(self, text: str) -> str | None:
-        found = re.search(_any_of(self._control), text) if self._control else None
+        found = self._controls.search(text)
         return found.group() if found else None
-
-    def _without_common(self, between: str, last: str) -> str:
-        """`between` without the control tokens and spaces at the beginning that it shares with `last`."""
-        place = 0
-        for token in re.finditer(rf"\s+|{_any_of(self._control)}" if self._control else r"\s+", between):
-            if token.start() != place or not last.startswith(token.group(), place):
-                break
-            place = token.end()
-        return between[place:]
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False) -> str:
         return self._rendered(messages, tools, add_generation_prompt=prompt)[0][0]
@@ -576,13 +552,17 @@ class ChatTemplate:
         texts, spans = self._rendered(messages, tools, return_assistant_tokens_mask=True)
         return texts[0], [span for span in spans[0] if span[0] < span[1]]
 
+    def given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages as the template reads them."""
+        # As in transformers, templates do not see null values.
+        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        return [_in_parts(message) for message in given] if self._takes_parts else given
+
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Any] | None, **options: Any) -> Any:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        # As in transformers, templates do not see null values.
-        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
-        given = [_in_parts(message) for message in given] if self._takes_parts else given
+        given = self.given(messages)
         named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
             return render_jinja_template([given], chat_template=self.template, **named)
@@ -596,7 +576,7 @@ class ChatTemplate:
         Raises:
             InputError: the template writes the content of a question in neither form.
         """
-        question = SENTINEL.format("q")
+        question = SENTINEL.format(1)
         for as_parts in (False, True):
             self.__dict__["_takes_parts"] = as_parts
             try:
@@ -710,21 +690,36 @@ def _content(message: Message) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _replaceable(message: Message) -> bool:
-    return isinstance(message.get("content"), str) and not message.get("tool_calls")
-
-
-def _changed(message: Message, sentinel: str) -> dict[str, Any]:
-    """The message with the sentinel as its content, or as the name of the tools that it calls."""
+def _with_end(message: Message, number: int, strip: str | None, replace: bool) -> dict[str, Any]:
+    """An answer with ANSWER_END after its content without the end that `strip` strips, in place of it, or before the
+    names of the tools that it calls."""
+    end, content = ANSWER_END.format(number), _content(message)
     if not message.get("tool_calls"):
-        return {**message, "content": sentinel}
+        written = content.rstrip(strip)
+        return {**message, "content": end if replace else written + end + content[len(written) :]}
     calls = [
-        {**call, "function": {**call["function"], "name": sentinel}}
+        {**call, "function": {**call["function"], "name": end + call["function"]["name"]}}
         if "function" in call
-        else {**call, "name": sentinel}
+        else {**call, "name": end + call["name"]}
         for call in message["tool_calls"]
     ]
     return {**message, "tool_calls": calls}
+
+
+def _aligned(text: str, marked: str, replaced: Collection[int]) -> dict[int, Span]:
+    """What stands in a text for each ANSWER_END of another rendering: nothing, except for those in `replaced`. Empty if
+    the two differ elsewhere."""
+    text, (piece, *rest) = text + ANSWER_END[-1], ENDS.split(marked + ANSWER_END[-1])
+    spans, place = dict[int, Span](), len(piece)
+    if not text.startswith(piece):
+        return {}
+    for number, piece in zip(map(int, rest[::2]), rest[1::2], strict=True):
+        at = text.find(piece, place) if number in replaced and piece else place
+        if at < place or not text.startswith(piece, at):
+            return {}
+        spans[number] = (spans[number][0] if number in spans else place), at
+        place = at + len(piece)
+    return spans
 
 
 def _tool_name(tool: Any) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.runs import epoch_lines
 from dagster_divorder.cli.verb import Verb, settings_of
@@ -18,10 +15,10 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
 
 
-def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
+def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
     """Make strategy_comparison and its inputs. Shows its conclusions and a table of the pairs of strategies.
 
-    details: every measure of each pair. only_csv: only the measures, as CSV. plot: PNG file of the trade-off.
+    details: every measure of each pair. plot: PNG file of the trade-off.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
@@ -33,8 +30,6 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
     data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
-    if only_csv:
-        return Answer([_as_csv(rows)], data, ran=ran)
     if plot:
         write_atomically(plot, draw(rows))
     table = [as_shown(row) for row in rows] if details else four_columns(rows)
@@ -48,11 +43,7 @@ def compare(settings: Settings, *, details: bool, only_csv: bool, plot: Path | N
             *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None, settings),
             "",
             TextTable(table),
-            *(
-                [f"picture: {plot}"]
-                if plot
-                else ["every measure: --details or --csv; a picture: --plot FILE.png"]
-            ),
+            *([f"picture: {plot}"] if plot else ["every measure: --details; a picture: --plot FILE.png"]),
         ],
         data,
         ran=ran,
@@ -63,7 +54,7 @@ LINES = """[curriculum]
 score = "quality"    # a numeric field, or length; strength = 0 leaves the plan unchanged"""
 
 
-def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot: Path | None) -> Answer:
+def compare_curricula(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
     """Make curriculum_comparison and its inputs. Shows its conclusions and a table of shapes. Options: see `compare`.
 
     Raises:
@@ -84,8 +75,6 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
     rows, scores = load_curricula(open_run(settings)), receipts["scores"].figures
     sentences = conclusions(rows)
     data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
-    if only_csv:
-        return Answer([_as_csv(rows)], data, ran=ran)
     if plot:
         write_atomically(plot, draw(rows))
     sequences, missing = receipts["packed_sequences"].facts["sequences"], scores["missing"]
@@ -104,11 +93,7 @@ def compare_curricula(settings: Settings, *, details: bool, only_csv: bool, plot
             *_mixed_sequences(settings),
             "",
             TextTable(table),
-            *(
-                [f"picture: {plot}"]
-                if plot
-                else ["full precision: --csv or --json; a picture: --plot FILE.png"]
-            ),
+            *([f"picture: {plot}"] if plot else ["full precision: --json; a picture: --plot FILE.png"]),
             *(Line(f"  {line}", "quiet") for line in meanings()),
         ],
         data,
@@ -166,14 +151,6 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     return Answer(parts, summary, ran=(settings, receipts))
 
 
-def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue().rstrip("\n")
-
-
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--curricula",
@@ -181,7 +158,6 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help="compare every shape of schedule of `curriculum.score` instead",
     )
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
-    parser.add_argument("--csv", action="store_true", help="print only the measures, as CSV")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
 
 
@@ -198,7 +174,7 @@ VERBS = (
         "divorder compare",
         "about as long as a run; grows with the pairs",
         lambda options: (compare_curricula if options.curricula else compare)(
-            settings_of(options), details=options.details, only_csv=options.csv, plot=options.plot
+            settings_of(options), details=options.details, plot=options.plot
         ),
         _add_compare,
         runs=True,

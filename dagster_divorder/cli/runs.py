@@ -92,6 +92,7 @@ def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]
     """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
     from dagster_divorder.cli import dialogue
     from dagster_divorder.propose import Proposal, look, refuse_existing
+    from dagster_divorder.trainers import TRAINERS
 
     if not options.paths:
         raise InputError(
@@ -102,8 +103,10 @@ def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]
     if not replaces:
         refuse_existing(file)
     ranks = {name: getattr(options, name) for name in dialogue.RANKS}
+    # A trainer of texts that are records reads prompts, and no answers beside them.
+    prompt = "prompt" if "text" in getattr(TRAINERS.get(options.trainer), "forms", ()) else None
     proposal = Proposal(
-        blocks=look(options.paths, options.text_field),
+        blocks=look(options.paths, options.text_field or prompt),
         length=options.sequence_length,
         batch=options.batch,
         trainer=options.trainer,

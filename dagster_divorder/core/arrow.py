@@ -23,6 +23,13 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is a type of numbers."""
+    import pyarrow.types as types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether an Arrow type is a list type."""
     import pyarrow.types as types

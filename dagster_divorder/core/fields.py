@@ -1,8 +1,8 @@
 """Fields by name, in objects and in Arrow columns.
 
-A field is given by its own name, or by its path through objects (structs in Arrow): `meta.pile_set_name` is the field
-`pile_set_name` of the field `meta`. A field whose own name contains the dots takes precedence. If a parent is missing,
-null or not an object, the record lacks the field.
+A field is given by its own name, or by its path through objects (structs and maps in Arrow): `meta.pile_set_name` is
+the field `pile_set_name` of the field `meta`. A field whose own name contains the dots takes precedence. If a parent is
+missing, null or not an object, the record lacks the field.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, insi
     if field in names:
         return column(field)
     for parent, child in ways(field):
-        if parent in names and pa.types.is_struct((inner := column(parent)).type):
+        kind = (inner := column(parent)).type if parent in names else pa.null()
+        if pa.types.is_map(kind) and kind.key_type in (pa.string(), pa.large_string()):
+            return pc.map_lookup(inner, pa.scalar(child, kind.key_type), "last")
+        if pa.types.is_struct(kind):
             nested = column_at(inner, child, f"{inside}{parent}.")
             if nested is not None:
                 return nested

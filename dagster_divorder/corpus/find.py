@@ -26,7 +26,7 @@ from dagster_divorder.corpus.inputs import (
     kind_of,
     read_schema,
 )
-from dagster_divorder.corpus.looks import CSV_REMEDY
+from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
@@ -191,10 +191,14 @@ class _Search:
         else:
             scheme, divided, path = pattern.rpartition("://")
             parts = [part for part in path.split(os.sep) if part not in ("", os.curdir)]
-            fixed = next((at for at, part in enumerate(parts) if _MAGIC.search(part)), None)
-            if fixed is not None:
-                root = scheme + divided or (os.sep if os.path.isabs(pattern) else "")
-                yield from self._in_glob(root + os.sep.join(parts[:fixed]), tuple(parts[fixed:]))
+            folder = scheme + divided or (os.sep if os.path.isabs(pattern) else "")
+            for at, part in enumerate(parts):
+                below = os.path.join(folder, part)
+                # The folder of the settings may have brackets in its own name.
+                if _MAGIC.search(part) and (scheme or self._entry(below) != "folder"):
+                    yield from self._in_glob(folder, tuple(parts[at:]))
+                    return
+                folder = below
 
     def _entries(self, folder: str) -> dict[str, Entry]:
         """Entries of a folder, sorted by name; each folder is listed once."""
@@ -236,6 +240,10 @@ class _Search:
             if real in visited:
                 continue
             visited.add(real)
+            if self._entries(folder).keys() >= {"dataset_info.json", "state.json"}:
+                raise InputError(
+                    f"input.paths: {folder} is a dataset of Arrow files, of `save_to_disk`; {ARROW_REMEDY}"
+                )
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Literal
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.corpus.file_states import PrefixHashes
-from dagster_divorder.corpus.looks import CSV_REMEDY, LZ4_REMEDY, looks_like
+from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY, LZ4_REMEDY, looks_like
 from dagster_divorder.corpus.parquet_rows import row_as_json
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
@@ -92,10 +92,11 @@ def kind_of(path: Source) -> Kind:
     """
     if kind := kind_by_name(path):
         return kind
-    csv = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
+    remedies = {".csv": f"; {CSV_REMEDY}", ".tsv": f"; {CSV_REMEDY}", ".arrow": f"; {ARROW_REMEDY}"}
+    remedy = remedies.get(path.suffix.lower(), "")
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
-        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){csv}"
+        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
     )
 
 

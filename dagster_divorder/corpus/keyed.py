@@ -57,7 +57,7 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise InputError(
             f"{path} has the columns {columns}; expected a key column for each row's {what}: doc_id or record_id, as "
-            f"in load_results(store).documents; row, the number of a record in input order from 0; or "
+            f"in load_results(store).documents; row, a record's number in input order from 0, if none is refused; or "
             f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
         )
     if schema.names.count(key) > 1:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dagster_divorder.chats.forms import ANSWERS, CONTEXTS, QUESTIONS, Form, fields_of, form_of, is_turns
+from dagster_divorder.chats.input_template import PROMPTS
 
 KINDS: dict[Form, str] = {
     "pairs": "preference pairs",
@@ -28,6 +29,7 @@ KINDS: dict[Form, str] = {
 }
 """Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
+ARROW_REMEDY = "write the dataset as Parquet with `datasets.load_from_disk(FOLDER).to_parquet(OUT)`"
 LZ4_REMEDY = "decompress it (`lz4 -d FILE`), or compress it with zstd"
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
@@ -36,21 +38,27 @@ MIN_RECORDS, LABEL_BYTES = 20, 32
 
 
 class Structure(NamedTuple):
-    """Fields of a record that belong together. kind: the name of such records. form: its name in `input.format`, None
-    if it has none."""
+    """Fields of a record that belong together. kind: the name of such records. form: as in `Input.form`, None if it has
+    none."""
 
     kind: str
     fields: tuple[str, ...]
-    form: Form | None
+    form: str | None
 
     @property
     def name(self) -> str:
         return f"{self.kind} ({', '.join(map(repr, self.fields))})"
 
+    @property
+    def setting(self) -> str:
+        """The setting of `[input]` that reads such records."""
+        is_prompt = self.form == "template"
+        return f"template = {json.dumps(PROMPTS)}" if is_prompt else f"format = {json.dumps(self.form)}"
+
     def said(self, *, by_jq: bool = True) -> str:
         """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
         if self.form:
-            return f"{self.name}: set input.format = {json.dumps(self.form)}, and no input.text_field"
+            return f"{self.name}: set input.{self.setting}, and no input.text_field"
         if len(self.fields) == 1:
             field = json.dumps(self.fields[0])
             jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
@@ -66,6 +74,8 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
     """The fields of a record that belong together; None if names and values show none."""
     if form := form_of(record):
         return Structure(KINDS[form], fields_of(record, form), form)
+    if isinstance(record.get("prompt"), list) and is_turns(record["prompt"]):
+        return Structure("prompts without answers", ("prompt",), "template")
     if lists := [name for name, value in record.items() if is_turns(value)]:
         return Structure("chat messages", (lists[0],), None)
     asked, answered = (
@@ -89,7 +99,7 @@ def characters(value: Any) -> int:
 
 def looks_like(begins: bytes, form: str = "text") -> str:
     """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
-    "" if unknown. form: `Input.form`; only texts may need another form."""
+    "" if unknown. form: `Input.form`."""
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
@@ -135,9 +145,18 @@ def _is_text(head: bytes) -> bool:
 
 
 def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
+    structure = structure_of(record)
+    kind, (*_, field), other = structure or ("a text", ("text",), "text" if "text" in record else None)
+    if other not in (None, form) and "template" not in (form, other):
+        kind = structure.said() if structure and form == "text" else kind
+        blocks = "\n".join(f'[[input]]\npaths = ["{f}.jsonl"]\nformat = "{f}"\n' for f in (form, other))
+        return (
+            f"{kind}. If other records have the form {form!r}, read each form from a file of its own:\n\n{blocks}\n"
+            f"(`jq -c 'select(.{field})' IN > {other}.jsonl`, `jq -c 'select(.{field} | not)' IN > {form}.jsonl`)"
+        )
     if form != "text":
         return ""
-    if structure := structure_of(record):
+    if structure:
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
         return f"the error of a server ({str(error)[:80]}); download the file again with the required access"

@@ -159,19 +159,24 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
                 ) from None
 
 
-def json_values(column: pa.Array) -> list[Any]:
-    """n values that orjson can write, None for a null."""
+def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
+    """n values that orjson can write, None for a null. objects: maps as objects, not as lists of entries."""
+    if objects and pa.types.is_map(column.type):
+        lists = json_values(_plain(column)[0], objects=True)
+        return [
+            each if each is None else {str(pair["key"]): pair["value"] for pair in each} for each in lists
+        ]
     column, kind = _plain(column)
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         if doubled := _doubled(names):
             raise InputError(f"it has several fields called {doubled!r}")
-        children = [json_values(child) for child in column.flatten()]
+        children = [json_values(child, objects=objects) for child in column.flatten()]
         rows = zip(*children, strict=True)
         return _where_valid(column, [dict(zip(names, row, strict=True)) for row in rows])
     if is_list(kind):
         lengths, items = _items(column)
-        values = json_values(items)
+        values = json_values(items, objects=objects)
         lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
         return _where_valid(column, lists)
     if pa.types.is_floating(kind):

@@ -13,7 +13,6 @@ from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.blocks import BlockRecords
 from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.inputs import (
-    SHOWN_BYTES,
     Kind,
     LineBlock,
     LongRecord,
@@ -47,7 +46,7 @@ class Refusals:
 
     def add(self, path: str, number: int, reason: str, begins: bytes, form: str) -> None:
         if not self.refused:
-            looks = looks_like(begins[:SHOWN_BYTES], form) if reason != EMPTY_TEXT else ""
+            looks = looks_like(begins, form) if reason != EMPTY_TEXT else ""
             self.first, self.looks = f"{path}:{number}: {reason}", f", which is {looks}" if looks else ""
         self.refused += 1
 
@@ -154,7 +153,7 @@ def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Itera
 def _plain(column: pa.Array) -> list[Any]:
     """Values of a column. If Python cannot hold them, such as the year 10,000: True for each that is not null."""
     try:
-        return column.to_pylist()
+        return column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError, LookupError):
         return [True if valid else None for valid in column.is_valid().to_pylist()]
 

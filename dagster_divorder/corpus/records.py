@@ -16,6 +16,7 @@ from dagster_divorder.chats.forms import (
     another_form,
     conversation_of_record,
     form_of,
+    refuse_written,
     without_nulls,
 )
 from dagster_divorder.chats.input_template import compiled, templated
@@ -74,6 +75,8 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
     text = value_at(record, text_field, _MISSING)
     if text is _MISSING:
         other = form_of(record)
+        for name in record if other is None else ():
+            refuse_written(record[name], name)
         raise InputError(another_form(other, "text") if other else f"no field {text_field!r}")
     if not isinstance(text, str):
         raise InputError(f"field {text_field!r} is a JSON {_json_type(text)}, expected a string")
@@ -81,6 +84,7 @@ def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
         raise InputError(EMPTY_TEXT)
     if text.startswith(MARK):
         raise InputError(MARKED)
+    refuse_written(text, text_field)
     return text.encode()
 
 
@@ -126,12 +130,16 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], 
     texts: list[bytes | None] = []
     reasons: list[str] = []
     for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
-        reason = invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT)
-        if not reason and value.startswith(MARK.encode()):
-            reason = MARKED
-        if reason:
-            reasons.append(reason)
-        texts.append(None if reason else value)
+        try:
+            if reason := invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT):
+                raise InputError(reason)
+            if value.startswith(MARK.encode()):
+                raise InputError(MARKED)
+            refuse_written(value.decode(), text_field)
+        except InputError as error:
+            reasons.append(str(error))
+            value = None
+        texts.append(value)
     return texts, reasons
 
 
@@ -141,7 +149,7 @@ def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[byt
     invalid, is_template = _invalid_rows(rows, ""), shape.form == "template"
     read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
     names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
-    columns = [json_values(rows.column(name)) for name in names]
+    columns = [json_values(rows.column(name), objects=True) for name in names]
     documents: list[bytes | None] = []
     reasons: list[str] = []
     for at in range(rows.num_rows):

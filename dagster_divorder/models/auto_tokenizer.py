@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module, metadata, util
 from pathlib import Path
@@ -19,8 +19,11 @@ VARIABLES = {"TRANSFORMERS_VERBOSITY": "critical", "PYTHONWARNINGS": "ignore"}
 
 PACKAGES = ("transformers", "transformers.models")
 
-Compared = tuple[Mapping[str, bytes], list[str], list[list[int]], Mapping[str, int]]
-"""(a tokenizer's files by name, texts, the expected ids of each, the expected ids of `eos`, `bos` and `pad`)."""
+Conversation = tuple[list[dict[str, Any]], Sequence[Any] | None, list[int]]
+"""(messages, tools, the expected ids)."""
+Compared = tuple[Mapping[str, bytes], list[str], list[list[int]], Mapping[str, int], Sequence[Conversation]]
+"""(a tokenizer's files by name, texts, the expected ids of each, the expected ids of `eos`, `bos` and `pad`,
+conversations)."""
 
 
 class _Unread(ModuleType):
@@ -72,13 +75,18 @@ def difference(compared: Compared) -> str:
 def _difference(compared: Compared) -> str:
     from transformers.models.auto.tokenization_auto import AutoTokenizer
 
-    files, texts, expected, special = compared
+    files, texts, expected, special, conversations = compared
     with TemporaryDirectory() as folder:
         for name, data in files.items():
             (Path(folder) / name).write_bytes(data)
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            rendered = [
+                tokenizer.apply_chat_template(messages, tools=tools and list(tools), tokenize=False)
+                for messages, tools, _ in conversations
+            ]
+            rendered_ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered]
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -88,6 +96,9 @@ def _difference(compared: Compared) -> str:
     for text, ids, wanted in zip(texts, encoded, expected, strict=True):
         if ids != wanted:
             return f"{type(tokenizer).__name__} makes {len(ids)} tokens of {text[:40]!r}, not {len(wanted)}"
+    for text, ids, (*_, wanted) in zip(rendered, rendered_ids, conversations, strict=True):
+        if ids != wanted:
+            return f"its chat template gives {len(ids)} tokens, not {len(wanted)}: {text[:40]!r}"
     for name, number in special.items():
         if (its_id := getattr(tokenizer, f"{name}_token_id")) not in (None, number):
             return f"{type(tokenizer).__name__} has {its_id} as {name}, not {number}"

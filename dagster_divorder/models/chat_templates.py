@@ -15,15 +15,15 @@ from dagster_divorder.models.checkpoint import TOKENIZER, read_object
 from dagster_divorder.models.tokenize import IDS_IN, NAMES_IN, named_specials, tokenizer_content
 
 DEFAULT = (
-    "{% if tools %}<|tools|>\n{{ tools | tojson + eos_token }}\n{% endif %}"
+    "{% if tools %}<|tools|>\n{{ tools | tojson }}{{ eos_token }}\n{% endif %}"
     "{% for message in messages %}{% if message['role'] == 'assistant' %}<|assistant|>\n"
     "{% generation %}{{ message['content'] }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
     "{{ eos_token }}{% endgeneration %}\n"
-    "{% else %}<|{{ message['role'] }}|>\n{{ message['content'] + eos_token }}\n{% endif %}{% endfor %}"
+    "{% else %}<|{{ message['role'] }}|>\n{{ message['content'] }}{{ eos_token }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 """The template for models without one. Roles are words of the text, tools and their calls are JSON, and an end-of-text
-token ends each message."""
+token, if there is one, ends each message."""
 TEMPLATE, MORE = "chat_template.jinja", "additional_chat_templates"
 """The file of the default template, and the folder of templates with other names."""
 PROCESSOR = "chat_template.json"
@@ -63,8 +63,6 @@ def chat_template(directory: Path | None, file: Path | None) -> ChatTemplate:
             f"{directory} has the chat templates {', '.join(sorted(templates))}, but none is named default; write one "
             "into a file and set chats.template to it"
         )
-    if templates["default"] == DEFAULT:
-        names = {"eos_token": "", **names}
     return ChatTemplate(
         templates["default"], names, [token["content"] for token in tokens], stops, templates.get(WITH_TOOLS)
     )

@@ -335,6 +335,22 @@ def encode_trained(
     return tokens.ids, tokens.lengths, np.cumsum(edges[:-1]) > 0
 
 
+def encoded_chats(
+    documents: pa.Array, directory: Path, template: ChatTemplate
+) -> list[tuple[list[dict[str, Any]], tuple[Any, ...] | None, list[int]]]:
+    """(messages as transformers reads them, tools, ids) of the conversations among documents. directory: of the
+    tokenizer."""
+    chats = [chat for each in documents.to_pylist() if isinstance(chat := conversation_of(each), Chat)]
+    encoded = ChatEncoder(directory, template, "template").encode(
+        pa.array([as_document(chat).decode() for chat in chats], pa.large_string())
+    )
+    ids = np.split(encoded["ids"], np.cumsum(encoded["lengths"]))[:-1]
+    return [
+        (template.given(chat.messages), chat.tools, of_chat.tolist())
+        for chat, of_chat in zip(chats, ids, strict=True)
+    ]
+
+
 def _turns(conversation: Conversation | str) -> int:
     if isinstance(conversation, Pair):
         return _turns(conversation.chosen)

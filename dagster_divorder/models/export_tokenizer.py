@@ -1,8 +1,9 @@
 """The tokenizer beside an export: files with which transformers gives exactly the ids of the export.
 
 Guarantee: `AutoTokenizer.from_pretrained(folder)` of the installed transformers gives the stored ids of the conformance
-texts and of a sample of the corpus, without special tokens, and no other eos, bos or pad than the stored ones. The
-files are the checkpoint's own, without BPE dropout, if these give the ids. Else tokenizer_config.json names the class
+texts and of a sample of the corpus, without special tokens, and no other eos, bos or pad than the stored ones. Its chat
+template is the one that rendered the conversations, and gives their stored ids. The other files are the checkpoint's
+own, without BPE dropout, if these give the ids. Else tokenizer_config.json names the class
 that runs tokenizer.json as it is: without the config.json of a model, transformers chooses another class, and several
 classes replace the splitting of text by their own.
 Cost: a process that imports a part of transformers, some 0.7 s of processor time, and where ids differ the whole
@@ -18,21 +19,25 @@ import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.engine.local import Worker
-from dagster_divorder.models.auto_tokenizer import VARIABLES, difference
+from dagster_divorder.models.auto_tokenizer import VARIABLES, Conversation, difference
+from dagster_divorder.models.chat_templates import TEMPLATE, WITH_TOOLS
 from dagster_divorder.models.checkpoint import TOKENIZER, has_dropout, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
 CONFIG, SPECIAL_TOKENS = NAMES_IN
-TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL_TOKENS, "chat_template.jinja")
+TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL_TOKENS, TEMPLATE)
 
 SAMPLE_BYTES, SAMPLE_ROWS = 1 << 19, 5_000
 """Bytes and rows of the corpus's texts that are compared."""
+SAMPLE_CHATS = 64
+"""Records whose conversations are compared."""
 
 PLAIN_CLASS = "PreTrainedTokenizerFast"
 """Runs tokenizer.json as it is."""
@@ -45,10 +50,16 @@ Form = Literal["own", "plain", "none"]
 
 
 def choose_form(
-    directory: Path, encoder: Encoder, special: Mapping[str, int], texts: Sequence[str]
+    directory: Path,
+    encoder: Encoder,
+    special: Mapping[str, int],
+    texts: Sequence[str],
+    template: ChatTemplate | None = None,
+    conversations: Sequence[Conversation] = (),
 ) -> tuple[Form, str]:
-    """(the form of a checkpoint's tokenizer whose files give the ids of `encoder` for `texts`; a note if they are not
-    the checkpoint's own, or ""). special: known ids of `eos`, `bos` and `pad`.
+    """(the form of a checkpoint's tokenizer whose files give the ids of `encoder` for `texts`, and those of
+    `conversations`; a note if they are not the checkpoint's own, or ""). special: known ids of `eos`, `bos` and `pad`.
+    template: of conversations.
 
     Raises:
         InputError: a file that is no JSON.
@@ -59,10 +70,11 @@ def choose_form(
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
     # A process of its own, where transformers does without torch.
     with Worker(VARIABLES) as worker:
-        why = worker(difference, (tokenizer_files(directory, "own"), compared, expected, special))
+        wanted = compared, expected, special, conversations
+        why = worker(difference, (tokenizer_files(directory, "own", template), *wanted))
         if not why:
             return "own", ""
-        if worker(difference, (tokenizer_files(directory, "plain"), compared, expected, special)):
+        if worker(difference, (tokenizer_files(directory, "plain", template), *wanted)):
             return (
                 "none",
                 f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
@@ -73,8 +85,8 @@ def choose_form(
     )
 
 
-def tokenizer_files(directory: Path, form: Form) -> dict[str, bytes]:
-    """The files of a checkpoint's tokenizer in a form, by name.
+def tokenizer_files(directory: Path, form: Form, template: ChatTemplate | None = None) -> dict[str, bytes]:
+    """The files of a checkpoint's tokenizer in a form, by name. template: the chat template in place of its own.
 
     Raises:
         InputError: a file that is no JSON.
@@ -88,7 +100,18 @@ def tokenizer_files(directory: Path, form: Form) -> dict[str, bytes]:
         content = read_object(directory / TOKENIZER)
         content["model"]["dropout"] = None
         files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
-    return files if form == "own" else _of_plain_class(directory, files)
+    if form == "plain":
+        files = _of_plain_class(directory, files)
+    if template is None:
+        return files
+    if template.with_tools is None:
+        return {**files, TEMPLATE: template.template.encode()}
+    # Names of several templates stand in the configuration, unless there is a file of one.
+    named = {"default": template.template, WITH_TOOLS: template.with_tools.template}
+    config = json.loads(files.get(CONFIG, b"{}"))
+    config["chat_template"] = [{"name": name, "template": jinja} for name, jinja in named.items()]
+    files = {name: data for name, data in files.items() if name != TEMPLATE}
+    return {**files, CONFIG: _json(config)}
 
 
 def form_version(directory: Path) -> list[str]:
@@ -104,7 +127,10 @@ def _of_plain_class(directory: Path, own_files: Mapping[str, bytes]) -> dict[str
     specials = named_specials(directory, (*SPECIALS, "unk", "sep", "cls", "mask")).values()
     config = {"tokenizer_class": PLAIN_CLASS, **{key: old[key] for key in KEPT if key in old}}
     config |= {name.key: name.value for names in specials for name in names[:1] if name.value in tokens}
-    data = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     return {name: file for name, file in own_files.items() if name != SPECIAL_TOKENS} | {
-        CONFIG: data.encode()
+        CONFIG: _json(config)
     }
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()

@@ -55,12 +55,32 @@ def load_settings(
     else:
         path = config_file(config, environ)
         data = _read_toml(path) if path else {}
-    _check_environment(environ)
+    given = _read_environment(environ, data)
     try:
-        settings = Settings.model_validate(_merge(data, _read_environment(environ, data)))
+        settings = Settings.model_validate(_merge(data, given))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from None
     return anchored(settings, path.parent if path else Path.cwd())
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Check that a settings file can be written (SettingsError)."""
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise SettingsError(f"cannot write {path}: its folder is read-only or missing; make it writable")
+
+
+def write_settings_file(path: Path, text: str, *, new: bool = False) -> None:
+    """Writes a settings file wholly or not at all (SettingsError). new: it must not exist."""
+    target = path if new else path.with_name(f".{path.name}.tmp")
+    try:
+        with open(target, "x" if new else "w", encoding="utf-8") as file:
+            file.write(text)
+        target.replace(path)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            with suppress(OSError):
+                target.unlink()
+        raise SettingsError(f"cannot write {path}: {error.strerror}") from None
 
 
 def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
@@ -72,11 +92,14 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
     """
     import tomlkit
 
-    for key in values:
-        variable = ENV_PREFIX + key.replace(".", "__").upper()
-        if variable in {name.upper() for name in (os.environ if environ is None else environ)}:
+    refuse_unwritable(path)
+    given = _read_environment(os.environ if environ is None else environ, {})
+    for section, name in (key.split(".") for key in values):
+        if name in given.get(section, {}):
+            variable = f"{ENV_PREFIX}{section.upper()}"
             raise SettingsError(
-                f"{variable} sets {key} in the environment, which overrides {path}; set it there"
+                f"{variable} or {variable}__{name.upper()} sets {section}.{name} in the environment, which overrides "
+                f"{path}; set it there"
             )
     _read_toml(path)
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
@@ -93,13 +116,7 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
             table[name] = listed.multiline(len(value) > 1)
         else:
             table[name] = value
-    beside = path.with_name(f".{path.name}.tmp")
-    try:
-        beside.write_text(tomlkit.dumps(document), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise SettingsError(f"cannot write {path}: {error.strerror}") from None
+    write_settings_file(path, tomlkit.dumps(document))
 
 
 def written_places(settings: Settings) -> dict[str, Place]:
@@ -145,10 +162,9 @@ def is_in(path: str, folder: str) -> bool:
 
 
 def fixed_beginning(pattern: str) -> str:
-    """The path of a file or folder; for a glob, its folders before the first wildcard."""
-    if os.path.exists(pattern):
-        return pattern
-    while glob.has_magic(pattern):
+    """The path of a file or folder; for a glob, its folders before the first wildcard. Folders that exist have no
+    wildcards in their names."""
+    while glob.has_magic(pattern) and not os.path.exists(pattern):
         pattern = os.path.dirname(pattern)
     return pattern
 
@@ -181,18 +197,29 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
     """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's
-    values."""
+    values. SettingsError if a variable is no setting, or contradicts another one or the file's [[input]] blocks."""
     given: dict[str, Any] = {}
-    for name, text in sorted((name.lower(), text) for name, text in environ.items()):
-        if not name.startswith(ENV_PREFIX.lower()) or name == CONFIG_VARIABLE.lower():
+    for name in sorted(environ, key=str.lower):
+        if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
             continue
-        value: Any = text
-        if text.lstrip().startswith(("[", "{")):
+        parts = name[len(ENV_PREFIX) :].lower().split("__")
+        if problem := removed_setting(".".join(parts)):
+            raise SettingsError(f"environment variable {name}: {problem}")
+        if (section := parts[0]) not in Settings.model_fields:
+            raise SettingsError(
+                f"environment variable {name} is not a setting: unknown section {section!r}"
+                f"{_nearest(section, Settings.model_fields)}"
+            )
+        value: Any = environ[name]
+        if value.lstrip().startswith(("[", "{")):
             with suppress(ValueError):
-                value = json.loads(text)
-        for key in reversed(name.removeprefix(ENV_PREFIX.lower()).split("__")):
-            value = {key: value}
-        given = _merge(given, value)
+                value = json.loads(value)
+        for part in reversed(parts):
+            value = {part: value}
+        merged = _merge(given, value)
+        if merged != _merge(value, given):
+            raise SettingsError(f"environment variable {name} contradicts another one; unset one of the two")
+        given = merged
     if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
         key = min(given["input"])
         raise SettingsError(
@@ -208,22 +235,6 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         inner = merged.get(key)
         merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _check_environment(environ: Mapping[str, str]) -> None:
-    for name in environ:
-        upper = name.upper()
-        if not upper.startswith(ENV_PREFIX) or upper == CONFIG_VARIABLE:
-            continue
-        key = upper.removeprefix(ENV_PREFIX).lower().replace("__", ".")
-        if problem := removed_setting(key):
-            raise SettingsError(f"environment variable {name}: {problem}")
-        section = key.split(".")[0]
-        if section not in Settings.model_fields:
-            raise SettingsError(
-                f"environment variable {name} is not a setting: unknown section {section!r}"
-                f"{_nearest(section, Settings.model_fields)}"
-            )
 
 
 def anchored(settings: Settings, base: Path) -> Settings:

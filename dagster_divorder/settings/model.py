@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -19,7 +18,7 @@ from pydantic import (
 from dagster_divorder.core.order import STRATEGIES, Strategy
 from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_share
 from dagster_divorder.core.order.strategies import check_follows_targets
-from dagster_divorder.core.order.strategy import nearest, one_of
+from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import refuse_removed
 from dagster_divorder.settings.sections import (
@@ -55,7 +54,7 @@ from dagster_divorder.settings.sections import (
 )
 
 
-class Settings(BaseModel):
+class Settings(Checked):
     """All settings. Made by `load_settings`, or from keyword arguments, which read neither file nor environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -27,6 +26,7 @@ from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.curricula import SHAPES, pieces_of
 from dagster_divorder.core.order.schedule import Pieces
+from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
@@ -76,7 +76,7 @@ SourcePaths = Annotated[
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
 
-class _Section(BaseModel):
+class _Section(Checked):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -560,14 +560,14 @@ class Order(_Section):
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
-    """Tokens, with padding, that a trainer has consumed of the last output. This beginning stays unchanged; everything
-    after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders everything.
-    Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one. `divorder
-    freeze` sets it from a trainer's step."""
+    """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
+    everything after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders
+    everything. Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one.
+    `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
-    """Where new documents go. whole: every run orders all documents again. extend: behind the last output, so that the
-    whole nears the mix. Documents and full sequences of the last output keep their places, and exports gain files. An
-    append costs less, but if its topics are new, they stand together at the end."""
+    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, so that
+    the whole nears the mix. Its documents and full sequences keep their places, and exports gain files. An append
+    costs less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
     output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
@@ -592,12 +592,12 @@ class Order(_Section):
 
     @property
     def extends(self) -> bool:
-        """Whether new documents come behind the last output."""
+        """Whether new documents come behind the published plan."""
         return self.append == "extend"
 
     @property
     def keeps(self) -> bool:
-        """Whether some of the last output may have to stay as it is."""
+        """Whether some of the published plan may have to stay as it is."""
         return bool(self.frozen_tokens) or self.extends
 
     @property
@@ -642,7 +642,7 @@ class Curriculum(_Section):
     score: str | None = Field(None, examples=["quality"], min_length=1)
     """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
     path: FolderPath | None = Field(None, examples=["scores.parquet"])
-    """Parquet file with a column named like `score`, and a column of ids: record_id, doc_id or row."""
+    """Parquet file with a column named like `score`, and one of ids: record_id, doc_id, or row if none is refused."""
     shape: Shape = "rise"
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
     through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the

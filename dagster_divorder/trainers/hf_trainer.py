@@ -48,3 +48,23 @@ TrainingArguments(
 """,
     resumes="resumes exactly if the global batch is unchanged: it counts steps and skips as many batches",
 )
+SFT = Trainer(
+    name="trl",
+    title="TRL SFTTrainer",
+    formats=("parquet",),
+    default=shuffled,
+    best=sequential,
+    lines="""\
+SFTConfig(
+    train_sampling_strategy="sequential",
+    packing=False,
+    max_length=None,
+    padding_free=True,
+    per_device_train_batch_size={micro_batch},
+    gradient_accumulation_steps={accumulation},
+    max_steps={steps},
+)
+""",
+    resumes=TRAINER.resumes,
+)
+"""Packing would make other rows, and max_length cut them."""

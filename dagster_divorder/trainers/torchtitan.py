@@ -33,7 +33,7 @@ TRAINER = Trainer(
     best=lambda reading: _batches(replace(reading, workers=0)),
     lines="""\
 DATASETS["plan"] = DatasetConfig(
-    path="{path}",
+    path="{pattern}",
     loader=lambda path: load_dataset("parquet", data_dir=path, split="train"),
     sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
 )

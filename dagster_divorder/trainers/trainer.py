@@ -9,6 +9,7 @@ batch has no meaning. Pure NumPy, linear in the rows read; only torch's own seed
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
@@ -121,6 +122,8 @@ class Trainer:
     """Lines of the trainer's configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """Effect of a resume at another world size."""
+    documented: str = ""
+    """Where the setting that keeps the order is documented, for a trainer without a model of its sampler."""
     reads_labels: bool = True
     """Whether an export's loss mask reaches the trainer's loss. If not, it makes labels from the ids and trains on
     every token."""
@@ -142,6 +145,7 @@ class Trainer:
         return self.lines.format(
             **asdict(reading),
             path=path,
+            pattern=glob.escape(path),
             folder=path.rpartition("/")[0],
             reader="parquet" if path.endswith(".parquet") else "json",
             prefix=prefix,

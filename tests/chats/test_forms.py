@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from typing import Any
 
 import orjson
 import pytest
 
 from dagster_divorder.chats.document import Chat, MarkedText, Pair, as_document, conversation_of
-from dagster_divorder.chats.forms import Form, conversation_of_record, form_of
+from dagster_divorder.chats.forms import Form, conversation_of_record, form_of, refuse_written
 from dagster_divorder.errors import InputError
 
 ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}
@@ -41,6 +43,55 @@ def test_the_form_is_seen_by_the_fields(record: dict[str, Any], form: str | None
         assert (chat.trained, chat.completion) == ((True,), 1)
 
 
+TURNS = [{"role": "user", "content": "It's {Q}?"}, {"role": "assistant", "content": "A"}]
+SHARE_GPT = [{"value": "Q", "from": "human"}, {"value": "A", "from": "gpt"}]
+AS_TEXT = {
+    "Python's": repr(TURNS),
+    "NumPy's": "[" + "\n ".join(map(repr, TURNS)) + "]",
+    "JSON": json.dumps(TURNS),
+    "JSON over lines": json.dumps(TURNS, indent=2),
+    "JSON twice": json.dumps(json.dumps(TURNS)),
+    "ShareGPT's": repr(SHARE_GPT),
+}
+
+
+@pytest.mark.parametrize("text", AS_TEXT.values(), ids=AS_TEXT)
+def test_turns_as_text_are_refused_with_the_line_that_parses_them(text: str) -> None:
+    with pytest.raises(InputError, match="x is a list of turns as a string; parse it") as refused:
+        refuse_written(text, "x")
+    record = {"x": text}
+    exec(str(refused.value).partition("write the record: ")[2], {"record": record, "ast": ast, "json": json})
+    assert record["x"] in (TURNS, SHARE_GPT)
+    for form, held in (
+        ("alpaca", {"instruction": text, "output": "A"}),
+        ("alpaca", {"instruction": "Q", "output": text}),
+        ("prompt_completion", {"prompt": "Q", "completion": text}),
+        ("pairs", {"input": text, "chosen": "a", "rejected": "b"}),
+    ):
+        with pytest.raises(InputError, match="list of turns as a string"):
+            conversation_of_record(held, form)
+
+
+def test_messages_as_json_twice_are_not_sent_to_the_form_of_json() -> None:
+    with pytest.raises(InputError, match=r"json\.loads\(json\.loads\(") as refused:
+        conversation_of_record({"messages": AS_TEXT["JSON twice"]}, "messages_json")
+    assert "messages_json" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"role": "roles/editor", "members": ["a"]}]',
+        '[{"from": "Brazil", "to": "Spain", "value": 5}]',
+        '[{"value": "a"}, {"value": "b"}]',
+        "[1] the role of content",
+        'He wrote [{"role": "user", "content": "Q"}]',
+    ],
+)
+def test_other_json_is_text(text: str) -> None:
+    refuse_written(text, "x")
+
+
 def test_plain_prompts_are_not_made_chats() -> None:
     chat = conversation_of_record({"prompt": "2 + 2 =", "completion": " 4"}, "prompt_completion")
     assert chat == MarkedText("2 + 2 = 4", ((7, 9),))
@@ -65,6 +116,13 @@ def test_parts_tools_system_and_weights() -> None:
     assert chat.messages[1]["tool_calls"] == [call]
     assert (chat.trained, chat.tools, chat.completion) == ((False, True), ({"type": "function"},), 3)
     assert all("train" not in message and "weight" not in message for message in chat.messages)
+    nothing = {"role": "tool", "content": []}
+    chat = conversation_of_record(
+        {"messages": [ASKED, {"role": "assistant", "content": [], "tool_calls": [call]}, nothing, SAID]},
+        "messages",
+    )
+    assert isinstance(chat, Chat)
+    assert [message["content"] for message in chat.messages] == ["Q", None, "", "A"]
     shared = {
         "system": "S",
         "conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}],
@@ -78,7 +136,11 @@ def test_parts_tools_system_and_weights() -> None:
     ("turns", "reason"),
     [
         ([], "messages has no turn"),
-        ('[{"role": "user"}]', 'messages is a string; .* set input.format = "messages_json"'),
+        (
+            '[{"role": "user"}]',
+            'messages is a list of turns as a string; .* set input.format = "messages_json"',
+        ),
+        ("hello", "messages is a string; expected a list of turns"),
         (["Q"], "turn 1 of messages is not an object"),
         ([SAID], "no question comes before it"),
         ([ASKED], "no turn is trained on"),
@@ -351,7 +413,8 @@ def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) 
             {"messages": [user("Q"), {**said("a"), "function_call": {"name": "f"}}]},
             "has function_call",
         ),
-        ("messages_json", {"messages": "[{'role': 'user'}]"}, "messages is a string that is not JSON"),
+        ("messages_json", {"messages": "[{'role': 'user'}]"}, r"turns as a string; .* ast\.literal_eval\("),
+        ("messages_json", {"messages": "hello"}, "messages is a string that is not JSON"),
         (
             "conversations",
             {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "f(x)"}]},

@@ -273,6 +273,12 @@ def test_the_fast_way_gives_what_the_template_gives(
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
 ASKS = TURNS + "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+MISTRAL = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.reasoning_content or '' }}"
+    "{{ m.content ~ (m.tool_calls | tojson if m.tool_calls) }}</s>"
+    "{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}"
+)
+"""Without a generation prompt."""
 TOKENS = {"<|user|>", "<|assistant|>", "<|end|>"}
 
 
@@ -342,6 +348,8 @@ def test_contents_that_a_template_changes_are_rendered_by_it(change: str) -> Non
     own = ChatTemplate(ASKS.replace("m.content", change), NAMED, TOKENS)
     for answer in ("plain words", "the tool <b> e", "*a*", '{"a": 1}', "long " * 100):
         check_fast_way(own, conversation("Q", answer, "R", "it"))
+    assert own.trains_ends
+    assert all(turn.endswith("<|end|>") for turn in trained(own.render(conversation("Q", "An e", "R", "it"))))
 
 
 def test_dates_are_written_in_every_form_and_nothing_else_changes() -> None:
@@ -387,10 +395,55 @@ def test_calls_end_where_generation_does_and_before_what_comes_next() -> None:
     content = (TEMPLATES / "gptoss.jinja").read_text(encoding="utf-8")
     control = {*CONTROL.findall(content), "<s>", "</s>"}
     # The template leaves out reasons before a final answer, so the conversation to the call is no prefix of the whole.
-    with pytest.raises(InputError, match="end of the tool calls in message 2"):
-        ChatTemplate(content, NAMED, control, ["</s>"]).render(messages)
-    called, _ = trained(ChatTemplate(content, NAMED, control, ["</s>", "<|call|>"]).render(messages))
-    assert called.endswith('{"a": 1}<|call|>')
+    for stops in (["</s>"], ["</s>", "<|call|>"]):
+        called, _ = trained(ChatTemplate(content, NAMED, control, stops).render(messages))
+        assert called.endswith('{"a": 1}<|call|>')
+    counted = ASKS.replace(
+        "m.content", "m.content ~ (m.tool_calls[0].function.name ~ messages | length if m.tool_calls)"
+    )
+    assert "turn of message 2 cannot be located" in refusal(counted, messages)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gptoss", "mistral"])
+def test_time_is_linear_in_the_calls_of_a_conversation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ChatTemplate(MISTRAL, NAMED, {"[INST]", "[/INST]", "</s>"}) if name == "mistral" else template(name)
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    sizes: list[int] = []
+    rendered = ChatTemplate._rendered
+
+    def counted(self: ChatTemplate, messages: Sequence[Any], *rest: Any, **options: Any) -> Any:
+        sizes.append(len(messages))
+        return rendered(self, messages, *rest, **options)
+
+    monkeypatch.setattr(ChatTemplate, "_rendered", counted)
+
+    def messages_rendered(calls: int) -> int:
+        step = [
+            {"role": "assistant", "content": "", "reasoning_content": "why", "tool_calls": [call]},
+            {"role": "tool", "content": "RESULT"},
+        ]
+        sizes.clear()
+        turns = own.render([*conversation("Q", "A", "R"), *step * calls, *conversation("Q", "A")[1:]]).turns
+        assert len(turns) == calls + 2
+        return sum(sizes)
+
+    messages_rendered(2)  # what is known of the template is found once
+    assert messages_rendered(40) < 5 * messages_rendered(10)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("<answer>", "</answer>"), ("<r>\n", "\n</r>\n"), ("", " ."), ('"', '"'), ("", " <|user |>")],
+)
+def test_the_end_of_a_turn_is_trained_whatever_stands_before_it(before: str, after: str) -> None:
+    content = f"{{% if m.role == 'assistant' %}}{before}{{{{ m.content }}}}{after}{{% else %}}q{{% endif %}}"
+    jinja = ASKS.replace("{{ m.content }}", content).replace("q{%", "{{ m.content }}{%")
+    own = ChatTemplate(jinja, NAMED, TOKENS)
+    for _ in range(3):
+        turns = trained(own.render(conversation("Q", "a </answer> b", "R", "it")))
+        assert turns == [f"{before}{answer}{after}<|end|>" for answer in ("a </answer> b", "it")]
+    assert own.trains_ends
+    assert not ChatTemplate(jinja.replace("<|end|>", ""), NAMED, TOKENS).trains_ends
 
 
 def test_the_beginning_of_a_system_turn_is_not_trained() -> None:

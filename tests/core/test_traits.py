@@ -62,6 +62,15 @@ def test_few_whole_numbers_get_a_bin_each():
     assert found.names == ("below 2", "2", "3 and above", "(missing)")
 
 
+@pytest.mark.parametrize("rare", [1, 30])
+def test_a_rare_value_is_not_lost_among_equal_ones(rare):
+    """Labels of 0 and 1 are two bins, as false and true are two values."""
+    labels = np.arange(60) < rare
+    numbers, booleans = (column_codes(column, bins=4) for column in (labels.astype(int), pa.array(labels)))
+    assert numbers.names == ("below 1", "1 and above", "(missing)")
+    assert len({*zip(numbers.codes.tolist(), booleans.codes.tolist(), strict=True)}) == 2
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.decimal128(38, 0)], ids=str)
 def test_whole_numbers_that_float64_would_round_have_bins_of_their_own(kind):
     base = (1 << 63) - 2 if kind == pa.int64() else 1 << 63

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.errors import InputError
+from dagster_divorder.propose import Proposal, look, write_settings
+from dagster_divorder.settings import fixed_beginning
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import examples
 
@@ -154,6 +156,37 @@ def test_globs_match_as_python_does(
         assert "no file matches" in str(error)
         found = []
     assert found == expected
+
+
+@pytest.mark.parametrize("name", ["run [12]", "a*b", "what?"])
+def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "run 1/in/n.jsonl", "axb/in/n.jsonl", "what1/in/n.jsonl", f"{name}/in/a.jsonl")
+    folder = tmp_path / name
+    assert names(folder, "in/*.jsonl", "**/a.jsonl", "in") == ["in/a.jsonl"]
+    assert fixed_beginning(f"{folder}/in/*.jsonl") == f"{folder}/in"
+    with pytest.raises(InputError, match="no file matches"):
+        find_files([f"{folder}/in/n.jsonl"])
+    # Settings elsewhere name the files by their whole path.
+    (tmp_path / "settings").mkdir()
+    proposal = Proposal(blocks=look([f"{folder}/in/*.jsonl"]))
+    settings = write_settings(proposal, tmp_path / "settings/divorder.toml")
+    assert find_files(settings.input.paths).files == [folder / "in/a.jsonl"]
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="no file matches"):
+        find_files(settings.input.paths)
+
+
+def test_a_dataset_saved_to_disk_is_said_with_the_remedy(tmp_path: Path) -> None:
+    touch(tmp_path, "in/train/state.json", "in/train/dataset_info.json", "in/train/data-00000-of-00001.arrow")
+    touch(tmp_path, "in/dataset_dict.json")
+    for pattern, said in (
+        ("in", "in/train is a dataset of Arrow files"),
+        ("in/train/*.arrow", "is neither JSONL nor"),
+    ):
+        with pytest.raises(
+            InputError, match=rf"{said}.*datasets\.load_from_disk\(FOLDER\)\.to_parquet\(OUT\)"
+        ):
+            find_files([str(tmp_path / pattern)])
 
 
 AS_NOBODY = """

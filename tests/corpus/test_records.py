@@ -216,6 +216,30 @@ def test_rows_hold_the_same_conversations_as_lines(kind: str) -> None:
     )
 
 
+def test_maps_in_rows_are_objects() -> None:
+    """Whatever holds the map: a struct in a list, a dictionary, a column that a template reads."""
+    chat = CHATS[0]
+    text_map = pa.map_(pa.string(), pa.string())
+    function = pa.struct([("name", pa.string()), ("arguments", text_map)])
+    turn = pa.struct(
+        [
+            ("role", pa.string()),
+            ("content", pa.string()),
+            ("tool_calls", pa.list_(pa.struct([("function", function)]))),
+        ]
+    )
+    tool = pa.struct([("name", pa.string()), ("parameters", pa.map_(pa.string(), text_map))])
+    rows = pa.RecordBatch.from_pylist(
+        [chat], pa.schema([("messages", pa.list_(turn)), ("tools", pa.large_list(tool))])
+    )
+    (line,), _ = parse_lines([orjson.dumps(chat)], Shape(form="messages"))
+    (row,), reasons = parse_rows(rows, Shape(form="messages"))
+    assert not reasons and conversation_of(row.decode()) == conversation_of(line.decode())
+    rows = pa.record_batch({"x": pa.array([[("a", "1")], None], text_map)})
+    documents, _ = parse_rows(rows, Shape(form="template", jinja="{{ x.a if x else 'none' }}"))
+    assert [conversation_of(document.decode()).text for document in documents] == ["1", "none"]
+
+
 def test_rows_of_prompts_are_refused_one_by_one() -> None:
     rows = pa.record_batch(
         {

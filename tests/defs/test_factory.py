@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import pytest
 
 from dagster_divorder import Settings, build_definitions, load_settings
 from dagster_divorder.defs.turns import turn
-from dagster_divorder.stages import run_all
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.stages import open_run, run_all
 from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import execute, make_corpus, metadata_of, run_command
 
@@ -85,10 +87,16 @@ def test_corpora_merge_with_a_project_of_its_own_and_every_name_has_its_prefix(
 
 
 @pytest.mark.parametrize("prefix", ["text/news", ["text", "news"], ("text", "news")])
-def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any) -> None:
+def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> None:
     defs = corpus("x", key_prefix=prefix)
     assert "text/news/raw_docs" in keys(defs)
     assert defs.resolve_job_def("text_news_curate")
+    with pytest.raises(MissingStageError) as caught:
+        open_run(load_settings(next((tmp_path / "x").glob("*.toml")))).receipt("packed_sequences")
+    selection = re.search(r"\+key:\S+", str(caught.value))
+    assert selection
+    chosen = dg.AssetSelection.from_string(selection[0]).resolve(defs.resolve_asset_graph())
+    assert dg.AssetKey(["text", "news", "packed_sequences"]) in chosen
 
 
 @pytest.mark.parametrize("prefix", ["news/", "", "my-news", ["a", "b c"]])

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dagster_divorder.cli import main
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.settings.loading import set_keys
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, output_of
 from tests.faults.runner import Runner
@@ -97,3 +100,28 @@ def test_an_output_manifest_that_is_none_is_not_overwritten(
     (tmp_path / "curated/curated_meta.json").write_text("my own notes")
     assert "curated/curated_meta.json is there and was not written by this store" in fails(config, runner)
     assert (tmp_path / "curated/curated_meta.json").read_text() == "my own notes"
+
+
+@pytest.mark.parametrize("state", ["read-only", "full"])
+def test_a_folder_for_settings_that_cannot_be_written(
+    state: str, tmp_path: Path, mount: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, disk = write_jsonl(tmp_path / "docs.jsonl", topic_records(5)), mount("disk", 64 << 10)
+    file = disk / "divorder.toml"
+    file.write_text(f"input.paths = ['{corpus}']\n")
+    (disk / "fill").write_bytes(bytes(60 << 10))
+    if state == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    before = {path: path.read_bytes() for path in disk.iterdir()}
+    said = "No space left" if state == "full" else "its folder is read-only"
+    if state == "full":
+        with pytest.raises(SettingsError, match=f"cannot write {file}: {said}"):
+            set_keys(file, {"order.cut": ("a" * 9000,)}, {})
+    for command in (
+        (["freeze", "--step", "2"], ["cut", "--id", "7", "--write"]) if state == "read-only" else ()
+    ):
+        assert main(["--config", str(file), *command]) == 1
+        assert capsys.readouterr().err.startswith(f"divorder: cannot write {file}: {said}")
+    assert main(["--config", str(disk / "new.toml"), "init", str(corpus)]) == 1
+    assert capsys.readouterr().err.startswith(f"divorder: cannot write {disk}/new.toml: {said}")
+    assert {path: path.read_bytes() for path in disk.iterdir()} == before

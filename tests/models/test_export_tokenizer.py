@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
+from dagster_divorder.chats.document import Chat, as_document
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.engine.local import Worker
 from dagster_divorder.models import export_tokenizer
 from dagster_divorder.models.auto_tokenizer import PACKAGES, Compared, difference
 from dagster_divorder.models.bootstrap import train
+from dagster_divorder.models.chat_tokens import encoded_chats
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.export_tokenizer import CONFIG, SPECIAL_TOKENS, choose_form, tokenizer_files
 from dagster_divorder.models.tokenize import load_encoder, special_ids
@@ -139,8 +143,8 @@ def test_only_packages_that_are_read_whole_say_that_ids_differ(make_tokenizer: M
     ids, lengths = load_encoder(directory).encode(TEXTS)
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
     with Worker(export_tokenizer.VARIABLES) as worker:
-        assert worker(packages_of, (files, TEXTS, expected, {})) == ("", [False, False])
-        why, whole = worker(packages_of, (files, TEXTS, [*expected[1:], []], {}))
+        assert worker(packages_of, (files, TEXTS, expected, {}, ())) == ("", [False, False])
+        why, whole = worker(packages_of, (files, TEXTS, [*expected[1:], []], {}, ()))
         assert "tokens of" in why
         assert whole == [True, True]
 
@@ -166,6 +170,34 @@ def test_no_tokenizer_is_better_than_another_one(
     assert files == {}
     assert "no tokenizer is written beside the exports" in note
     assert "GPT2Tokenizer makes " in note
+
+
+@pytest.mark.parametrize("said", [{}, {"chat_template": "another"}], ids=["no template", "another one"])
+@pytest.mark.parametrize(
+    "with_tools", [None, "tools {{ tools | length }}" + TEMPLATE], ids=["one", "for tools"]
+)
+def test_the_template_that_rendered_conversations_lies_beside_them(
+    make_tokenizer: Make, tmp_path: Path, said: dict[str, str], with_tools: str | None
+) -> None:
+    directory = make_tokenizer("gpt2")
+    (directory / CONFIG).write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **said}))
+    (directory / "chat_template.jinja").write_text("a third")
+    jinja = TEMPLATE + "{{ tools | tojson }}{{ strftime_now('%Y') }}{{ messages[-1]['content'] }}"
+    template = ChatTemplate(jinja, {}, (), (), with_tools and with_tools + "{{ messages[-1]['content'] }}")
+    messages = ({"role": "user", "content": "Q"}, {"role": "assistant", "content": "A", "name": None})
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    documents = [as_document(Chat(messages, (True,), 1, tools)).decode() for tools in (None, (tool,))]
+    chats = encoded_chats(pa.array(documents, pa.large_string()), directory, template)
+    assert encoded_chats(pa.array(TEXTS, pa.large_string()), directory, template) == []
+    compared = directory, load_encoder(directory), dict[str, int](), TEXTS, template
+    assert choose_form(*compared, chats) == ("own", "")
+    tokenizer = read_by_transformers(tokenizer_files(directory, "own", template), tmp_path / "export")
+    for tools in (None, [tool]):
+        text = tokenizer.apply_chat_template(list(messages), tools=tools, tokenize=False)
+        assert text == template.render(messages, tools).text
+    form, note = choose_form(*compared, [(*chats[0][:2], [1]), *chats[1:]])
+    assert form == "none"
+    assert "its chat template gives" in note
 
 
 def test_transformers_reads_the_bootstrap_tokenizer(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         del record["score"]
     write_jsonl(folder / "docs.jsonl", records)
     settings = settings_of(folder)
-    compare_curricula(settings, details=False, only_csv=False, plot=None)
+    compare_curricula(settings, details=False, plot=None)
     run_all(settings, stages=GRAPH.needed(settings, "ordering_report"))
     return folder
 
@@ -77,7 +75,7 @@ def test_the_report_and_dagster_show_the_schedule(folder: Path) -> None:
 
 
 def test_every_shape_is_compared_also_at_strength_0_and_points_where_they_are_set(folder: Path) -> None:
-    answer = compare_curricula(settings_of(folder), details=True, only_csv=False, plot=folder / "shapes.png")
+    answer = compare_curricula(settings_of(folder), details=True, plot=folder / "shapes.png")
     rows = answer.data["comparison"]
     assert [(row["shape"], row["windows"]) for row in rows] == [
         (shape, windows) for shape in SHAPES if shape != "points" for windows in ("shuffled", "balanced")
@@ -89,14 +87,11 @@ def test_every_shape_is_compared_also_at_strength_0_and_points_where_they_are_se
     none = compare_curricula(
         settings_of(folder, curriculum=points, sequence={"length": 64, "batch": 4, "strategy": "random"}),
         details=False,
-        only_csv=True,
         plot=None,
     )
-    table = list(csv.DictReader(io.StringIO(str(none))))
+    table = none.data["comparison"]
     assert [row["shape"] for row in table[-2:]] == ["points", "points"] and table[-1]["windows"] == "random"
-    plain = compare_curricula(
-        settings_of(folder, curriculum=points), details=False, only_csv=False, plot=None
-    )
+    plain = compare_curricula(settings_of(folder, curriculum=points), details=False, plot=None)
     assert "curriculum.strength = 0" in str(plain)
     # Sequences of documents of all scores cannot follow a schedule.
     assert plain.data["comparison"][1]["off the schedule"] > 2 * rows[1]["off the schedule"]
@@ -104,7 +99,7 @@ def test_every_shape_is_compared_also_at_strength_0_and_points_where_they_are_se
 
 def test_a_comparison_of_curricula_needs_a_score_and_pairs_name_no_schedule(folder: Path) -> None:
     with pytest.raises(SettingsError, match=r'needs a score.*\n\n\[curriculum\]\nscore = "quality"'):
-        compare_curricula(settings_of(folder, curriculum={}), details=False, only_csv=False, plot=None)
+        compare_curricula(settings_of(folder, curriculum={}), details=False, plot=None)
     with pytest.raises(ValueError, match=r"'saw' is a schedule of a score.*compare --curricula"):
         settings_of(folder, comparison={"sequences": ["saw"]})
 
@@ -112,9 +107,7 @@ def test_a_comparison_of_curricula_needs_a_score_and_pairs_name_no_schedule(fold
 def test_the_same_shape_is_the_same_order_as_the_plan(folder: Path) -> None:
     own = next(
         row
-        for row in compare_curricula(settings_of(folder), details=False, only_csv=False, plot=None).data[
-            "comparison"
-        ]
+        for row in compare_curricula(settings_of(folder), details=False, plot=None).data["comparison"]
         if row["shape"] == "zigzag" and row["windows"] == "balanced"
     )
     scale = summary(settings_of(folder)).data["schedule"]["scales"]["sequences"]

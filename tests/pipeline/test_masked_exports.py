@@ -84,6 +84,31 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     return rows
 
 
+@pytest.mark.parametrize(
+    "jinja", [None, "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"]
+)
+def test_the_tokenizer_beside_an_export_renders_what_was_exported(
+    jinja: str | None, make: Make, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    if jinja:
+        (tmp_path / "t.jinja").write_text(jinja)
+    settings = make(
+        "parquet", texts=False, sequence={"length": 512}, chats={"template": jinja and tmp_path / "t.jinja"}
+    )
+    run_all(settings, Silent())
+    rows = pq.read_table(tmp_path / "exports/parquet").to_pylist()
+    exported = {
+        tuple(row["input_ids"][end - length : end])
+        for row in rows
+        for length, end in zip(row["seq_lengths"], np.cumsum(row["seq_lengths"]), strict=True)
+    }
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exports/_parquet")
+    rendered = [tokenizer.apply_chat_template(record["messages"])["input_ids"] for record in chats(40)]
+    assert {tuple(ids) for ids in rendered} == exported
+
+
 # Each value of each beside each value of the others.
 @pytest.mark.parametrize(
     ("memory", "method", "train_on"),
@@ -128,6 +153,34 @@ def test_labels_are_those_of_the_documents(
             ((label == token) | (label == -100)).all()
             for label, token in ((batch["labels"], batch["input_ids"]) for batch in batches)
         )
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"packing": {"method": "none"}},
+        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
+        {"packing": {"too_long": "truncate"}, "sequence": {"length": 40, "batch": 4}},
+        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
+        {"chats": {"train_on": "completion"}},
+    ],
+    ids=["none", "concat", "truncated", "ranks and epochs", "completion"],
+)
+def test_readers_give_the_labels_of_the_documents_under_every_setting(
+    sections: dict[str, Any], make: Make
+) -> None:
+    settings = make("parquet", texts=False, **sections)
+    run_all(settings, Silent())
+    path, expected = settings.exports.path / "parquet", slow_labels(settings)
+    plain, flattened = SequenceDataset(path), SequenceDataset(path, form="flattened")
+    assert 0 <= len(expected) - len(plain) < settings.sequence.batch
+    for position, row in enumerate(expected[: len(plain)]):
+        labels = plain[position]["labels"][0].tolist()
+        assert labels == row + [-100] * (len(labels) - len(row))
+        batch = flattened[position]
+        # No token of a document precedes its first.
+        row = [-100 if at in batch["cu_seq_lens_q"] else label for at, label in enumerate(row)]
+        assert batch["labels"][0].tolist() == row
 
 
 def test_labels_go_on_at_a_state_and_with_other_ranks_whatever_the_layout(make: Make) -> None:

@@ -167,7 +167,7 @@ def test_files_that_cannot_be_scores_are_refused_before_the_first_stage(
             "record_id",
             ["0" * 32],
             [1.0],
-            r"'record_id' is '0{32}' in row 0, which no record of the input has",
+            r"121 of 121 records have no 'mine'.*rows of .* that belong to no record and are not used: 1$",
         ),
         ("record_id", ["x"], [1.0], r"'record_id' is 'x' in row 0; expected 32 hexadecimal digits"),
         (
@@ -196,6 +196,39 @@ def test_rows_that_cannot_be_placed(
     path = write_scores(tmp_path / "scores.parquet", key, keys, scores)
     with pytest.raises(InputError, match=said):
         run(make_settings(input={"id_field": "id"}, curriculum={"score": "mine", "path": path}))
+
+
+def test_rows_of_refused_and_deleted_records_are_counted_and_not_used(
+    corpus: Path, make_settings: Make, tmp_path: Path
+) -> None:
+    ids = [record["id"] for record in RECORDS]
+    path = write_scores(tmp_path / "scores.parquet", "id", ids, [float(at) for at in range(len(ids))])
+    write_jsonl(
+        corpus,
+        [{**record, "text": record["text"] if at != 7 else ""} for at, record in enumerate(RECORDS[:-1])],
+    )
+    settings = make_settings(
+        input={"id_field": "id", "max_reject_share": 0.5}, curriculum={"score": "mine", "path": path}
+    )
+    notes: list[str] = []
+    assert run(settings, notes).figures["missing"] == 0
+    assert scores_of(settings).tolist() == [float(at) for at in range(len(ids) - 1) if at != 7]
+    assert any(note.endswith("that belong to no record and are not used: 2") for note in notes)
+
+
+@pytest.mark.parametrize("rows", [-1, 0])
+def test_row_numbers_are_refused_where_refused_records_could_shift_them(
+    rows: int, corpus: Path, make_settings: Make, tmp_path: Path
+) -> None:
+    """A row for each accepted record, as one for each line but the last looks; and a row for each line."""
+    write_jsonl(
+        corpus, [{**record, "text": record["text"] if at != 7 else ""} for at, record in enumerate(RECORDS)]
+    )
+    numbers = list(range(len(RECORDS) + rows))
+    path = write_scores(tmp_path / "scores.parquet", "row", numbers, [float(row) for row in numbers])
+    settings = make_settings(input={"max_reject_share": 0.5}, curriculum={"score": "mine", "path": path})
+    with pytest.raises(InputError, match=r"the input has 120, or 121 with the refused ones"):
+        run(settings)
 
 
 def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,80 @@ def test_refused_before_the_first_stage(
     with pytest.raises(DivOrderError, match=said.replace("(", r"\(")):
         command(settings)
     assert not list(settings.store.path.glob("documents/**/*"))
+
+
+QUALITY = {"method": "quality", "vectors": "shallow", "documents": 3}
+BY = {"weights": "sqrt", "max_repeats": 2}
+
+
+@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())])
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"order": {"traits": {"day": 1.0}}}, "order.traits: field 'day' holds date32[day]; a trait is made of"),
+        ({"order": {"traits": {"tags": 1.0}}}, "order.traits: field 'tags' holds list<"),
+        ({"input": {"source_field": "tags"}}, "input.source_field: field 'tags' holds list<"),
+        ({"mixing": {"trait": "day", **BY}}, "mixing.trait: field 'day' holds date32"),
+        ({"mixing": {"trait": "day"}, "heldout": {"documents": 0.1}}, "mixing.trait: field 'day' holds date32"),
+        ({"selection": {"quality": "site", **QUALITY}}, "selection.quality: field 'site' holds 'a'"),
+        ({"selection": {"quality": "day", **QUALITY}}, "selection.quality: field 'day' holds '2020-01-01'"),
+        ({"curriculum": {"score": "digits"}}, "curriculum.score: field 'digits' holds numbers as text"),
+        ({"curriculum": {"score": "late"}}, "curriculum.score: field 'late' holds timestamp[us]; expected numbers"),
+    ],
+)  # fmt: skip
+def test_types_that_a_setting_cannot_use_are_refused_before_the_first_stage(
+    command: Callable[[Settings], Any],
+    sections: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    make_settings: Callable[..., Settings],
+) -> None:
+    texts = [record["text"] for record in topic_records(40)]
+    rows = len(texts)
+    columns = {
+        "text": texts,
+        "day": [date(2020, 1, 1)] * rows,
+        "tags": [["mit"]] * rows,
+        "site": ["a", "b"] * (rows // 2),
+        "digits": ["1"] * rows,
+        "late": [None] * (rows - 1) + [datetime(2020, 1, 1)],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "docs.parquet")
+    paths = {"paths": [str(tmp_path / "docs.parquet")]}
+    settings = make_settings(**{**sections, "input": paths | sections.get("input", {})})
+    with pytest.raises(DivOrderError, match=re.escape(said)):
+        command(settings)
+    assert not list(settings.store.path.glob("documents/**/*"))
+
+
+def test_a_setting_that_takes_a_known_field_for_something_else_is_checked(
+    tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    run_all(make_settings(input={"source_field": "source"}), Silent())
+    with pytest.raises(DivOrderError, match=r"curriculum\.score: field 'source' holds 'sea\.example'"):
+        make_plan(GRAPH, make_settings(curriculum={"score": "source"}, input={"source_field": "source"}))
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        (
+            {"heldout": {"documents": 0.1}},
+            "'source', the default of mixing.trait, which heldout.documents needs; expected a field of the input, `cl",
+        ),
+        ({"mixing": {"trait": "site", **BY}}, "'site', which mixing.trait names; expected a field of the input, `cl"),
+        ({"input": {"source_field": "site"}}, "'site', which input.source_field names; expected a field of the input"),
+        ({"selection": {"quality": "site", **QUALITY}}, "which selection.quality names; expected a field of the input"),
+        ({"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field of the input, `di"),
+    ],
+)  # fmt: skip
+def test_a_missing_field_is_said_with_the_one_setting_that_names_it(
+    sections: dict[str, Any], said: str, tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"text": record["text"]} for record in topic_records(5)])
+    with pytest.raises(DivOrderError, match=re.escape(said)):
+        make_plan(GRAPH, make_settings(**sections))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -122,7 +122,7 @@ def test_diversity_of_parts_and_batches_and_sums_that_an_append_adds_to(
     run = ran(settings, "set_diversity")
     assert run.receipt("set_diversity").figures["added_to_sums"] == 20
 
-    documents = load_results(settings.store.path).documents
+    documents = load_results(settings).documents
     vectors = load_results(settings.store.path).embeddings
     first = ~documents.doc_id.duplicated()
     rows = {(row["of"], row["value"]): row for row in load_groups(run)}

@@ -13,7 +13,6 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.labels import IGNORED, planned_masks
 from dagster_divorder.readers.export import read_export_manifest
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
@@ -23,6 +22,7 @@ from dagster_divorder.store.manifests import neighbour
 from dagster_divorder.trainers import TRAINERS
 from dagster_divorder.trainers.replay import Shape
 from tests.conftest import write_jsonl
+from tests.pipeline.test_masked_exports import slow_labels
 from tests.test_verify import TOPICS, chats
 from tests.trainers.test_trl import QUIET
 
@@ -89,11 +89,8 @@ def test_sft_trains_on_the_plans_labels_at_every_step(
     steps = shape.sequences // settings.sequence.batch
     read = steps * settings.sequence.batch
     assert steps > 5 and len(batches) == read // 2
-    labels = [
-        np.where(mask, row, IGNORED)
-        for mask, row in zip(planned_masks(open_run(settings), range(read)), ids[:read], strict=True)
-    ]
-    assert {(row == IGNORED).any() and (row != IGNORED).any() for row in labels} == {True}
+    labels = slow_labels(settings)
+    assert all(-100 in row and set(row) != {-100} for row in labels)
     for number, batch in enumerate(batches):
         rows = slice(2 * number, 2 * number + 2)
         if padding_free:
@@ -106,7 +103,7 @@ def test_sft_trains_on_the_plans_labels_at_every_step(
             np.testing.assert_array_equal(batch["cu_seq_lens_q"], np.cumsum([0, *lengths]))
         else:
             width = max(map(len, ids[rows]))
-            padded = [np.pad(row, (0, width - len(row)), constant_values=IGNORED) for row in labels[rows]]
+            padded = [np.pad(row, (0, width - len(row)), constant_values=-100) for row in labels[rows]]
             np.testing.assert_array_equal(batch["labels"], padded)
             np.testing.assert_array_equal(
                 batch["attention_mask"].sum(axis=1), [len(row) for row in ids[rows]]

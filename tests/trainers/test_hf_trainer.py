@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from dagster_divorder.trainers import TRAINERS, Reading
 from tests.trainers.replay import RANKS_AND_MICRO_BATCHES, ascending, global_batches
@@ -129,3 +131,22 @@ def test_trl_reads_what_the_models_say(way: str, tmp_path: Path) -> None:
     read = [[[int(row) for row in step[0]] for step in loader] for loader in ranks]
     expected = trainer.best(reading) if way == "best" else trainer.default(reading)
     np.testing.assert_array_equal(ascending(expected), global_batches(read, reading, step_on_rest=True))
+
+
+def test_collators_keep_a_column_of_labels_make_their_own_or_refuse() -> None:
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        DataCollatorForSeq2Seq,
+        DataCollatorWithFlattening,
+        PreTrainedTokenizerFast,
+    )
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0})), pad_token="a")
+    rows = [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9], "labels": [-100, 9]}]
+    padded = DataCollatorForSeq2Seq(tokenizer)(rows)["labels"]
+    assert padded.tolist() == [[-100, 6, 7], [-100, 9, -100]]
+    assert DataCollatorWithFlattening()(rows)["labels"].tolist() == [[-100, 6, 7, -100, 9]]
+    own = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    with pytest.raises(ValueError, match="Unable to create tensor"):
+        own(rows)
+    assert own([{"input_ids": row["input_ids"]} for row in rows])["labels"].tolist()[0] == [5, 6, 7]

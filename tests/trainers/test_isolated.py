@@ -117,27 +117,6 @@ def test_torchtitan(tmp_path: Path) -> None:
     check("torchtitan", "torchtitan", "torchtitan", tmp_path, cases)
 
 
-def test_torchtitan_streaming(tmp_path: Path) -> None:
-    cases: list[Case] = []
-    for files in (1, 3, 4):
-        for count, world in SIZES:
-            one, both = made(count), made(count, epochs=2)
-            folders = [tmp_path / f"{files}-{count}-{world}-{name}" for name in ("one", "both")]
-            kept, all_held = (
-                tuple(export("parquet", folder, rows, files)["rows_of_files"])
-                for folder, rows in zip(folders, (one, both), strict=True)
-            )
-            again = Reading(rows=count, batch=BATCH, epochs=2, world_size=world, micro_batch=4, files=kept)
-            plain = lines("torchtitan", again, folders[0]).replace(
-                'split="train"', 'split="train", streaming=True'
-            )
-            cases.append(({"world_size": world, "lines": plain}, "default", again, one))
-            stored = replace(again, stored_epochs=True, files=all_held)
-            best = lines("torchtitan-streaming", stored, folders[1])
-            cases.append(({"world_size": world, "lines": best}, "best", stored, both))
-    check("torchtitan-streaming", "torchtitan", "torchtitan", tmp_path, cases)
-
-
 def test_mds(tmp_path: Path) -> None:
     cases: list[Case] = []
     for count in (WHOLE, UNEVEN):

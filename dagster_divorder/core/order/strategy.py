@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.errors import InputError
 
 
-class StrategyOptions(BaseModel):
+class Checked(BaseModel):
+    """Base of models whose numbers take no booleans, at any depth: pydantic takes these for 0 and 1."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = list(_inside(cls.model_fields[str(info.field_name)].annotation))
+        number = (int in kinds or float in kinds) and bool not in kinds
+        if number and any(isinstance(each, bool) for each in _inside(value)):
+            raise ValueError("expected a number, not true or false")
+        return value
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """A value or an annotation, and everything inside it."""
+    yield value
+    inner = [*value.values()] if isinstance(value, Mapping) else value
+    for each in inner if isinstance(inner, list | tuple) else get_args(value):
+        yield from _inside(each)
+
+
+class StrategyOptions(Checked):
     """Base of the options that strategies declare; itself the options of a strategy that has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

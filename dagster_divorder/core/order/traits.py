@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.arrow import is_text, plain_array
+from dagster_divorder.core.arrow import is_number, is_text, plain_array
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -197,13 +197,16 @@ def column_codes(
 
     column, types = _plain(values), pa.types
     kind = column.type
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+    if is_number(kind):
         numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
         missing = np.isnan(numbers)
         for whole in () if types.is_floating(kind) else (np.uint64, np.int64):
             with suppress(pa.ArrowInvalid):
                 numbers = _filled(column.cast(pa.from_numpy_dtype(whole)).chunks, whole(0))
         cuts = quantile_edges(numbers[~missing], bins) if edges is None else _unrounded(edges)
+        if edges is None and not cuts.size and bins > 1:
+            # A rare value among equal ones, such as a label of 1 among zeros, is cut off.
+            cuts = np.unique(numbers[~missing])[1:2]
         codes = bin_codes(numbers, cuts)
         codes[missing] = len(cuts) + 1
         return Codes(codes, _bin_names(cuts, types.is_integer(kind) or cuts.dtype.kind in "iu"), cuts)

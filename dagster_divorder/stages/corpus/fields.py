@@ -12,12 +12,17 @@ from itertools import chain, islice
 from numbers import Number
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import is_number, is_text
+from dagster_divorder.core.fields import column_at
 from dagster_divorder.core.order.strategy import nearest
+from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import concat, extract, settle, sources
-from dagster_divorder.corpus.find import Found, find_inputs
+from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
+from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.peek import first_records, unseen
 from dagster_divorder.corpus.shapes import SOURCE, Shape, by_shape, shapes_of
 from dagster_divorder.errors import DamagedFileError, InputError
@@ -67,20 +72,31 @@ def coded_traits(settings: Settings) -> list[str]:
     return list(dict.fromkeys([*settings.order.traits, *mixed]))
 
 
+def _named(settings: Settings) -> list[tuple[str, str, bool]]:
+    """(setting, field of the input that it names, whether it needs numbers). The setting that a user wrote comes first:
+    a mix adds its traits to `order.traits`."""
+    named = [
+        ("input.source_field", settings.input.source_field, False),
+        ("selection.quality", settings.selection.quality_field if settings.selects else None, True),
+        ("curriculum.score", score_field(settings), True),
+    ]
+    traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []
+    traits += [("order.traits", trait, False) for trait in settings.order.traits]
+    named += [trait for trait in traits if trait[1] not in built_in(settings)]
+    return [(setting, field, number) for setting, field, number in named if field]
+
+
 def fields_read(settings: Settings) -> list[str]:
     """The fields of the input that are read, by name, sorted."""
-    source = settings.input.source_field
-    quality = settings.selection.quality_field if settings.selects else None
-    fields = {trait for trait in coded_traits(settings) if trait not in built_in(settings)}
-    return sorted(fields | {field for field in (source, quality, score_field(settings)) if field})
+    return sorted({field for _, field, _ in _named(settings)})
 
 
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names, or
-            `curriculum.score` is not numeric. Fields and values of the last run are not checked again; if the input has
-            lost one since, its stage reports it.
+        InputError: no record has a field that the settings name, or a value that `order.targets` names; or a schema or
+            the first records show that a field cannot be what a setting takes it for. Fields and values of the last
+            run are not looked for again; if the input has lost one since, its stage reports it.
     """
     targets, known = run.settings.order.targets, _seen_before(run)
     named = {
@@ -90,15 +106,42 @@ def _check_settings(run: Run) -> None:
     new = {field: values for field, values in named.items() if field not in known or values - known[field]}
     for field, (missing, examples) in unseen(find_inputs(run.settings), new).items():
         if not examples:
-            raise no_such_field(field, _field_names(find_inputs(run.settings)))
+            raise no_such_field(field, _field_names(find_inputs(run.settings)), run.settings)
         raise InputError(
             f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
         )
-    name = score_field(run.settings)
-    if name is not None and name in new:
-        for record in islice(first_records(find_inputs(run.settings), [name]), PEEKED):
-            if fault := no_number(name, record[name]):
-                raise InputError(f"curriculum.score: field {name!r} {fault}")
+    kind, inputs = as_one_kind(find_inputs(run.settings)) if named else ("jsonl", [])
+    for found in inputs:
+        schema = read_schema(found.files[0], None) if kind == "parquet" else pa.schema([])
+        with found.shape.naming():
+            for setting, field, number in _named(run.settings):
+                column = column_at(schema.empty_table(), found.shape.field(field))
+                if number:
+                    for record in islice(first_records([found], [field]), PEEKED):
+                        if fault := no_number(field, record[field]):
+                            raise InputError(f"{setting}: field {field!r} {fault}")
+                if column is not None and number:
+                    number_column(column, setting, field)
+                elif column is not None and not found.shape.constant(field):
+                    column_codes(column, bins=1, name=f"{setting}: field {field!r}")
+
+
+def number_column(column: pa.Array | pa.ChunkedArray, setting: str, field: str) -> np.ndarray:
+    """The numbers of a column, float64 (n,), NaN for null. InputError names the setting and what the field holds."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_number(column.type) or pa.types.is_null(column.type):
+        return column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
+    # Python cannot represent every timestamp.
+    present = [] if pa.types.is_temporal(column.type) else column.drop_null()
+    fault = no_number(field, present[0].as_py()) if len(present) else None
+    for record, value in enumerate(column.to_pylist() if is_text(column.type) else ()):
+        if value is not None and not is_numeral(value):
+            fault = (
+                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null for none"
+            )
+            break
+    raise InputError(f"{setting}: field {field!r} {fault or f'holds {column.type}; expected numbers'}")
 
 
 def no_number(name: str, value: Any) -> str | None:
@@ -146,14 +189,20 @@ def _field_names(inputs: Sequence[Found]) -> set[str]:
     return names
 
 
-def no_such_field(field: str, names: Collection[str] = ()) -> InputError:
-    """names: existing fields; the message suggests the nearest."""
+def no_such_field(field: str, names: Collection[str] = (), settings: Settings | None = None) -> InputError:
+    """names: existing fields; the message suggests the nearest. settings: name the field."""
     near = f"; {field!r} is null in each" if field in names else nearest(field, names)
-    return InputError(
-        f"no record has the field {field!r}, which order.traits, mixing.trait, selection.quality, curriculum.score or "
-        "input.source_field names; expected a field of the input, `cluster` or `length`, or for "
-        f"conversations `turns`, `prompt_length` or `answer_length`{near}"
-    )
+    if settings is None:
+        return InputError(f"no record has the field {field!r}; expected a field of the input{near}")
+    setting = next(setting for setting, named, _ in _named(settings) if named == field)
+    which = f"which {setting} names"
+    if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
+        needs = "heldout.documents" if settings.mixing.weights is None else "mixing.weights"
+        which = f"the default of mixing.trait, which {needs} needs"
+    computed: dict[str, Collection[str]] = {"input.source_field": (), "selection.quality": ()}
+    computed["curriculum.score"] = SCORES
+    expected = ["a field of the input", *(f"`{name}`" for name in computed.get(setting, built_in(settings)))]
+    return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
 
 
 def category_fields(settings: Settings) -> set[str]:

@@ -33,11 +33,18 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
     """The records of the view by a key. path: the file, for messages.
 
     Raises:
-        InputError: records of different texts have the same own id. The function `find` raises it for a row number
-            without a record.
+        InputError: records of different texts have the same own id; `row` beside refused records. The function `find`
+            raises it for a row number without a record.
     """
-    view = run.view
+    view, refused = run.view, run.receipt("raw_docs").facts["rejected_records"]
     if keyed_by == "row":
+        # A .npy has exactly a row for each record.
+        if refused and path.suffix.lower() == ".parquet":
+            raise InputError(
+                f"{path}: 'row' counts accepted records; the input has {len(view):,}, or {len(view) + refused:,} with "
+                "the refused ones, and a number may count either: name records by record_id, as in "
+                "load_results(store).documents, or by ids of your own"
+            )
 
         def by_row(first: int, keys: np.ndarray) -> np.ndarray:
             for at in np.flatnonzero((keys < 0) | (keys >= len(view)))[:1]:

@@ -151,8 +151,8 @@ def records_key(run: Run, kind: str) -> str:
     # Records of several inputs are stored with their shapes (corpus/shapes.py).
     reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
     if run.settings.masked:
-        # Another template may refuse other records.
-        reading = [reading, given.form, given.template, template.fingerprint if template else None]
+        # Another template may refuse other records. 2: the version of what chats.forms makes of a record.
+        reading = [reading, given.form, given.template, template.fingerprint if template else None, 2]
     return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import extract, settle
@@ -33,7 +34,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_under
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_document_mask
-from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
 from dagster_divorder.store.ids import distinct, hex_ids, places

@@ -26,12 +26,11 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import read_fields
+from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
-from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
@@ -185,12 +184,7 @@ def _quality(run: Run) -> np.ndarray:
     if run.settings.selection.quality_model:
         return run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-    if not is_number(column.type):
-        raise InputError(
-            f"selection.quality: the field {name!r} holds {column.type}; expected numbers: name another field, or a "
-            "model (its id has a slash)"
-        )
-    return column.cast(pa.float64()).to_numpy()
+    return number_column(column, "selection.quality", name)
 
 
 def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray, reasons: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.run import Run
@@ -51,11 +52,6 @@ def computed_numbers(run: Run, trait: str) -> np.ndarray:
         return answer_tokens(run)
     tokens = run.column("token_counts", "lengths")[view.document_row]
     return tokens - answer_tokens(run) if trait == "prompt_length" else tokens
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are cut into bins; values of other types are categories."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def load_edges(run: Run) -> dict[str, np.ndarray]:

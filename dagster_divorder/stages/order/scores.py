@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
-from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.corpus.find import find_inputs
@@ -37,15 +36,13 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import (
     PEEKED,
     computed_score,
-    is_numeral,
-    no_number,
+    number_column,
     read_fields,
     score_field,
 )
 from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
-from dagster_divorder.stages.order.bin_edges import is_number
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import load_receipt
 
@@ -102,30 +99,7 @@ def _numbers(run: Run) -> np.ndarray:
     name = score_field(run.settings)
     assert name is not None
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if not is_number(column.type):
-        raise InputError(f"curriculum.score: field {name!r} {_no_number_in(name, column)}")
-    return _as_floats(column)
-
-
-def _as_floats(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    return column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy()
-
-
-def _no_number_in(name: str, column: pa.ChunkedArray) -> str:
-    """What a column holds instead of numbers, and the remedy."""
-    if not is_text(column.type):
-        # Python cannot represent every timestamp.
-        first = None if pa.types.is_temporal(column.type) else column.drop_null()[0].as_py()
-        return no_number(name, first) or f"holds {column.type}; expected numbers"
-    for record, value in enumerate(column.to_pylist()):
-        if value is not None and not is_numeral(value):
-            return (
-                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null where a record "
-                "has no score"
-            )
-    return str(no_number(name, column.drop_null()[0].as_py()))
+    return number_column(column, "curriculum.score", name)
 
 
 def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
@@ -158,10 +132,10 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
 
 
 def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
-    """The scores of the records from the file at `path`, float64 (N,), NaN without a row.
+    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record.
 
     Raises:
-        InputError: a row belongs to no record, or two rows with the same key have different scores.
+        InputError: a row number belongs to no record, or two rows with the same key have different scores.
     """
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
@@ -169,22 +143,19 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
     row_of = np.full(len(numbers), -1, np.int64)
     for first, (keys, scores) in read_columns(path, (key, column), BLOCK):
         record = records.find(first, key_values(path, keyed_by, key, keys, first, "score"))
-        for at in np.flatnonzero(record < 0)[:1]:
-            raise InputError(
-                f"{path}: {key!r} is {keys[at].as_py()!r} in row {first + at}, which no record of the input has; "
-                "expected only rows of its records: remove that row, or check that the file belongs to this input"
-            )
-        place, values = records.key[record], _as_floats(scores)
+        rows = np.flatnonzero(record >= 0)
+        run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + len(record) - len(rows)
+        place, values = records.key[record[rows]], number_column(scores, "curriculum.path", column)[rows]
         # The first row of a key counts; the others must agree.
         new, leads = np.unique(place, return_index=True)
         fresh = row_of[new] < 0
-        row_of[new[fresh]], numbers[new[fresh]] = first + leads[fresh], values[leads[fresh]]
+        row_of[new[fresh]], numbers[new[fresh]] = first + rows[leads[fresh]], values[leads[fresh]]
         same = (numbers[place] == values) | (np.isnan(numbers[place]) & np.isnan(values))
         for at in np.flatnonzero(~same)[:1]:
             raise InputError(
-                f"{path}: rows {row_of[place[at]]} and {first + at} have the same {key} ({keys[at].as_py()!r}) and the "
-                f"scores {numbers[place[at]]:g} and {values[at]:g}; expected one score for each: leave out one of the "
-                "rows"
+                f"{path}: rows {row_of[place[at]]} and {first + rows[at]} have the same {key} "
+                f"({keys[rows[at]].as_py()!r}) and the scores {numbers[place[at]]:g} and {values[at]:g}; expected one "
+                "score for each: leave out one of the rows"
             )
     return np.append(numbers, np.nan)[records.key]
 
@@ -209,16 +180,6 @@ def _file_key(run: Run) -> dict[str, Any]:
     return {"file": run.memo["file"]["content"]}
 
 
-def _check_settings(run: Run) -> None:
-    """
-    Raises:
-        InputError: the file of scores cannot be used.
-    """
-    path = run.settings.curriculum.path
-    if path is not None:
-        _open_file(run.settings, path)
-
-
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
     """What people must know about the scores, float64 (N,), in sentences."""
     name, notes = str(run.settings.curriculum.score), []
@@ -229,6 +190,10 @@ def _notes(run: Run, numbers: np.ndarray) -> list[str]:
             f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
         )
     if run.settings.curriculum.path is not None:
+        if extra := run.memo["scores_of_no_record"]:
+            notes.append(
+                f"rows of {run.settings.curriculum.path} that belong to no record and are not used: {extra:,}"
+            )
         return notes
     for found in find_inputs(run.settings):
         has_field = any(record[name] is not None for record in islice(first_records([found], [name]), PEEKED))
@@ -252,7 +217,7 @@ def _rank_records(run: Run) -> Made:
     if len(known) < FEWEST * len(numbers) or not len(known):
         raise InputError(
             f"curriculum.score: {missing:,} of {len(numbers):,} records have no {name!r}; expected a score for at "
-            f"least half of them: {_remedy(settings)}, or name another score"
+            f"least half of them: {_remedy(settings)}, or name another score{''.join(f'; {note}' for note in notes)}"
         )
     values, often = np.unique(known, return_counts=True)
     if len(values) == 1:
@@ -324,6 +289,8 @@ SCORES = WholeCorpus(
     inputs=lambda run: {**versions(run, *_scores_reads(run.settings)), **_file_key(run)},
     when=lambda settings: settings.needs_scores,
     content=("scores",),
-    check_settings=_check_settings,
+    check_settings=lambda run: (
+        run.settings.curriculum.path and _open_file(run.settings, run.settings.curriculum.path)
+    ),
     compute=_rank_records,
 )

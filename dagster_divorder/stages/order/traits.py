@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.traits import Traits, bin_codes, column_codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
@@ -26,7 +27,6 @@ from dagster_divorder.stages.order.bin_edges import (
     answers_key,
     columns_reads,
     computed_numbers,
-    is_number,
     load_edges,
 )
 from dagster_divorder.stages.text.loss_mask import load_loss_mask

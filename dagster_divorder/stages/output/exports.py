@@ -17,12 +17,14 @@ import numpy as np
 import orjson
 
 from dagster_divorder import __version__
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
+    SAMPLE_CHATS,
     SAMPLE_ROWS,
     TOKENIZER_FILES,
     choose_form,
@@ -30,7 +32,8 @@ from dagster_divorder.models.export_tokenizer import (
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
-from dagster_divorder.pipeline.reordered import Reordered, moved_by_appends
+from dagster_divorder.pipeline.published import record_plan
+from dagster_divorder.pipeline.reordered import moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -47,7 +50,8 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
+from dagster_divorder.stages.corpus.chat_template import template_of
+from dagster_divorder.stages.mix.consumed import last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -62,7 +66,7 @@ from dagster_divorder.store.manifests import (
     file_at,
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.store.sample import rows_by_id, sample_texts
+from dagster_divorder.store.sample import contents, rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, replay
@@ -79,7 +83,9 @@ KEEP_THE_ORDER = "trainers_keep_the_order"
 
 
 def _write_exports(run: Run) -> Made:
-    plan, order, change = load_packed(run), load_sequence_order(run), _reordered(run)
+    plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
+    keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
+    change = reordered(run, fingerprint, [*keys])
     if change:
         run.progress.note(change.sentence)
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
@@ -88,6 +94,7 @@ def _write_exports(run: Run) -> Made:
             FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
         if sentence := moved_by_appends(run.settings, _lacks_each(run)):
             run.progress.note(sentence)
+        record_plan(run, fingerprint, keys)
         for lacking in _lacks_each(run):
             _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
@@ -107,28 +114,10 @@ def _write_exports(run: Run) -> Made:
             }
         )
     figures = {"exports": table, **({"reordered": change.figures} if change else {})}
-    facts = {"formats": list(hashes), "plan": plan_fingerprint(run), "orders": keys_of_the_order(run)}
+    facts = {"formats": list(hashes), "plan": fingerprint}
     if form := run.memo.get("form"):
         facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
-
-
-def _reordered(run: Run) -> Reordered | None:
-    """The existing exports whose order this run changes."""
-    before, plan = load_receipt(run.store, "exports"), plan_fingerprint(run)
-    last = before.facts.get("plan") if before else None
-    places: dict[Any, list[str]] = {}
-    for name in run.settings.exports.formats:
-        folder = _folder(run, name)
-        manifest = read_manifest(folder, EXPORT_MANIFEST, replaced=True)
-        if manifest is None:
-            continue
-        # A killed run may have written some of the formats.
-        written = manifest["plan"] == plan and before and last and name in before.facts["formats"]
-        places.setdefault(last if written else manifest["plan"], []).append(str(folder))
-    places.pop(plan, None)
-    of_last = set(places) <= {last}
-    return reordered(run, before if of_last else None, [place for each in places.values() for place in each])
 
 
 def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
@@ -222,13 +211,13 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
 def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
     """The tokenizer's files that lie beside each export, by name."""
     if "tokenizer" not in run.memo:
-        if run.settings.model.base == BOOTSTRAP:
+        template = template_of(run)
+        if run.settings.model.base == BOOTSTRAP and run.settings.chats.template is None:
             # Needs no check here: tests compare this form with transformers.
-            paths = [tokens.directory / name for name in TOKENIZER_FILES]
-            files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+            files = tokenizer_files(tokens.directory, "own", template)
         else:
-            run.memo["form"] = form = _tokenizer_form(run, tokens)
-            files = tokenizer_files(tokens.directory, form["form"])
+            run.memo["form"] = form = _tokenizer_form(run, tokens, template)
+            files = tokenizer_files(tokens.directory, form["form"], template)
             if form["note"]:
                 run.progress.note(form["note"])
         run.memo["tokenizer"] = files
@@ -236,16 +225,23 @@ def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
     return tokenizer
 
 
-def _tokenizer_form(run: Run, tokens: Tokens) -> dict[str, Any]:
+def _tokenizer_form(run: Run, tokens: Tokens, template: ChatTemplate | None) -> dict[str, Any]:
     """The `form` of the tokenizer beside exports, and a `note` on it. They are kept while what they depend on (`of`)
     stays the same."""
     last = load_receipt(run.store, "exports")
     known: dict[str, Any] = last.facts.get("tokenizer") or {} if last else {}
     of = [*form_version(tokens.directory), *map(list, sorted(tokens.special.items()))]
+    of += [template.fingerprint] if template else []
     if known.get("of") == of:
         return known
     texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
-    form, note = choose_form(tokens.directory, load_base_model(run).encoder(), tokens.special, texts)
+    encoder, chats = load_base_model(run).encoder(), list[Any]()
+    if template:
+        from dagster_divorder.models.chat_tokens import encoded_chats
+
+        documents = contents(run.store, run.view.documents, rows_by_id(run.store, run.view, SAMPLE_CHATS))
+        chats = encoded_chats(documents, tokens.directory, template)
+    form, note = choose_form(tokens.directory, encoder, tokens.special, texts, template, chats)
     return {"of": of, "form": form, "note": note}
 
 

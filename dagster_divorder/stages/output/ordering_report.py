@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.measure import cluster_mix
 from dagster_divorder.core.measure.along import binned, quantiles_along
 from dagster_divorder.core.measure.largest import Largest, largest
@@ -64,7 +65,7 @@ from dagster_divorder.stages.mix.repeats import (
     run_counter,
     stream_reads,
 )
-from dagster_divorder.stages.order.bin_edges import is_number, load_edges
+from dagster_divorder.stages.order.bin_edges import load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest

@@ -113,8 +113,9 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
             )
         if not template.trains_ends:
             run.progress.note(
-                "the chat template ends answers without a control token of the tokenizer, so a model does not learn to "
-                "end them; set chats.template to another one, or mark answers and their ends with {% generation %}"
+                "what is trained of an answer holds no control token behind its content, so a model does not learn to "
+                "end answers; set chats.template to a template that writes one, or that marks answers and their ends "
+                "with {% generation %}"
             )
         return partial(tokenize_chats, run.store, model.place, model.info["tokenizer"], template, way, dtype)
     return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])

@@ -281,6 +281,8 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
             other = ~leads & (document >= 0)
             copies.append((document[other], hashes[other]))
             advance(len(hashes))
+    if unmatched:
+        run.progress.note(f"rows of {file.path} that belong to no record and are not used: {unmatched:,}")
     lacking = view.used_documents() & (row < 0)
     if lacking.any():
         ids = document_ids(run.store, view)

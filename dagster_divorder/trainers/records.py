@@ -1,0 +1,193 @@
+"""Trainers without a model of their sampler: what they read, and the lines with which they read it in its order.
+
+They tokenise records of the curated output themselves, or stream an export. Without their lines they count as shuffled,
+which most of them do; each row names the page of the setting that keeps the order. What else changes their batches:
+packing makes other rows, a record longer than their maximum is dropped, and TRL's KTOTrainer splits pairs, 1,000 at a
+time: chosen answers come first, then the rejected ones.
+"""
+
+from __future__ import annotations
+
+from dagster_divorder.trainers import hf_trainer
+from dagster_divorder.trainers.trainer import (
+    CONVERSATIONS,
+    Trainer,
+    one_after_another,
+    pass_by_pass,
+)
+
+STEPS_ARE_COUNTED = hf_trainer.TRAINER.resumes
+ROWS_OF_A_RANK = (
+    "its state counts a rank's own rows, so another world size reads some rows twice and skips others"
+)
+
+
+def _trl(trainer: str, config: str, forms: tuple[str, ...], *, shuffles: bool = True) -> Trainer:
+    return Trainer(
+        name=f"trl-{trainer.removesuffix('Trainer').lower()}",
+        title=f"TRL {trainer}",
+        forms=forms,
+        default=hf_trainer.shuffled if shuffles else hf_trainer.sequential,
+        best=hf_trainer.sequential,
+        documented="https://huggingface.co/docs/transformers/main_classes/trainer (train_sampling_strategy)",
+        lines=f"""\
+train_dataset = load_dataset("{{reader}}", data_files="{{pattern}}", split="train")
+args = {config}(
+    train_sampling_strategy="sequential",
+    max_length=None,
+    per_device_train_batch_size={{micro_batch}},
+    gradient_accumulation_steps={{accumulation}},
+    max_steps={{steps}},
+)
+""",
+        resumes=STEPS_ARE_COUNTED,
+    )
+
+
+RECORD_READERS: tuple[Trainer, ...] = (
+    _trl("DPOTrainer", "DPOConfig", ("pairs",)),
+    _trl("RewardTrainer", "RewardConfig", ("pairs",)),
+    _trl("KTOTrainer", "KTOConfig", ("prompt_completion",), shuffles=False),
+    Trainer(
+        name="trl-grpo",
+        title="TRL GRPOTrainer",
+        forms=("text", "template", "prompt_completion"),
+        default=hf_trainer.shuffled,
+        best=pass_by_pass,
+        documented="https://huggingface.co/docs/trl/grpo_trainer (shuffle_dataset)",
+        lines="""\
+train_dataset = load_dataset("{reader}", data_files="{pattern}", split="train")
+args = GRPOConfig(
+    shuffle_dataset=False,
+    num_generations=8,
+    per_device_train_batch_size=8 * {micro_batch},  # completions: all of a prompt count as one row
+    gradient_accumulation_steps={accumulation},
+    max_steps={steps},
+)
+""",
+        resumes=STEPS_ARE_COUNTED,
+    ),
+    Trainer(
+        name="axolotl",
+        title="axolotl",
+        forms=CONVERSATIONS,
+        default=hf_trainer.shuffled,
+        best=hf_trainer.sequential,
+        documented="https://docs.axolotl.ai/docs/config-reference.html (curriculum_sampling)",
+        lines="""\
+datasets:
+  - path: {folder}
+    ds_type: {reader}
+    data_files: {pattern}
+    split: train
+    type: chat_template
+shuffle_merged_datasets: false
+curriculum_sampling: true
+sample_packing: false
+val_set_size: 0
+micro_batch_size: {micro_batch}
+gradient_accumulation_steps: {accumulation}
+max_steps: {steps}
+""",
+        resumes=STEPS_ARE_COUNTED,
+    ),
+    Trainer(
+        name="llama-factory",
+        title="LLaMA-Factory",
+        forms=(*CONVERSATIONS, "pairs"),
+        default=hf_trainer.shuffled,
+        best=hf_trainer.sequential,
+        documented="https://llamafactory.readthedocs.io/en/latest/advanced/arguments.html (disable_shuffling)",
+        lines="""\
+# dataset_info.json names the files {path}
+disable_shuffling: true
+packing: false
+streaming: false
+val_size: 0
+per_device_train_batch_size: {micro_batch}
+gradient_accumulation_steps: {accumulation}
+max_steps: {steps}
+""",
+        resumes=STEPS_ARE_COUNTED,
+    ),
+    Trainer(
+        name="ms-swift",
+        title="ms-swift",
+        forms=(*CONVERSATIONS, "pairs"),
+        default=hf_trainer.shuffled,
+        best=hf_trainer.sequential,
+        documented="https://swift.readthedocs.io/en/latest/Instruction/Command-line-parameters.html "
+        "(dataset_shuffle, train_dataloader_shuffle)",
+        lines="""\
+--dataset {path}
+--dataset_shuffle false
+--train_dataloader_shuffle false
+--split_dataset_ratio 0
+--packing false
+--per_device_train_batch_size {micro_batch}
+--gradient_accumulation_steps {accumulation}
+--max_steps {steps}
+""",
+        resumes=STEPS_ARE_COUNTED,
+    ),
+    Trainer(
+        name="torchtune",
+        title="torchtune",
+        forms=CONVERSATIONS,
+        default=hf_trainer.shuffled,
+        best=pass_by_pass,
+        documented="https://meta-pytorch.org/torchtune/main/basics/custom_components.html (shuffle)",
+        lines="""\
+dataset:
+  _component_: torchtune.datasets.chat_dataset
+  source: {reader}
+  data_files: {pattern}
+  split: train
+  conversation_column: messages
+  conversation_style: openai
+  packed: False
+shuffle: False
+batch_size: {micro_batch}
+gradient_accumulation_steps: {accumulation}
+max_steps_per_epoch: {steps}
+""",
+        resumes=ROWS_OF_A_RANK,
+    ),
+    Trainer(
+        name="hf-streaming",
+        title="datasets, streaming",
+        formats=("parquet",),
+        default=hf_trainer.shuffled,
+        best=pass_by_pass,
+        documented="https://huggingface.co/docs/datasets/package_reference/main_classes (split_dataset_by_node)",
+        lines="""\
+dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming=True)
+dataset = split_dataset_by_node(dataset, rank, {world_size}, strategy="examples")
+loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=True)
+""",
+        resumes=ROWS_OF_A_RANK,
+    ),
+    Trainer(
+        name="torchtitan-streaming",
+        title="torchtitan (streaming dataset)",
+        formats=("parquet",),
+        default=hf_trainer.shuffled,
+        best=one_after_another,
+        documented="https://github.com/pytorch/torchtitan/blob/main/docs/datasets.md",
+        lines="""\
+DATASETS["plan"] = DatasetConfig(
+    path="{pattern}",
+    # One source whatever the number of files, so that ranks share all files.
+    loader=lambda path: IterableDataset.from_generator(
+        load_dataset, gen_kwargs=dict(path="parquet", data_dir=path, split="train", streaming=True)
+    ),
+    sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
+)
+dataloader = HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
+training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps})
+""",
+        reads_labels=False,
+        joins_rows=True,
+        resumes="refuses: it asserts the same data-parallel degree",
+    ),
+)
