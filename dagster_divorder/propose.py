@@ -38,7 +38,7 @@ from dagster_divorder.settings.loading import refuse_unwritable, write_settings_
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.settings.sections import Exports
 from dagster_divorder.settings.sections import Sequence as SequenceSection
-from dagster_divorder.store.sources import Source, identity, open_source
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 from dagster_divorder.trainers import TRAINERS
 from dagster_divorder.trainers.replay import Shape as ExportShape
 from dagster_divorder.trainers.replay import replay
@@ -782,7 +782,10 @@ def _constants(blocks: Sequence[InputBlock]) -> list[str]:
 
 
 def _sampled(listing: Found) -> list[Source]:
-    """Files from all over the corpus, because sources often follow one another."""
+    """Files from all over the corpus, because sources often follow one another; only the first at a URL, since files
+    are fetched whole."""
+    if isinstance(listing.files[0], RemoteFile):
+        return listing.files[:1]
     return listing.files[:: -(-len(listing.files) // SAMPLE_FILES)]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SETTINGS: dict[str, str] = {
+    "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
+    "that holds them",
     "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""

@@ -548,11 +548,11 @@ def test_the_papers_settings_are_settings(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    file.write_text('[store]\npath = "s3://bucket/a/b/"\n[output]\npath = "hf://datasets/org/name@main"\n')
+    file.write_text('[store]\npath = "s3://bucket/a/b/"\n[output]\npath = "gs://bucket/out"\n')
     settings = load_settings(file, environ={})
     assert isinstance(settings.store.path, Url) and settings.store.path == "s3://bucket/a/b"
     assert settings.store.path.scheme == "s3" and settings.store.path / "c" == "s3://bucket/a/b/c"
-    assert settings.output.path == "hf://datasets/org/name@main"
+    assert settings.output.path == "gs://bucket/out"
     assert settings.exports.path == tmp_path / "data/exports"
 
 
@@ -585,6 +585,12 @@ def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, 
     assert "store.path" in str(caught.value) and "Sesame99" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["OUTPUT", "EXPORTS"])
+def test_outputs_on_the_hub_are_refused_with_the_command_that_sends_them(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"hf upload OWNER/NAME FOLDER \. --repo-type dataset"):
+        load_settings(environ={f"DIVORDER_{name}__PATH": "hf://datasets/org/name"})
+
+
 @pytest.mark.parametrize(
     ("store", "output", "inputs", "overlaps"),
     [
@@ -594,8 +600,6 @@ def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, 
         ("s3://b/x", "gs://b/x", "/in", False),
         ("s3://b/x", "s3://b/y", "s3://b/y/in-*.jsonl", True),
         ("s3://b/x", "s3://b/y", "s3://b/in/*.jsonl", False),
-        ("/store", "hf://datasets/o/n", "hf://datasets/o/n@main/in", True),
-        ("/store", "hf://datasets/o/n@made", "hf://datasets/o/n/in", False),
     ],
 )
 def test_urls_that_overlap_are_refused(store: str, output: str, inputs: str, overlaps: bool) -> None:

@@ -1,10 +1,10 @@
-"""Ingest, tokenising and output on many cores: what the driver does itself, and what a second worker saves.
+"""Tokenising and output on many cores: what the driver does itself, and what a second worker saves.
 
     .venv/bin/python benchmarks/scale/cores.py --texts FILE.jsonl... [--gigabytes 4] [--workers 2] [--scratch FOLDER]
 
 The input repeats the lines of the files; each copy's texts begin with the copy's number, so that no text comes twice.
-One worker runs all stages; then so many workers run ingest and tokenising into another store, and the output of the
-first one into another folder. Both stores have to hold the same files, and both outputs. Processor seconds are those of
+One worker runs all stages; then so many workers tokenise into another store, and write the output of the first one into
+another folder. Both stores have to hold the same files, and both outputs. Processor seconds are those of
 the driver, which is all there is with one worker, and of its workers. `bound` is how long that takes on as many cores
 as there are workers if nothing but the processor limits it: the driver's seconds and a share of the workers'.
 """
@@ -24,7 +24,7 @@ from measured import run_pipeline
 from peak import write_copies
 from shared import environment, parser
 
-STAGES = ("raw_docs", "token_counts", "curated_output")
+STAGES = ("token_counts", "curated_output")
 COMPARED = ("documents", "records", "views", "readings", "stages/token_counts")
 
 

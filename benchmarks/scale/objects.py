@@ -54,7 +54,7 @@ def compare(options: Any, folder: Path, server: Weed, proxy: Proxy, size: int) -
             own = folder / f"{kind}-{number}"
             environ = environment(folder / "corpus.jsonl", own, options.model)
             if kind == "objects":
-                environ |= on_objects(own, number, server.url)
+                environ |= on_objects(number, server.url)
             before = processor_seconds(server)
             run = run_pipeline(environ)
             runs[kind].append({**run, "server": processor_seconds(server) - before, "environ": environ})
@@ -89,10 +89,9 @@ def write(texts: Path, copies: int, corpus: Path, hundredths: range) -> int:
     return corpus.stat().st_size
 
 
-def on_objects(folder: Path, number: int, url: str) -> dict[str, str]:
+def on_objects(number: int, url: str) -> dict[str, str]:
     return {
         "DIVORDER_STORE__PATH": f"s3://{BUCKET}/{number}",
-        "DIVORDER_STORE__CACHE": f"{folder}/cache",
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,

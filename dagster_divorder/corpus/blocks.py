@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.corpus.inputs import LineBlock, RowBlock
@@ -18,7 +16,6 @@ from dagster_divorder.corpus.parquet_rows import json_lines, row_as_json, row_by
 from dagster_divorder.corpus.records import NOT_JSON, parse_lines, parse_rows
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import is_url
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import of_shape
 from dagster_divorder.store.ids import Content, IdIndex, distinct, hash_all, words
@@ -37,8 +34,7 @@ class Parsed(NamedTuple):
     """Parsed records of a block.
 
     sound: positions of the m records that hold a document, int64 (m,). ids, document_ids: uint64 (m, 2). text_sizes,
-    record_sizes: bytes, int64 (m,); for rows the mean. content: Arrow array (m,) for a fragment, or the `Pick` from
-    which another process makes it; texts: empty for a `Pick`.
+    record_sizes: bytes, int64 (m,); for rows the mean. content: Arrow array (m,) for a fragment.
     """
 
     sound: np.ndarray
@@ -46,37 +42,13 @@ class Parsed(NamedTuple):
     document_ids: np.ndarray
     text_sizes: np.ndarray
     record_sizes: np.ndarray
-    content: Any
+    content: pa.Array
     texts: list[bytes]
 
 
-class Records(Protocol):
-    """n records of a block. `at`: positions among them, int64."""
-
-    path: str
-    unterminated: bool
-    """The last record ends the file without a terminator."""
-
-    @property
-    def ids(self) -> np.ndarray:
-        """Ids of the records, uint64 (n, 2)."""
-
-    def parse(self, at: np.ndarray) -> Parsed:
-        """Parses some records.
-
-        Raises:
-            InputError: the text column is missing, or holds no strings.
-        """
-
-    def refusals(self, at: np.ndarray) -> Iterable[Refusal]:
-        """The refusals of these records, in order."""
-
-    def multiset(self, accepted: np.ndarray) -> Multiset:
-        """The multiset of the `accepted` records, bool (n,)."""
-
-
 class BlockRecords:
-    """Records of a block in the memory of this process."""
+    """n records of a block. `at`: positions among them, int64. unterminated: the last record ends the file without a
+    terminator."""
 
     def __init__(self, block: LineBlock | RowBlock, shape: Shape) -> None:
         self.path, self.block, self._shape = block.path, block, shape
@@ -90,11 +62,6 @@ class BlockRecords:
     def ids(self) -> np.ndarray:
         """Ids of the records, uint64 (n, 2)."""
         return words(hash_all(self._records))
-
-    @property
-    def check(self) -> int:
-        """A hash of all records in order, faster than their ids; it compares a block on a second reading."""
-        return xxhash.xxh3_128_intdigest(b"\n".join(self._records))
 
     def texts(self, at: np.ndarray) -> tuple[list[bytes | None], list[str]]:
         """Texts of some records, None for a refused record, and the reasons of refusals.
@@ -110,6 +77,11 @@ class BlockRecords:
             raise InputError(f"{self._shape.label}{self.path}: {error}") from None
 
     def parse(self, at: np.ndarray) -> Parsed:
+        """Parses some records.
+
+        Raises:
+            InputError: the text column is missing, or holds no strings.
+        """
         every, _ = self.texts(at)
         sound = np.flatnonzero([text is not None for text in every])
         texts = [text for text in every if text is not None]
@@ -129,12 +101,13 @@ class BlockRecords:
         return content, np.full(len(at), -(-content.nbytes // max(1, len(at))), dtype=np.int64)
 
     def refusals(self, at: np.ndarray) -> Iterator[Refusal]:
+        """The refusals of these records, in order."""
         _, reasons = self.texts(at)
         for i, reason in zip(at.tolist(), reasons, strict=True):
             if isinstance(self.block, LineBlock):
                 last = self.block.unterminated and i == len(self.block.lines) - 1
-                # A file at a URL does not grow, and a line that does not begin an object never becomes one.
-                grows = not is_url(self.path) and self.block.lines[i].lstrip().startswith(b"{")
+                # A line that does not begin an object never becomes one.
+                grows = self.block.lines[i].lstrip().startswith(b"{")
                 unfinished = last and reason.startswith(NOT_JSON) and grows
                 yield Refusal(self.block.numbers[i], reason, self.block.lines[i], unfinished)
             else:
@@ -142,6 +115,7 @@ class BlockRecords:
                 yield Refusal(self.block.first + i, reason, raw, unfinished=False)
 
     def multiset(self, accepted: np.ndarray) -> Multiset:
+        """The multiset of the `accepted` records, bool (n,)."""
         if isinstance(self.block, RowBlock) and self._shape.as_lines:
             return of_lines([line.as_buffer() for line in self.content(np.flatnonzero(accepted))[0]])
         records: Sequence[Content] = self._records
@@ -177,11 +151,11 @@ class Comparison(NamedTuple):
     refusals: list[Refusal]
 
 
-def compare(block: Records, known: IdIndex, shape: Shape) -> Comparison:
+def compare(block: BlockRecords, known: IdIndex, shape: Shape) -> Comparison:
     """Compares a block of a shape with the known records; parses only new ones.
 
     Raises:
-        InputError: see `Records.parse`.
+        InputError: see `BlockRecords.parse`.
     """
     ids = of_shape(block.ids, shape.key) if shape.key else block.ids
     once = distinct(ids)
@@ -202,48 +176,4 @@ def compare(block: Records, known: IdIndex, shape: Shape) -> Comparison:
         distinct=once.inverse[accepted],
         multiset=block.multiset(accepted),
         refusals=refusals,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """n records of a block without contents, 40 bytes each.
-
-    ids: uint64 (n, 2). document_ids: uint64 (n, 2). text_sizes, record_sizes: bytes, uint32 (n,). All but ids are 0 for
-    a refused record. mean_of: number of distinct rows that record_sizes average; 0 for lines. check: see
-    `BlockRecords.check`. multiset: of the accepted records.
-    """
-
-    ids: np.ndarray
-    document_ids: np.ndarray
-    text_sizes: np.ndarray
-    record_sizes: np.ndarray
-    mean_of: int
-    refusals: list[Refusal]
-    check: int
-    multiset: Multiset
-    unterminated: bool
-
-
-def digest(block: LineBlock | RowBlock, shape: Shape) -> Digest:
-    """Ids and sizes of a block's records, from which new records and their fragments follow."""
-    records = BlockRecords(block, shape)
-    once = distinct(records.ids)
-    parsed = records.parse(once.first)
-    document_ids = np.zeros((len(once.first), 2), np.uint64)
-    text_sizes, record_sizes = np.zeros((2, len(once.first)), np.uint32)
-    document_ids[parsed.sound] = parsed.document_ids
-    text_sizes[parsed.sound], record_sizes[parsed.sound] = parsed.text_sizes, parsed.record_sizes
-    accepted = (text_sizes > 0)[once.inverse]
-    as_rows = isinstance(block, RowBlock) and not shape.as_lines
-    return Digest(
-        ids=records.ids,
-        document_ids=document_ids[once.inverse],
-        text_sizes=text_sizes[once.inverse],
-        record_sizes=record_sizes[once.inverse],
-        mean_of=len(parsed.sound) if as_rows else 0,
-        refusals=[] if accepted.all() else list(records.refusals(np.flatnonzero(~accepted))),
-        check=records.check,
-        multiset=records.multiset(accepted),
-        unterminated=records.unterminated,
     )

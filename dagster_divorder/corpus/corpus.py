@@ -1,14 +1,14 @@
-"""The input, file by file: the prefix that an earlier run read, and the rest in blocks or in parts.
+"""The input, file by file: the prefix that an earlier run read, and the rest in blocks.
 
-A plain JSONL file with an unchanged prefix is read from its end on; a compressed or Parquet file is read whole unless
-all of it is unchanged. A file at a URL with an unchanged tag is not read, except for a Parquet file's columns.
+A plain JSONL file with an unchanged prefix is read from its end on; a compressed or Parquet file, or a file at a URL,
+is read whole unless all of it is unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
 from dagster_divorder.corpus.blocks import BlockRecords
@@ -20,21 +20,13 @@ from dagster_divorder.corpus.inputs import (
     LongRecord,
     is_plain,
     read_lines,
+    read_rows,
     read_schema,
     readable,
 )
-from dagster_divorder.corpus.parts import (
-    FilePart,
-    Part,
-    Surveyed,
-    SurveyedRecords,
-    changed,
-    file_parts,
-    line_parts,
-)
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source, tag_of
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +39,6 @@ class InputFile:
     schema: columns of a Parquet file. identity: see `store.sources.identity`. kept: state of the prefix that an earlier
     run read. head, prefix: for a plain file, the hash of the first line and the hashes of the bytes read so far.
     opened: the plain file, open until iteration reaches the next file. whole: for other files, the state of all bytes.
-    parts: set by `cut`.
     """
 
     path: Source
@@ -61,7 +52,6 @@ class InputFile:
     prefix: PrefixHashes = field(default_factory=PrefixHashes)
     opened: IO[bytes] | None = None
     whole: FileState | None = None
-    parts: list[Part] = field(default_factory=list)
 
     def blocks(self) -> Iterator[BlockRecords | LongRecord]:
         """The blocks that no earlier run has read.
@@ -73,44 +63,21 @@ class InputFile:
         if self.head:
             blocks = read_lines(self.path, self.opened, self.prefix, self.limit)
         elif not self.kept:
-            blocks = FilePart(self.path, self.kind, self.schema, self.limit).blocks()
+            is_rows = self.kind == "parquet"
+            blocks = (
+                read_rows(self.path, self.schema, self.limit)
+                if is_rows
+                else read_lines(self.path, limit=self.limit)
+            )
         with self.shape.naming():
             for block in blocks:
                 yield block if isinstance(block, LongRecord) else BlockRecords(block, self.shape)
 
-    def cut(self) -> list[Part]:
-        """The bytes or rows that no earlier run has read, in parts that other processes can survey.
-
-        Raises:
-            InputError: the file cannot be read.
-        """
-        with self.shape.naming():
-            if self.head:
-                self.parts = line_parts(self.path, self.prefix.size, int(self.identity[0]), self.limit)
-            elif not self.kept:
-                self.parts = file_parts(self.path, self.kind, self.schema, self.limit)
-        return self.parts
-
-    def surveyed(self, surveys: Iterator[Surveyed]) -> Iterator[SurveyedRecords | LongRecord]:
-        """The blocks of its parts, from their surveys."""
-        for part in self.parts:
-            survey = next(surveys)
-            yield from survey.records(part, self.shape, self.prefix.lines)
-            if survey.stretch:
-                self.prefix.append(survey.stretch)
-
     def end(self) -> FileState | None:
-        """The state of the bytes read, without their records; None if the next run cannot use it.
-
-        Raises:
-            InputError: another file replaced this one before its parts were read.
-        """
+        """The state of the bytes read, without their records; None if the next run cannot use it."""
         if not self.head:
             # If the file was replaced during reading, its state is meaningless.
             return self.whole if _identity(self.path) == self.identity else None
-        # The file may have grown.
-        if self.parts and _identity(self.path)[1:3] != self.identity[1:3]:
-            raise changed(self.path)
         return _state(self.path, self.head, self.prefix)
 
 
@@ -133,12 +100,6 @@ class Corpus:
         ]
 
     @property
-    def unknown_bytes(self) -> int:
-        """Estimated bytes that no earlier run has read, by names and sizes of the files."""
-        known = zip(self.inputs, self._known, strict=True)
-        return self.bytes - sum(states.bytes_of(corpus_input.files) for corpus_input, states in known)
-
-    @property
     def way(self) -> Recognition:
         if not self.kept_bytes:
             return "rescan"
@@ -153,27 +114,27 @@ class Corpus:
             kind, shape, schema = corpus_input.kind, corpus_input.shape, None
             with shape.naming():
                 for path in corpus_input.files:
+                    tagged = known.tagged(path)
                     if kind == "parquet":
-                        schema = read_schema(path, schema)
+                        schema = read_schema(path, schema, tagged.columns if tagged else b"")
                     file = InputFile(path, kind, shape, self.limit, schema, _identity(path))
-                    self._recognise(file, known)
+                    self._recognise(file, known, tagged)
                     with file.opened or contextlib.nullcontext():
                         yield file
 
-    def _recognise(self, file: InputFile, known: KnownFiles) -> None:
+    def _recognise(self, file: InputFile, known: KnownFiles, tagged: FileState | None) -> None:
         """Sets `kept` of a file: what an earlier run read, found by the file's tag, its beginning or all of it."""
         path = file.path
-        if tagged := known.tagged(path):
-            file.kept = file.whole = tagged
-            self._tagged_bytes += tagged.size
+        if isinstance(path, RemoteFile):
+            columns = file.schema.serialize().to_pybytes() if file.schema is not None else b""
+            file.kept, file.whole = tagged, replace(tagged or FileState.of_tag(path), columns=columns)
+            self._tagged_bytes += tagged.size if tagged else 0
         elif file.kind == "jsonl" and is_plain(path):
             with readable(path, file.prefix):
                 file.opened = open_source(path)
                 file.head = head_of(file.opened)
-                prefix = known.unchanged(file.opened, str(path), tag_of(path))
+                prefix = known.unchanged(file.opened, str(path))
             file.kept, file.prefix = prefix or (None, file.prefix)
-        elif isinstance(path, RemoteFile):
-            file.whole = FileState.of_tag(path)
         elif known.way == "whole":
             with readable(path, file.prefix), open_source(path) as opened:
                 head, hashes = head_of(opened), PrefixHashes.of_all(opened)
@@ -185,7 +146,7 @@ class Corpus:
 def _state(path: Source, head: bytes, prefix: PrefixHashes) -> FileState | None:
     if not prefix.size:
         return None
-    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks, tag=tag_of(path))
+    return FileState(str(path), prefix.size, prefix.lines, head, prefix.chunks)
 
 
 def _identity(path: Source) -> tuple[int | str, ...]:

@@ -3,8 +3,8 @@
 A file's state is its *prefix* and the result of it, a range of the view's positions and of the rejects. The prefix is
 the bytes up to the end of the last whole line (all bytes of a compressed or Parquet file), hashed in chunks of
 `CHUNK_BYTES`. A file with an unchanged prefix is read from the prefix's end on, even under another name. The state of a
-file at a URL also holds its tag: a file with the same tag is not read again. (An object that has grown has another tag,
-and its prefix is hashed. For a compressed or Parquet file at a URL only the tag is kept.)
+file at a URL holds its tag instead, and its columns if it is Parquet: a file with the same name, size and tag is not
+fetched again, any other is read whole.
 
 Guarantee: in a corpus of up to `WHOLE_BYTES` every chunk is hashed again, so any changed byte is noticed. In a larger
 corpus some `SAMPLES` chunks are hashed: a file's first, its last two, and evenly spaced ones. This notices truncation,
@@ -65,6 +65,8 @@ class FileState:
     tag: str = ""
     shape: int = 0
     """`Shape.key` of its input."""
+    columns: bytes = b""
+    """Schema of a Parquet file at a URL, as Arrow serialises it."""
 
     @classmethod
     def of_tag(cls, file: RemoteFile) -> FileState:
@@ -75,8 +77,6 @@ class FileState:
 
 class PrefixHashes:
     """The hashes of a file's first `size` bytes, chunk by chunk, and the number of `lines` in them; it grows."""
-
-    begin = 0
 
     def __init__(self) -> None:
         self.size = self.lines = 0
@@ -110,14 +110,6 @@ class PrefixHashes:
     def become(self, other: Self) -> None:
         """Take the state of another prefix."""
         vars(self).update(vars(other.copy()))
-
-    def append(self, stretch: Stretch) -> None:
-        """Take in the lines that follow, as another process read them."""
-        self.update(stretch.head)
-        self._closed += stretch.chunks
-        self.size += len(stretch.chunks) // ID_BYTES * CHUNK_BYTES
-        self.update(stretch.tail)
-        self.lines += stretch.lines
 
     @property
     def chunks(self) -> bytes:
@@ -158,44 +150,6 @@ class PrefixHashes:
         return prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Consecutive lines of a file from byte `begin` on: their number, `lines`, the hashes of the `chunks` that lie
-    whole in them, and the bytes before (`head`) and behind (`tail`) these chunks."""
-
-    begin: int
-    lines: int
-    head: bytes
-    chunks: bytes
-    tail: bytes
-
-
-class StretchHashes(PrefixHashes):
-    """The hashes of a file's bytes [begin, size), and their number of `lines`; grows as bytes are read."""
-
-    def __init__(self, begin: int) -> None:
-        super().__init__()
-        self.begin = self.size = begin
-        self._edge = begin + -begin % CHUNK_BYTES
-        self._head = self._tail = b""
-
-    def update(self, data: bytes | memoryview) -> None:
-        before = max(0, self._edge - self.size)
-        if before:
-            self._head += data[:before]
-            self.size += len(data[:before])
-            data = data[before:]
-        super().update(data)
-        # Bytes of the open chunk.
-        size = self.size % CHUNK_BYTES if self.size > self._edge else 0
-        self._tail = bytes(data[len(data) - size :] if len(data) >= size else self._tail + data)
-
-    @property
-    def stretch(self) -> Stretch:
-        """The lines so far, for other processes."""
-        return Stretch(self.begin, self.lines, self._head, bytes(self._closed), self._tail)
-
-
 def _fill(file: IO[bytes], into: memoryview, at: int) -> bool:
     """Reads bytes at an offset; False if the file ends before."""
     file.seek(at)
@@ -219,21 +173,16 @@ class KnownFiles:
         for state in sorted(states, key=lambda state: -state.size):
             self._by_head.setdefault(state.head, []).append(state)
 
-    def bytes_of(self, files: Iterable[Source]) -> int:
-        """Bytes of the known prefixes of files of these names."""
-        return sum(self._by_path[str(path)].size for path in files if str(path) in self._by_path)
-
     def tagged(self, file: Source) -> FileState | None:
         """The state of a file at a URL with the same tag and size."""
         state = self._by_path.get(str(file)) if isinstance(file, RemoteFile) else None
         return state if state and (state.size, state.tag) == identity(file) else None
 
-    def unchanged(self, file: IO[bytes], path: str, tag: str = "") -> tuple[FileState, PrefixHashes] | None:
+    def unchanged(self, file: IO[bytes], path: str) -> tuple[FileState, PrefixHashes] | None:
         """The state with the prefix that this open file begins with, and the prefix's hashes, to continue from. Among
-        states with an equal first line, tries the longest first. tag: of a file at a URL."""
+        states with an equal first line, tries the longest first."""
         for state in self._candidates(file, path):
-            numbers = [] if tag and (path, tag) == (state.path, state.tag) else self._numbers(state)
-            if prefix := PrefixHashes.unchanged(file, state, numbers):
+            if prefix := PrefixHashes.unchanged(file, state, self._numbers(state)):
                 return state, prefix
         return None
 
@@ -270,6 +219,12 @@ def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> st
         meta["tags"] = [state.tag for state in states]
     if any(state.shape for state in states):
         meta["shapes"] = [state.shape for state in states]
+    if any(state.columns for state in states):
+        number_of = {
+            columns: number for number, columns in enumerate({state.columns: None for state in states})
+        }
+        meta["columns"] = [columns.hex() for columns in number_of]
+        meta["columns_of"] = [number_of[state.columns] for state in states]
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
         "heads": _bytes(state.head for state in states),
@@ -299,11 +254,13 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
     heads, hashes = arrays["heads"].tobytes(), arrays["record_hashes"].tobytes()
     ends = [0, *np.cumsum(ID_BYTES * -(-arrays["size"] // CHUNK_BYTES)).tolist()]
     values: dict[str, Any] = {column: arrays[column].tolist() for column in _COLUMNS}
+    columns = [bytes.fromhex(text) for text in meta.get("columns", [""])]
     return [
         FileState(
             path=path,
             tag=tag,
             shape=shape,
+            columns=columns[number],
             head=heads[ID_BYTES * at : ID_BYTES * (at + 1)],
             chunks=chunks[low:high],
             multiset=Multiset(
@@ -313,11 +270,12 @@ def load_file_states(store: Store, file: str) -> list[FileState]:
             ),
             **{column: values[column][at] for column in _COLUMNS},
         )
-        for at, (path, tag, shape, (low, high)) in enumerate(
+        for at, (path, tag, shape, number, (low, high)) in enumerate(
             zip(
                 meta["paths"],
                 meta.get("tags") or [""] * len(meta["paths"]),
                 meta.get("shapes") or [0] * len(meta["paths"]),
+                meta.get("columns_of") or [0] * len(meta["paths"]),
                 pairwise(ends),
                 strict=True,
             )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.corpus.compression import CODECS
+from dagster_divorder.corpus.file_states import FileState, KnownFiles
 from dagster_divorder.corpus.inputs import (
     JSONL_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -82,19 +83,22 @@ def find_inputs(settings: Settings) -> list[Found]:
     return inputs
 
 
-def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
+def as_one_kind(
+    inputs: Sequence[Found], states: Callable[[], Sequence[FileState]]
+) -> tuple[Kind, list[Found]]:
     """The kind in which records of all inputs are stored and written, and the inputs with it: Parquet rows if all
-    inputs have the same columns, else lines, with rows as JSON.
+    inputs have the same columns, else lines, with rows as JSON. states: loads those of the last run.
 
     Raises:
         InputError: a file is not Parquet.
     """
     kinds = {corpus_input.kind for corpus_input in inputs}
     if kinds == {"parquet"} and len(inputs) > 1:
-        schemas = []
+        schemas, known = [], KnownFiles(states(), 0)
         for corpus_input in inputs:
+            tagged = known.tagged(corpus_input.files[0])
             with corpus_input.shape.naming():
-                schemas.append(read_schema(corpus_input.files[0], None))
+                schemas.append(read_schema(corpus_input.files[0], None, tagged.columns if tagged else b""))
         kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
     if kinds == {"parquet"}:
         return "parquet", list(inputs)
@@ -105,7 +109,7 @@ def as_one_kind(inputs: Sequence[Found]) -> tuple[Kind, list[Found]]:
 
 def own_folders(settings: Settings) -> list[Place]:
     """Folders that a run with these settings writes."""
-    own = [settings.store.path, settings.output.path, *filter(None, [settings.store.cache])]
+    own = [settings.store.path, settings.output.path]
     return [*own, settings.exports.path] if settings.exports.formats else own
 
 

@@ -13,24 +13,23 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import orjson
 from blake3 import blake3
 
-from dagster_divorder.corpus.blocks import Parsed, Records, Refusal, compare
+from dagster_divorder.corpus.blocks import BlockRecords, Parsed, Refusal, compare
 from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.file_states import FileState
 from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.pairs import KEPT_ROWS, FragmentWriter, PairContent, put_pair, record_index, utf8
-from dagster_divorder.corpus.parts import Jobs, Pair, Pick
 from dagster_divorder.corpus.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError, RejectLimitError
@@ -140,9 +139,8 @@ class Ingest:
         self._writing: deque[Future[None]] = deque()
         self._documents = FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
         self._records = FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
-        # The contents of the open pair of fragments, or the picks to write them from.
-        self._open: list[Any] = []
-        self._jobs = Jobs()
+        # The contents of the open pair of fragments.
+        self._open: list[PairContent] = []
         self._new_text_bytes = 0
         # The document row of each record row, in row order.
         self._document_of: list[np.ndarray] = [np.empty(0, np.uint32)]
@@ -177,7 +175,6 @@ class Ingest:
     def __exit__(self, *_: object) -> None:
         self._writer.shutdown()
         self._rejects.close()
-        self._jobs.file.close()
 
     def _load(self) -> None:
         def find_documents(index: Mapping[str, np.ndarray]) -> bool:
@@ -234,7 +231,7 @@ class Ingest:
                 path, orjson.dumps(reject) + b"\n", reject.get("line", reject.get("row")), reject["reason"]
             )
 
-    def add(self, block: Records | LongRecord) -> None:
+    def add(self, block: BlockRecords | LongRecord) -> None:
         """Adds the next block of the open file."""
         if isinstance(block, LongRecord):
             line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
@@ -269,11 +266,7 @@ class Ingest:
         unseen = np.flatnonzero(document_rows < 0)
         fresh = once.first[unseen]
         if not self._dry:
-            self._open.append(
-                new.content._replace(fresh=fresh.astype(np.int32))
-                if isinstance(new.content, Pick)
-                else PairContent(new.content, utf8([new.texts[at] for at in fresh.tolist()]))
-            )
+            self._open.append(PairContent(new.content, utf8([new.texts[at] for at in fresh.tolist()])))
         self._new_text_bytes += int(new.text_sizes[fresh].sum())
         document_rows[unseen] = self._documents.add(
             {"id": new.document_ids[fresh], "size": new.text_sizes[fresh]}
@@ -301,9 +294,7 @@ class Ingest:
     def _flush(self) -> None:
         documents, records = self._documents.close(), self._records.close()
         taken, self._open = self._open, []
-        if taken and isinstance(taken[0], Pick):
-            self._jobs.add(taken)
-        elif taken:
+        if taken:
             folder = self._records.fragments.folder
             self._writing.append(self._writer.submit(put_pair, self.store, folder, taken, documents, records))
             self._await_writes(_WAITING_PAIRS)
@@ -377,10 +368,8 @@ class Ingest:
         self._rejects.seek(0)
         return self._rejects.read()
 
-    def finish(
-        self, max_reject_share: float, write: Callable[[Sequence[list[Pair]]], object] | None = None
-    ) -> Ingested:
-        """Stores the open pair, `write`s surveyed pairs, and returns the view of the whole input.
+    def finish(self, max_reject_share: float) -> Ingested:
+        """Stores the open pair, and returns the view of the whole input.
 
         Raises:
             RejectLimitError, InputError: see `survey`.
@@ -388,9 +377,6 @@ class Ingest:
         survey = self.survey(max_reject_share)
         self._flush()
         self._await_writes(0)
-        self._jobs.close()
-        if write:
-            write(self._jobs)
         used = np.zeros(self._documents.ids.size, dtype=bool)
         # No more look-ups: frees their memory for the view.
         self._records.ids, self._documents.ids, self._kept_rows = IdIndex(), IdIndex(), None
@@ -409,10 +395,8 @@ class Ingest:
         )
 
     def abandon(self) -> None:
-        """Removes the fragments that this reading stored; surveyed fragments are not written yet."""
+        """Removes the fragments that this reading stored."""
         self._await_writes(0)
-        if self._jobs:
-            return
         for written in (self._records, self._documents):
             written.abandon()
 

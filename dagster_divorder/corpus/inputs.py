@@ -14,11 +14,9 @@ page.
 from __future__ import annotations
 
 import contextlib
-import sys
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -127,7 +125,6 @@ def read_lines(
     file: IO[bytes] | None = None,
     prefix: PrefixHashes | None = None,
     limit: int = MAX_RECORD_BYTES,
-    until: tuple[int, int] | None = None,
     block_bytes: int | None = None,
 ) -> Iterator[LineBlock | LongRecord]:
     """Lines of a JSONL file in blocks of at most `BLOCK_LINES`; a line of more than `limit` bytes is a block of its
@@ -136,8 +133,6 @@ def read_lines(
     Args:
         file: the open plain file; by default it is opened.
         prefix: the known part of the file; reading starts after it, and it grows by each whole line.
-        until: (first, last): yields only lines whose newline falls in [first, last). The first line begins at the end
-            of `prefix`. Bytes after the last newline come as an unterminated line.
         block_bytes: about the size of a block; by default `BLOCK_BYTES`.
 
     Raises:
@@ -146,6 +141,7 @@ def read_lines(
     """
     prefix = prefix or PrefixHashes()
     plain = is_plain(path)
+    grows = plain and isinstance(path, Path)
     # The open line in pieces, joined at its end.
     pieces: list[bytes] = []
     size = 0
@@ -158,9 +154,7 @@ def read_lines(
             source = raw if plain else decompressed(raw, path.suffix)
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
-        at, (first, last) = prefix.size, until or (prefix.size, sys.maxsize)
-        while chunk := source.read(min(block_bytes or BLOCK_BYTES, (first if at < first else last) - at)):
-            at += len(chunk)
+        while chunk := source.read(block_bytes or BLOCK_BYTES):
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
                 long.add(end)
@@ -178,17 +172,16 @@ def read_lines(
                 pieces, size = [], 0
                 before = prefix.lines
                 prefix.end_lines(data, len(lines))
-                yield from _blocks(path, lines, before, limit, opens=prefix.begin == before == 0)
+                yield from _blocks(path, lines, before, limit, opens=not before)
             pieces.append(rest)
             size += len(rest)
             if size > limit:
                 long, pieces, size = _LongLine(prefix, pieces), [], 0
-    # Nobody appends to a compressed file in place, so its last line is complete.
+    # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
     if long:
-        yield long.record(path, prefix.lines, unterminated=plain)
+        yield long.record(path, prefix.lines, unterminated=grows)
     elif rest := b"".join(pieces):
-        opens = prefix.begin == prefix.lines == 0
-        yield from _blocks(path, [rest], prefix.lines, limit, opens=opens, unterminated=plain)
+        yield from _blocks(path, [rest], prefix.lines, limit, opens=not prefix.lines, unterminated=grows)
 
 
 class _LongLine:
@@ -253,10 +246,8 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
             remedy = "copy or compress a damaged or truncated compressed file again"
-        # A reader that starts in the middle does not know line numbers.
-        place = f"byte {prefix.size:,}" if prefix.begin else f"line {prefix.lines:,}"
         raise InputError(
-            f"{path} cannot be read after {place}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after line {prefix.lines:,}: {error.strerror or error}; {remedy}"
         ) from error
 
 
@@ -285,74 +276,48 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
             )
 
 
-def read_schema(path: Source, expected: pa.Schema | None) -> pa.Schema:
-    """Columns of a Parquet file.
+def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") -> pa.Schema:
+    """Columns of a Parquet file. known: `FileState.columns`, if the file is unchanged.
 
     Raises:
         InputError: the file is not Parquet, or its columns differ from `expected`, the first file's.
     """
+    import pyarrow as pa
+
+    if known:
+        return _checked(path, pa.ipc.read_schema(pa.py_buffer(known)), expected)
     with _open_parquet(path, expected) as (_, schema):
         return schema
 
 
+def _checked(path: Source, schema: pa.Schema, expected: pa.Schema | None) -> pa.Schema:
+    if expected is not None and not schema.equals(expected):
+        raise InputError(
+            f"{path} has other columns than earlier files: {_describe(schema)}; expected {_describe(expected)}; "
+            f"rewrite it with this schema, or give it its own [[input]] block"
+        )
+    return schema
+
+
 def read_rows(
-    path: Source,
-    schema: pa.Schema | None,
-    limit: int = MAX_RECORD_BYTES,
-    within: tuple[int, int | None] = (0, None),
+    path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
 ) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file, or rows [first, end) `within` it (see `row_stretches`), in blocks of at most
-    `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
+    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
 
     Raises:
         InputError: as `read_batches` does.
     """
-    first = within[0]
-    for rows in read_batches(path, schema, within=within):
+    first = 0
+    for rows in read_batches(path, schema):
         yield from _row_blocks(path, rows, first + 1, limit)
         first += rows.num_rows
 
 
-def row_stretches(path: Source, size: int) -> list[tuple[int, int | None]]:
-    """(first row, end) of parts of a Parquet file, made of row groups of some `size` bytes; an end of None is the
-    file's end. The parts have the same blocks as the file.
-
-    Raises:
-        InputError: the file is no Parquet.
-    """
-    with _open_parquet(path, None) as (file, schema):
-        step, first, row, part_size = _rows_at_once(file), [0], 0, 0
-        # Arrow ends a batch with a row group if dictionaries change.
-        for number in range(0 if any(map(has_dictionary, schema.types)) else file.num_row_groups):
-            group = file.metadata.row_group(number)
-            aligned = -(-row // step) * step
-            if part_size >= size and first[-1] < aligned < file.metadata.num_rows:
-                first.append(aligned)
-                part_size = 0
-            row += group.num_rows
-            part_size += group.total_byte_size
-    return list(zip(first, [*first[1:], None], strict=True))
-
-
-def has_dictionary(kind: pa.DataType) -> bool:
-    """Whether a type has a dictionary, at any depth."""
-    import pyarrow as pa
-
-    if isinstance(kind, pa.BaseExtensionType):
-        return has_dictionary(kind.storage_type)
-    return pa.types.is_dictionary(kind) or any(
-        has_dictionary(kind.field(number).type) for number in range(kind.num_fields)
-    )
-
-
 def read_batches(
-    path: Source,
-    schema: pa.Schema | None,
-    fields: Sequence[str] | None = None,
-    within: tuple[int, int | None] = (0, None),
+    path: Source, schema: pa.Schema | None, fields: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a Parquet file, or rows [first, end) `within` it, with all columns or the columns of some `fields`. A
-    file without rows gives an empty batch, because its columns may be wrong too.
+    """All rows of a Parquet file, with all columns or the columns of some `fields`. A file without rows gives an empty
+    batch, because its columns may be wrong too.
 
     Raises:
         InputError: the file is not Parquet, or its columns differ from `schema`, the first file's.
@@ -365,7 +330,9 @@ def read_batches(
             wanted = pa.schema([field for field in wanted if field.name in names])
         read = 0
         try:
-            for rows in _batches(file, None if fields is None else wanted.names, *within):
+            for rows in file.iter_batches(
+                _rows_at_once(file), columns=None if fields is None else wanted.names
+            ):
                 if fields is not None:
                     # Arrow also takes a column called `a.b` for the field `b` of a column `a`.
                     rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
@@ -380,35 +347,12 @@ def read_batches(
                 read += rows.num_rows
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{path} is damaged after row {within[0] + read:,}, or Arrow cannot read one of its types: {error}; "
+                f"{path} is damaged after row {read:,}, or Arrow cannot read one of its types: {error}; "
                 f"copy it again, or rewrite it with other types"
             ) from error
         if not read:
             empty = [pa.nulls(0, field.type) for field in wanted]
             yield pa.RecordBatch.from_arrays(empty, schema=wanted)
-
-
-def _batches(
-    file: pq.ParquetFile, columns: list[str] | None, first: int, end: int | None
-) -> Iterator[pa.RecordBatch]:
-    """Rows [first, end), in the batches of the whole file; `first` is a multiple of `_rows_at_once`."""
-    size = _rows_at_once(file)
-    if not first and end is None:
-        yield from file.iter_batches(size, columns=columns)
-        return
-    import pyarrow as pa
-
-    ends = list(accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)))
-    wanted = (ends[-1] if end is None else end) - first
-    low, high = bisect_right(ends, first), bisect_left(ends, first + wanted)
-    skipped = first - (ends[low - 1] if low else 0)
-    waiting = None
-    for rows in file.iter_batches(size, row_groups=range(low, high + 1), columns=columns):
-        waiting = pa.concat_batches([waiting, rows[skipped:]]) if waiting else rows[skipped:]
-        skipped = max(0, skipped - rows.num_rows)
-        while wanted and waiting.num_rows >= min(size, wanted):
-            yield waiting[: min(size, wanted)]
-            wanted, waiting = max(0, wanted - size), waiting[size:]
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
@@ -453,12 +397,7 @@ def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq
             raise InputError(
                 f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
             ) from error
-        if expected is not None and not schema.equals(expected):
-            raise InputError(
-                f"{path} has other columns than earlier files: {_describe(schema)}; expected {_describe(expected)}; "
-                f"rewrite it with this schema, or give it its own [[input]] block"
-            )
-        yield file, schema
+        yield file, _checked(path, schema, expected)
 
 
 def _without_view(field: pa.Field) -> pa.Field:

@@ -62,11 +62,6 @@ def record_index(
     return {**index, SHAPE: np.full(len(ids), shape.key, np.uint64)} if shape.key else index
 
 
-def joined(index: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Parts of a fragment's index as one index."""
-    return {column: np.concatenate([part[column] for part in index]) for column in index[0]}
-
-
 class FragmentWriter:
     """Fragments of one folder: stored ones, ones that this reading closed, and the open one. Ids of closed fragments
     are in memory once, in `ids`."""
@@ -138,7 +133,8 @@ class FragmentWriter:
 
     def close(self) -> dict[str, np.ndarray]:
         """Closes the open fragment; returns its index."""
-        index = joined(self._open_index) if self._open_index else {}
+        parts = self._open_index
+        index = {column: np.concatenate([part[column] for part in parts]) for column in (parts or [{}])[0]}
         if self.open_rows:
             self._names.append(fragment_name(index))
             self._rows.append(self.open_rows)

@@ -31,7 +31,7 @@ from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.local import DISK_FULL, explain_os_error
+from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.state import Receipt, keep_copy, load_receipt, mend_state, save_receipt

@@ -10,9 +10,9 @@ If a run would change rows that a trainer may have read, the change waits until 
 Guarantee: a change starts one run, whether the run succeeds or fails, and even if the watcher restarts, because its
 memory is in the cursor and in the store.
 Cost: one `stat` per file, one listing per folder at a URL; after a change that leaves all sizes equal, hashing the
-files if they have at most CONTENT_BYTES.
-Known weakness: a touched file starts a run with nothing new to do if the input is larger, or a last line has no line
-feed.
+local files if they have at most CONTENT_BYTES.
+Known weakness: a touched file starts a run with nothing new to do if the input is larger, a last line has no line feed,
+or the file is at a URL and was written again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.sources import Source, identity, open_source
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import byte_size
 
@@ -241,13 +241,13 @@ def _changed_contents(files: Sequence[_File], states: Sequence[FileState]) -> li
 
 
 def _is_unchanged(path: Source, known: KnownFiles) -> bool:
-    if known.tagged(path):
-        return True
+    if isinstance(path, RemoteFile):
+        return known.tagged(path) is not None
     try:
         with open_source(path) as file:
             # The size is as in the last run, so an unchanged prefix is the whole file.
             unchanged = known.unchanged(file, str(path))
-    except (OSError, InputError):
+    except OSError:
         return False
     return unchanged is not None and unchanged[0].path == str(path)
 

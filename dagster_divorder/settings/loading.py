@@ -120,7 +120,7 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
 
 
 def written_places(settings: Settings) -> dict[str, Place]:
-    """The folders and URLs that runs write to, by setting, without the cache."""
+    """The folders and URLs that runs write to, by setting."""
     exports = {"exports.path": settings.exports.path} if settings.exports.formats else {}
     return {"store.path": settings.store.path, "output.path": settings.output.path, **exports}
 
@@ -130,11 +130,9 @@ def refuse_overlap(settings: Settings) -> None:
     reading the folder skips it.)
 
     Raises:
-        SettingsError: store, output, exports or cache overlap, or an input lies in one of them.
+        SettingsError: store, output or exports overlap, or an input lies in one of them.
     """
     written = written_places(settings)
-    if settings.store.cache:
-        written["store.cache"] = settings.store.cache
     real = {key: real_place(path) for key, path in written.items()}
     for inner, outer in permutations(written, 2):
         if is_in(real[inner], real[outer]):
@@ -264,10 +262,10 @@ def anchored(settings: Settings, base: Path) -> Settings:
         local = model.startswith((".", "~")) or os.path.isdir(base / model)
         return absolute(model) if local and model != "bootstrap" else model
 
-    deep, store = settings.deep, settings.store
+    deep = settings.deep
     changes: dict[str, dict[str, Any]] = {
         "heldout": {"documents": absolute_paths(settings.heldout.paths) or settings.heldout.share},
-        "store": {"path": absolute_place(store.path), "cache": absolute_place(store.cache)},
+        "store": {"path": absolute_place(settings.store.path)},
         "output": {"path": absolute_place(settings.output.path)},
         "exports": {"path": absolute_place(settings.exports.path)},
         "model": {"base": absolute_model(settings.model.base)},

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -142,18 +141,18 @@ def no_empty_path(value: Any) -> Any:
     return value
 
 
-def _place_of(*schemes: str) -> Callable[[Any], Place]:
-    def place(value: Any) -> Place:
-        if not isinstance(value, (str, Path)):
-            raise ValueError("expected the path of a folder, or a URL")
-        if isinstance(value, str) and is_url(value):
-            return checked_url(value, schemes)
+def _place(value: Any) -> Place:
+    if not isinstance(value, (str, Path)):
+        raise ValueError("expected the path of a folder, or a URL")
+    if not isinstance(value, str) or not is_url(value):
         return Path(no_empty_path(value))
+    if value.startswith("hf://"):
+        raise ValueError(
+            "expected a folder, or a URL that begins with s3://, gs:// or az://; a finished output is sent to the Hub "
+            "with `hf upload OWNER/NAME FOLDER . --repo-type dataset`"
+        )
+    return checked_url(value, OBJECT_STORES)
 
-    return place
 
-
-StorePlace = Annotated[Place, PlainValidator(_place_of(*OBJECT_STORES))]
+WrittenPlace = Annotated[Place, PlainValidator(_place)]
 """A folder, or a prefix of an object store."""
-OutputPlace = Annotated[Place, PlainValidator(_place_of(*OBJECT_STORES, "hf"))]
-"""A folder, a prefix of an object store, or a dataset of the Hugging Face Hub."""

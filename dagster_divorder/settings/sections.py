@@ -29,7 +29,7 @@ from dagster_divorder.core.order.schedule import Pieces
 from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.core.order.target_tables import check_tables
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import OutputPlace, StorePlace, check_source, no_empty_path
+from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
 
 PLAIN_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.follows_score]
 """Names of strategies that follow no score. Schedules of scores are set under [curriculum]."""
@@ -226,21 +226,17 @@ class Chats(_Section):
 class Store(_Section):
     """The store of fragments, results and fits: one for each corpus."""
 
-    path: StorePlace = Path("data/store")
+    path: WrittenPlace = Path("data/store")
     """Folder, or s3://, gs:// or az:// prefix, of the store. If you delete it, everything is computed again."""
     wait: bool = True
     """true: a second run on the same store waits for the first; false: it fails at once."""
-    cache: FolderPath | None = Field(None, examples=["/scratch/divorder"])
-    """Folder for local copies of the files of a store in a bucket, shared by stores and runs. Copies take up to half of
-    the free disk; the least recently used are removed first. Unset: divorder in $XDG_CACHE_HOME, else in ~/.cache, else
-    divorder-UID in the temporary folder; 64 GB at most."""
 
 
 class Output(_Section):
     """The curated corpus: the records in their new order."""
 
-    path: OutputPlace = Path("data/curated")
-    """Folder, or s3://, gs://, az:// or hf:// URL, of the curated corpus. It belongs to this store alone."""
+    path: WrittenPlace = Path("data/curated")
+    """Folder, or s3://, gs:// or az:// URL, of the curated corpus. It belongs to this store alone."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
     """auto: the input's own kind, byte for byte; jsonl, parquet: this kind."""
     shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
@@ -801,8 +797,8 @@ class Exports(_Section):
     formats: tuple[Format, ...] = Field((), examples=[["parquet"]])
     """Formats of the training sequences with their tokens, each in a folder below `path`: parquet, megatron, olmo, ds,
     mds, litdata; text for trainers that tokenise themselves."""
-    path: OutputPlace = Path("data/exports")
-    """Folder, or s3://, gs://, az:// or hf:// URL, of the exports."""
+    path: WrittenPlace = Path("data/exports")
+    """Folder, or s3://, gs:// or az:// URL, of the exports."""
     shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
     """Approximate bytes of a file. As it rises: fewer, larger files. (Megatron reads one file.)"""
     world_size: int = Field(1, ge=1, le=1 << 20)

@@ -103,12 +103,8 @@ def source_of(path: str, entry: Entry) -> Source | None:
 
 
 class Folder(ABC):
-    """A folder at a place. Methods take names of its files, which may lie in its neighbour too; `entry`, `entries` and
-    `stats` take a path or URL in it. One process may write a file and another publish it, except in a dataset of the
-    Hub."""
-
-    atomic = False
-    """Whether `publish` changes all files at once."""
+    """A folder at a place, to be read. Methods take names of its files, which may lie in its neighbour too; `entry`,
+    `entries` and `stats` take a path or URL in it."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -179,61 +175,30 @@ class Folder(ABC):
         with self.open(name) as file:
             return file.read()
 
+
+class WritableFolder(Folder):
+    """A folder that can be written too."""
+
     def temporary(self) -> list[str]:
         """Names of half-written files in the folder, of any process."""
         return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     @abstractmethod
-    def prepare(self) -> None:
-        """Make the folder."""
+    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str], check: Guard) -> None:
+        """Put files of this machine under their names, `last` at the end; then remove the stale files. staged: by name;
+        a folder of this machine renames them. check: called before each step; it stops the rest by raising."""
 
     @abstractmethod
-    def create(
-        self, name: str, temporary: str, *, lasting: bool = True
-    ) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to write from beginning to end, under a temporary name. lasting: it is on disk at the end."""
-
-    def link(self, name: str, temporary: str) -> bool:
-        """Give a published file a temporary name too, without writing it again; False where this is not possible."""
-        return False
-
-    @abstractmethod
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
-        """Give files their names, `last` at the end; then remove the stale files. staged: temporary names, by name.
-        check: called before each step; it stops the rest by raising."""
-
-    def write(self, files: Mapping[str, Data], check: Guard = lambda: None) -> None:
-        """Write files, all or none, and publish them, the last one last.
+    def write(self, files: Mapping[str, Bytes], check: Guard = lambda: None) -> None:
+        """Write files one after another, each whole or not at all.
 
         Raises:
             StoreError: the disk is full (DiskFullError) or the folder is not writable; old files are still whole.
         """
-        staged, last = {name: temporary_name() for name in files}, [*files][-1]
-        size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
-        with self.explaining(last, size):
-            try:
-                self.prepare()
-                for name, data in files.items():
-                    with self.create(name, staged[name]) as file:
-                        if callable(data):
-                            data(file)
-                        else:
-                            file.writelines([data] if isinstance(data, Bytes) else data)
-                self.publish(staged, last, (), check)
-            except BaseException:
-                # Before `explaining`, so that the message counts their space as free.
-                with contextlib.suppress(OSError):
-                    self.delete(staged.values())
-                raise
-            finally:
-                self.release()
 
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:
-        """Removes files; missing files are ignored. A prepared dataset of the Hub removes them when it publishes."""
-
-    def release(self) -> None:  # noqa: B027
-        """Frees this process's resources after the last write."""
+        """Removes files; missing files are ignored."""
 
     @abstractmethod
     def explaining(
@@ -251,7 +216,7 @@ class Store(ABC):
 
     place: str
     real_place: str
-    folder: Folder
+    folder: WritableFolder
     about_file: str = FORMAT_FILE
     """Name of the file that holds the store's format, version and id."""
 

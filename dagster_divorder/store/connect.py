@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
-from dagster_divorder.caches import cache_folder
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import OBJECT_STORES, checked_url, is_url
 from dagster_divorder.settings.sections import Store as StoreSettings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.local import LocalStore
 
-CACHE_BYTES = 64 << 30
-"""Most bytes of local copies of object stores in the default folder."""
 
-
-def store_at(place: str | os.PathLike[str], cache: Path | None = None) -> Store:
-    """The store at a folder or a URL, not yet opened; `cache` as in the settings."""
+def store_at(place: str | os.PathLike[str]) -> Store:
+    """The store at a folder or a URL, not yet opened."""
     if not is_url(os.fspath(place)):
         return LocalStore(place)
     from dagster_divorder.store.objects import ObjectStore
@@ -27,9 +21,9 @@ def store_at(place: str | os.PathLike[str], cache: Path | None = None) -> Store:
         url = checked_url(os.fspath(place), OBJECT_STORES)
     except ValueError as error:
         raise InputError(f"this URL cannot hold a store: {error}") from None
-    return ObjectStore(url, cache or cache_folder(), sys.maxsize if cache else CACHE_BYTES)
+    return ObjectStore(url)
 
 
 def store_of(settings: StoreSettings) -> Store:
     """The store of these settings, not yet opened."""
-    return store_at(settings.path, settings.cache)
+    return store_at(settings.path)

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face Hub by URL, `hf://datasets/owner/name[@revision][/path]`: commits, and parts of files.
+"""Datasets of the Hugging Face Hub by URL, `hf://datasets/owner/name[@revision][/path]`: commits and files.
 
 Endpoint and token are huggingface_hub's: HF_ENDPOINT, HF_TOKEN, or the token of `hf auth login`. All reads use one
 commit. A slash in a revision is written %2F.
@@ -10,10 +10,12 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.errors import InputError
+from dagster_divorder.store.disk import DISK_FULL
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -49,42 +51,45 @@ def api() -> HfApi:
 
 
 @contextlib.contextmanager
-def explained(url: str, error_class: type[DivOrderError] = InputError) -> Iterator[None]:
-    """Turns errors of huggingface_hub into errors of this package.
+def explained(url: str) -> Iterator[None]:
+    """Turns errors of huggingface_hub into InputError.
 
     Raises:
-        EntryNotFoundError: there is no such file or folder, unchanged.
+        RemoteEntryNotFoundError: there is no such file or folder, unchanged.
+        OSError: the disk is full, unchanged.
     """
     from huggingface_hub.errors import (
-        EntryNotFoundError,
         HfHubHTTPError,
         HFValidationError,
         HTTPError,
+        RemoteEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
     try:
         yield
-    except EntryNotFoundError:
+    except RemoteEntryNotFoundError:
         raise
     except RevisionNotFoundError:
-        raise error_class(
+        raise InputError(
             f"{url}: the dataset has no revision {dataset(url).revision!r}; name an existing one"
         ) from None
     except RepositoryNotFoundError:
-        raise error_class(
+        raise InputError(
             f"{url}: there is no dataset {dataset(url).name} on the Hub, or your token may not read it; check the "
             f"name, HF_TOKEN (or `hf auth login`) and the dataset's terms"
         ) from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         hint = "; the token in HF_TOKEN may not do this" if status in (401, 403) else "; run again later"
-        raise error_class(f"{url}: the Hub answered {status}{hint}") from None
+        raise InputError(f"{url}: the Hub answered {status}{hint}") from None
     except HFValidationError as error:
-        raise error_class(f"{url}: this name is not allowed for a dataset: {error}") from None
+        raise InputError(f"{url}: this name is not allowed for a dataset: {error}") from None
     except (HTTPError, OSError, RuntimeError) as error:
-        raise error_class(
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise
+        raise InputError(
             f"{url}: the Hub cannot be reached: {error}; check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
         ) from None
 
@@ -100,25 +105,27 @@ def commit_of(url: str) -> str:
         return str(api().dataset_info(parsed.name, revision=parsed.revision).sha)
 
 
-def fetch(url: str, commit: str, start: int, end: int) -> bytes:
-    """Bytes [start, end) of a file of a commit.
+def fetch(url: str, commit: str, folder: Path) -> Path:
+    """Fetches a file of a commit into a folder; returns its path there.
 
     Raises:
         InputError: the Hub cannot be read from.
         FileNotFoundError: there is no such file.
     """
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     parsed = dataset(url)
-    at = hf_hub_url(parsed.name, parsed.path, repo_type="dataset", revision=commit, endpoint=api().endpoint)
     try:
         with explained(url):
-            answer = http_backoff(
-                "GET", at, headers={**build_hf_headers(), "range": f"bytes={start}-{end - 1}"}, timeout=60
+            path = hf_hub_download(
+                parsed.name,
+                parsed.path,
+                repo_type="dataset",
+                revision=commit,
+                local_dir=folder,
+                endpoint=api().endpoint,
             )
-            hf_raise_for_status(answer)
-    except EntryNotFoundError:
+    except RemoteEntryNotFoundError:
         raise FileNotFoundError(url) from None
-    return answer.content
+    return Path(path)

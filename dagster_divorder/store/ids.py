@@ -19,7 +19,7 @@ import numpy as np
 from blake3 import blake3
 
 from dagster_divorder.store.arrays import compact
-from dagster_divorder.store.local import explain_os_error
+from dagster_divorder.store.disk import explain_os_error
 
 ID_BYTES = 16
 _PART_IDS = 1 << 20

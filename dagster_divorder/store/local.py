@@ -17,34 +17,30 @@ from typing import IO, Any
 
 import orjson
 
-from dagster_divorder.errors import DiskFullError, StoreBusyError, StoreError
+from dagster_divorder.errors import StoreBusyError, StoreError
 from dagster_divorder.store.base import (
     FORMAT,
     FORMAT_FILE,
     LEASE_FILE,
     OURS,
     TEMPORARY,
+    Bytes,
     Data,
     Entry,
-    Folder,
     Guard,
     Store,
+    WritableFolder,
     json_object,
     new_about,
     temporary_name,
 )
+from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at
-from dagster_divorder.units import byte_size
 
 SCRATCH = "scratch"
-ALIGNED = 4096
-"""Bytes whose multiples go past the system's cache."""
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk or quota."""
 
 
-class LocalFolder(Folder):
+class LocalFolder(WritableFolder):
     """A local folder."""
 
     place: Path
@@ -65,10 +61,12 @@ class LocalFolder(Folder):
         return file_at(self.place, name)
 
     def prepare(self) -> None:
+        """Make the folder."""
         self.place.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
+        """A file to write from beginning to end, under a temporary name. lasting: it is on disk at the end."""
         path = self.source(temporary)
         if name.startswith(NEIGHBOUR):
             path.parent.mkdir(exist_ok=True)
@@ -79,13 +77,14 @@ class LocalFolder(Folder):
                 os.fsync(file.fileno())
 
     def link(self, name: str, temporary: str) -> bool:
+        """Give a published file a temporary name too, without writing it again; False where this is not possible."""
         try:
             os.link(self.source(name), self.source(temporary))
         except OSError:  # for example, a file system without links
             return False
         return True
 
-    def publish(self, staged: Mapping[str, str], last: str, stale: Collection[str], check: Guard) -> None:
+    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str], check: Guard) -> None:
         folders = {self.source(name).parent for name in staged}
         for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
             if name == last and len(staged) > 1:
@@ -93,7 +92,7 @@ class LocalFolder(Folder):
                 for folder in folders:
                     sync_folder(folder)
             check()
-            os.replace(self.source(temporary), self.source(name))
+            os.replace(temporary, self.source(name))
         sync_folder(self.source(last).parent)
         check()
         self.delete(stale)
@@ -106,6 +105,30 @@ class LocalFolder(Folder):
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+    def write(self, files: Mapping[str, Data], check: Guard = lambda: None) -> None:
+        """Write files, all or none, and publish them, the last one last."""
+        staged, last = {name: temporary_name() for name in files}, [*files][-1]
+        size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
+        with self.explaining(last, size):
+            try:
+                self.prepare()
+                for name, data in files.items():
+                    with self.create(name, staged[name]) as file:
+                        if callable(data):
+                            data(file)
+                        else:
+                            file.writelines([data] if isinstance(data, Bytes) else data)
+                self.publish(self.sources(staged), last, (), check)
+            except BaseException:
+                # Before `explaining`, so that the message counts their space as free.
+                with contextlib.suppress(OSError):
+                    self.delete(staged.values())
+                raise
+
+    def sources(self, temporary: Mapping[str, str]) -> dict[str, Path]:
+        """The paths of temporary names, by name."""
+        return {name: self.source(each) for name, each in temporary.items()}
 
     @contextlib.contextmanager
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
@@ -286,60 +309,6 @@ def write_atomically(target: Path, data: Data) -> None:
     LocalFolder(target.parent).write({target.name: data})
 
 
-class PastCache:
-    """Reads or writes a local file past the system's cache, where the file system can. For large files that are read
-    once, or that are flushed to disk: their pages would take the memory of other files, and cost as much as hashing.
-
-    The memory and the file's position are multiples of ALIGNED. Sizes are too, until the end of the file, or until the
-    first part of another size, from which on the cache is used.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._direct = False
-        # Objects have no descriptor, and macOS has no flag.
-        with contextlib.suppress(OSError, AttributeError):
-            self._set(direct=True)
-
-    def _set(self, *, direct: bool) -> None:
-        descriptor, flag = self._file.fileno(), os.O_DIRECT
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~flag
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag if direct else flags)
-        self._direct = direct
-
-    def _past_cache(self, call: Callable[[int], int]) -> int:
-        """The bytes that a call has read or written; 0 if the file system refuses."""
-        try:
-            return call(self._file.fileno())
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._set(direct=False)
-            return 0
-
-    def read(self, buffer: memoryview) -> int:
-        """Fill a buffer; returns the number of bytes, 0 at the end of the file."""
-        if self._direct and (size := self._past_cache(lambda descriptor: os.readv(descriptor, [buffer]))):
-            return size
-        return self._file.readinto(buffer)  # type: ignore[attr-defined]
-
-    def write(self, data: memoryview) -> int:
-        """Write all of the data; returns its size. Nothing may be left in the file's own buffer."""
-        if self._direct and len(data) % ALIGNED:
-            self._set(direct=False)
-        written = self._past_cache(lambda descriptor: os.write(descriptor, data)) if self._direct else 0
-        if written < len(data):
-            if self._direct:
-                self._set(direct=False)
-            self._file.write(data[written:])
-        return len(data)
-
-    def end(self) -> None:
-        """Use the cache for what follows."""
-        if self._direct:
-            self._set(direct=False)
-
-
 def sync_folder(folder: Path) -> None:
     """Flush a folder's renames to disk, so that they survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -347,29 +316,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:
-    """An error for an operating system error at a path, in plain words and with the remedy. size: approximate bytes of
-    `what`; 0 if unknown."""
-    if error.errno in DISK_FULL:
-        free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
-        missing, to_free = f"{byte_size(free)} are free there", "some disk"
-        if size > free:
-            missing = f"{what} takes about {byte_size(size)}, {missing}"
-            to_free = f"at least {byte_size(size - free)}"
-        elif size:
-            # The estimate is too low, or other files were written at the same time.
-            missing = f"{what} and what is written beside it take more than the {byte_size(free)} that are free there"
-        return DiskFullError(
-            f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
-            "again: it continues from here"
-        )
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return StoreError(
-            f"{target} cannot be written: {error.filename or target} is a file, expected a folder; "
-            "move it away, or set another path"
-        )
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return StoreError(f"{target} cannot be written ({error.strerror}); make its folder writable")
-    return StoreError(f"{target} cannot be written: {error}")

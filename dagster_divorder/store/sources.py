@@ -2,32 +2,27 @@
 
 A source is a `Path` or a `RemoteFile`. Both have `name`, `suffix` and `str()`, and `open_source` opens a raw, seekable
 file. A RemoteFile is one version of a file. Its tag names the version: the ETag; size and date if the server gives no
-ETag; the blob on the Hub. Each request checks the tag, so a read gives the bytes of that version or raises InputError.
-Other processes can receive a RemoteFile and read it with the credentials in their own environment.
+ETag; the blob on the Hub.
 
-Cost: files are read in pieces of PIECE_BYTES; a sequential read requests AHEAD pieces in advance. Up to KEPT pieces
-stay in memory for a Parquet reader, which jumps. If a web server has no range requests, each opened file is downloaded
-whole into the temporary folder.
+Opening a RemoteFile fetches it whole into the temporary folder (TMPDIR), or raises InputError if its tag has changed.
+A process keeps the file that it fetched last: columns, first records and then all records of a file take one fetch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
-import tempfile
 import time
-from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.store import hub
+from dagster_divorder.store.disk import DISK_FULL, explain_os_error, temporary_folder
 from dagster_divorder.store.remote import connect, explained
 from dagster_divorder.units import SETTLED_NS
 
@@ -36,8 +31,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PIECE_BYTES = 8 << 20
-AHEAD = 4
-KEPT = 16
 WEB = ("http", "https")
 """Schemes of web servers."""
 
@@ -64,61 +57,53 @@ class RemoteFile:
     def suffix(self) -> str:
         return PurePosixPath(self.url).suffix
 
-    def fetch(self, start: int, end: int) -> Any:
-        """Bytes [start, end), as a buffer.
+    def fetch(self, folder: Path) -> Path:
+        """Fetches the file into a folder; returns its path there.
 
         Raises:
             InputError: the file has changed, or reading from the server fails.
             FileNotFoundError: the file is gone.
-            _NoRangesError: the server supports no range requests.
+            DiskFullError: the folder is full.
         """
-        if self.commit:
-            return hub.fetch(self.url, self.commit, start, end)
-        with explained(self.url, InputError):
-            return self._get({"range": (start, end)}).bytes()
+        try:
+            if self.commit:
+                return hub.fetch(self.url, self.commit, folder)
+            copy = folder / "copy"
+            with explained(self.url, InputError), open(copy, "wb") as file:
+                self._stream(file)
+            return copy
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            raise explain_os_error(error, folder, self.size, f"a copy of {self.url}") from error
 
-    def download(self) -> IO[bytes]:
-        """The whole file, as an unnamed temporary file.
-
-        Raises:
-            InputError, FileNotFoundError: as `fetch` does.
-            OSError: the temporary folder is full.
-        """
-        file = tempfile.TemporaryFile()  # noqa: SIM115
-        with explained(self.url, InputError):
-            for part in self._get({}).stream(min_chunk_size=PIECE_BYTES):
-                file.write(part)
-        return file
-
-    def _get(self, options: dict[str, Any]) -> Any:
+    def _stream(self, file: IO[bytes]) -> None:
         obstore = load_extra("obstore")
 
         # Weak tags, W/"...", and tags of size and date match no condition; the answer's tag is compared too.
         is_strong = not self.tag.startswith("W/") and " bytes of " not in self.tag
-        condition = {"if_match": f'"{self.tag}"'} if is_strong else {}
         store, key = bucket(self.url)
         try:
-            with explained(self.url, InputError):
-                try:
-                    answer = obstore.get(store, key, options=options | condition)
-                except obstore.exceptions.NotSupportedError as error:
-                    raise _NoRangesError from error
+            answer = obstore.get(store, key, options={"if_match": f'"{self.tag}"'} if is_strong else {})
         except obstore.exceptions.PreconditionError:
             raise self._changed() from None
         if _tag(answer.meta) != self.tag:
             raise self._changed()
-        return answer
+        for part in answer.stream(min_chunk_size=PIECE_BYTES):
+            file.write(part)
 
     def _changed(self) -> InputError:
-        return InputError(
-            f"{self.url} was changed while it was read; run again when nothing writes to it. (Growing an object makes "
-            "another object. Only the added part is computed)"
-        )
+        return InputError(f"{self.url} was changed since it was listed; run again when nothing writes to it")
 
 
-class _NoRangesError(Exception):
-    """The server supports no range requests."""
+class _Copy:
+    """A file at a URL on this machine's disk."""
 
+    def __init__(self, file: RemoteFile) -> None:
+        self.path = file.fetch(temporary_folder(self))
+
+
+_copy = functools.lru_cache(maxsize=1)(_Copy)
 
 Source = Path | RemoteFile
 
@@ -127,14 +112,12 @@ def open_source(source: Source) -> IO[bytes]:
     """A raw, seekable file.
 
     Raises:
-        OSError: a local file cannot be opened.
+        OSError: a local file cannot be opened, or a file at a URL is gone.
+        InputError, DiskFullError: see `RemoteFile.fetch`.
     """
-    return open(source, "rb", buffering=0) if isinstance(source, Path) else _Reader(source)  # type: ignore[return-value]
-
-
-def tag_of(source: Source) -> str:
-    """The tag of a file at a URL; "" for a local file."""
-    return source.tag if isinstance(source, RemoteFile) else ""
+    # The copy stays while it is opened, whatever another thread fetches.
+    copy = _copy(source) if isinstance(source, RemoteFile) else None
+    return open(copy.path if copy else source, "rb", buffering=0)  # type: ignore[arg-type]
 
 
 def identity(source: Source) -> tuple[int | str, ...]:
@@ -157,83 +140,6 @@ def settled_identity(file: Path) -> tuple[int | str, ...] | None:
         if int(changed) <= time.time_ns() - SETTLED_NS:
             return found
     return None
-
-
-class _Reader(io.RawIOBase):
-    """An open RemoteFile. A read returns all requested bytes, up to the end of the file."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file, self._at = file, 0
-        self._threads = ThreadPoolExecutor(AHEAD, thread_name_prefix="divorder-read")
-        self._pieces: OrderedDict[int, Future[Any]] = OrderedDict()
-        self._begun: set[int] = set()
-        self._whole: IO[bytes] | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = max(
-            0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
-        )
-        return self._at
-
-    def readinto(self, into: Any) -> int:
-        view = memoryview(into).cast("B")[: max(0, self._file.size - self._at)]
-        taken = 0
-        while taken < len(view):
-            number, skip = divmod(self._at, PIECE_BYTES)
-            data = memoryview(self._piece(number, (self._at + len(view) - taken - 1) // PIECE_BYTES))[skip:]
-            part = data[: len(view) - taken]
-            view[taken : taken + len(part)] = part
-            taken += len(part)
-            self._at += len(part)
-            if len(part) == len(data):
-                # Readers rarely return to a piece after its end.
-                self._pieces.pop(number, None)
-        return taken
-
-    def _piece(self, number: int, last: int) -> Any:
-        """One piece. Also requests up to AHEAD further pieces: up to `last`, or past it if reading is sequential."""
-        if self._whole:
-            self._whole.seek(number * PIECE_BYTES)
-            return self._whole.read(PIECE_BYTES)
-        if number - 1 in self._begun:
-            last = -(-self._file.size // PIECE_BYTES) - 1
-        self._begun.add(number)
-        for wanted in range(number, min(last, number + AHEAD) + 1):
-            if wanted not in self._pieces:
-                self._pieces[wanted] = self._threads.submit(self._fetch, wanted)
-        self._pieces.move_to_end(number)
-        while len(self._pieces) > KEPT:
-            self._pieces.popitem(last=False)[1].cancel()
-        try:
-            return self._pieces[number].result()
-        except _NoRangesError:
-            self._whole = self._file.download()
-            return self._piece(number, last)
-
-    def _fetch(self, number: int) -> Any:
-        start = number * PIECE_BYTES
-        end = min(start + PIECE_BYTES, self._file.size)
-        data = self._file.fetch(start, end)
-        if len(data) != end - start:
-            raise OSError(f"the server sent {len(data):,} bytes, expected {end - start:,}")
-        return data
-
-    def close(self) -> None:
-        if not self.closed:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._pieces.clear()
-            if self._whole:
-                self._whole.close()
-        super().close()
 
 
 def described(url: str, meta: ObjectMeta) -> RemoteFile:

@@ -1,10 +1,10 @@
 """The output folder, local or at a URL (store/folders.py): whole files, listed in a manifest that is written last.
 
 `curated_meta.json` is the manifest. It lists every file with its size and sha256, and carries a hash of itself. All
-files are first written under temporary names, so a full disk leaves the old output intact. Then the files are
-published, the manifest last. Files that only the old output had are removed. Before a commit replaces the first old
-file, it marks the old manifest as `replaced_by` the new key. A run killed during the commit leaves no valid manifest,
-so a mixture of two outputs is never taken for one output.
+files are first written under temporary names, those of a URL into the store's scratch folder, so a full disk leaves the
+old output intact. Then the files are published, the manifest last. Files that only the old output had are removed.
+Before a commit replaces the first old file, it marks the old manifest as `replaced_by` the new key. A run killed during
+the commit leaves no valid manifest, so a mixture of two outputs is never taken for one output.
 
 An output belongs to one store. The store keeps a *ledger* of the names that it writes into a folder. It notes a name
 before it writes the file, so a later run can tidy up an interrupted commit. A run removes only files in the ledger. It
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import mmap
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -35,9 +34,9 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import Store, temporary_name
-from dagster_divorder.store.folders import Folder, folder_at
-from dagster_divorder.store.local import PastCache
+from dagster_divorder.store.base import Store, WritableFolder, temporary_name
+from dagster_divorder.store.folders import folder_at, writable_at
+from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
@@ -123,7 +122,7 @@ def refuse_strangers(
         InputError: the folder holds a file of a `wanted` name that this store has not written, or another store's
             output.
     """
-    folder = folder_at(place)
+    folder = writable_at(place)
     with folder.explaining():
         names = sorted(folder.names())
     if not names:
@@ -170,7 +169,7 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     """
     refuse_strangers(store, place, files.__contains__)
     _note(store, place, files)
-    folder = folder_at(place)
+    folder = writable_at(place)
     sizes = folder.sizes()
     changed = [
         name for name, data in files.items() if sizes.get(name) != len(data) or folder.read(name) != data
@@ -184,12 +183,14 @@ def remove_beside(store: Store) -> list[str]:
     removed = []
     for place, noted in load_state(store).outputs.items():
         folder = folder_at(as_place(place))
+        if not isinstance(folder, WritableFolder):
+            continue
         with folder.explaining():
             removed += _remove_beside(store, folder, noted)
     return removed
 
 
-def _remove_beside(store: Store, folder: Folder, noted: Iterable[str]) -> list[str]:
+def _remove_beside(store: Store, folder: WritableFolder, noted: Iterable[str]) -> list[str]:
     present = {*filter(is_beside, noted)} & folder.sizes().keys()
     removed = sorted(present & _own_names(store, folder.place)) if present else []
     folder.delete(removed)
@@ -251,10 +252,9 @@ class Beginning:
             published = folder_at(self.place).open(self.name)
         except FileNotFoundError as error:
             raise AlteredFileError(f"{self.place} lacks {self.name}") from error
-        buffer, digest, size = memoryview(mmap.mmap(-1, COPIED_BYTES)), None, 0
-        with published, file.past_cache():
-            reader = PastCache(published)
-            while count := _read(reader, buffer):
+        buffer, digest, size = memoryview(bytearray(COPIED_BYTES)), None, 0
+        with published:
+            while count := _read(published, buffer):
                 size += count
                 copied = min(count, self.size - file.size)
                 if copied:
@@ -267,13 +267,13 @@ class Beginning:
             raise AlteredFileError(f"{self.name} in {self.place} was altered since it was written")
 
 
-def _read(published: PastCache, buffer: memoryview) -> int:
+def _read(published: IO[bytes], buffer: memoryview) -> int:
     """
     Raises:
         AlteredFileError: the file cannot be read.
     """
     try:
-        return published.read(buffer)
+        return published.readinto(buffer)  # type: ignore[attr-defined]
     except OSError as error:
         raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
 
@@ -284,7 +284,8 @@ class OutputFolder:
 
     Use it as a context manager; its exit removes uncommitted files. expected_bytes: approximate size of the output, for
     the message about a full disk. manifest: the manifest's name. extends: whether files of the published output may be
-    taken over. published: manifest entries of these files, by name. staged: temporary names, by name.
+    taken over. folder: where files are published; here: where they are written first, the same folder or a temporary
+    one. published: manifest entries of the files to take over, by name. staged: temporary names, by name.
     """
 
     store: Store
@@ -295,31 +296,32 @@ class OutputFolder:
     staged: dict[str, str] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     _temporary: list[str] = field(default_factory=list)
-    folder: Folder = field(init=False)
+    _opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    folder: WritableFolder = field(init=False)
+    here: LocalFolder = field(init=False)
     published: dict[str, dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder = folder_at(self.path)
+        self.folder = writable_at(self.path)
         self.published = (
             (read_manifest(self.path, self.manifest) or {}).get("files", {}) if self.extends else {}
         )
 
     def __enter__(self) -> OutputFolder:
-        with self.folder.explaining():
-            self.folder.prepare()
-            _sweep(self.store, self.folder)
+        with self._opened:
+            here = self._opened.enter_context(scratch_beside(self.store, self.path, self.expected_bytes))
+            # Below the scratch folder, so that its neighbour is too.
+            self.here = LocalFolder(here if here == self.path else here / "output")
+            with self.folder.explaining(), self.here.explaining():
+                self.here.prepare()
+                _sweep(self.store, self.folder)
+            self._opened = self._opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(StoreError), self.folder.explaining():
+        with self._opened, contextlib.suppress(StoreError), self.here.explaining():
             # Another run may hold the lease by now, with its own temporary files in the folder.
-            self.folder.delete(self._temporary)
-            self.folder.release()
-
-    @property
-    def by_workers(self) -> bool:
-        """Whether other processes can write files of the folder; a commit to the Hub is made by one process."""
-        return isinstance(self.path, Path) or self.path.scheme != "hf"
+            self.here.delete(self._temporary)
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
         """Write one file by `write(file)` and hash its bytes.
@@ -333,22 +335,24 @@ class OutputFolder:
         temporary = self.draw(name)
         with self.explaining(name):
             try:
-                return write_hashed(self.folder, name, temporary, write)
+                return write_hashed(self.here, name, temporary, write)
             except AlteredFileError:
                 # The file is written again, under another temporary name.
-                self.folder.delete([temporary])
+                self.here.delete([temporary])
                 raise
 
     def take_over(self, name: str, content: str) -> bool:
         """Reuse a whole published file whose entry has this `content`, without writing it again; returns whether there
-        is one."""
+        is one. A file at a URL keeps its name."""
         known = self.published.items()
         earlier = next((each for each, entry in known if entry.get("content") == content), None)
         if earlier is None or not is_whole(self.path, {earlier: self.published[earlier]}):
             return False
         if earlier != name:
-            with self.folder.explaining(name):
-                if not self.folder.link(earlier, self.draw(name)):
+            if self.here.place != self.path:
+                return False
+            with self.here.explaining(name):
+                if not self.here.link(earlier, self.draw(name)):
                     del self.staged[name]
                     return False
         self.entries[name] = self.published[earlier]
@@ -366,11 +370,11 @@ class OutputFolder:
         """Turns an OSError from writing into a StoreError. Removes the temporary files first, so the message counts
         their space as free."""
         what = "the whole output, beside the one that is there,"
-        with self.folder.explaining(name, self.expected_bytes, what):
+        with self.here.explaining(name, self.expected_bytes, what):
             try:
                 yield
             except OSError:
-                self.folder.delete(self._temporary)
+                self.here.delete(self._temporary)
                 raise
 
     def stage_each(
@@ -388,7 +392,7 @@ class OutputFolder:
         """
         tasks = [(name, self.draw(name), item) for name, item in items.items()]
         with self.explaining():
-            entries = engine.each(_Staging(self.path, write), tasks, **needs)
+            entries = engine.each(_Staging(self.here, write), tasks, **needs)
             written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
             self.entries |= dict(zip(items, written, strict=True))
 
@@ -398,8 +402,7 @@ class OutputFolder:
         Returns (new names, removed names). date: of the output that the files show, such as `2026-11-26T151207`. With
         any other text the files are removed.
 
-        All files are copied before the first is removed, so a kill loses none. An atomic folder publishes the copies
-        with the commit.
+        All files are copied before the first is removed, so a kill loses none.
 
         Raises:
             InputError, StoreError: as `commit`.
@@ -421,8 +424,8 @@ class OutputFolder:
         dropped = [name for name in sorted(earlier) if _date(name) not in last]
         dropped += [name for name in shown if name not in copies]
         with self.folder.explaining():
-            if copies and not self.folder.atomic:
-                staged = {new: self.staged.pop(new) for new in copies.values()}
+            if copies:
+                staged = self.here.sources({new: self.staged.pop(new) for new in copies.values()})
                 self.folder.publish(staged, new, (), self.store.check)
             self.folder.delete([*shown, *dropped])
         return sorted({*copies.values()}.difference(dropped)), dropped
@@ -448,9 +451,8 @@ class OutputFolder:
         noted = _noted(self.store, self.path)
         stale = {name for name in noted - {self.manifest, *self.entries} if not is_beside(name)}
         with self.folder.explaining():
-            if not self.folder.atomic:
-                self._withdraw(manifest["key"])
-            self.folder.publish(self.staged, self.manifest, stale, self.store.check)
+            self._withdraw(manifest["key"])
+            self.folder.publish(self.here.sources(self.staged), self.manifest, stale, self.store.check)
         tidy(self.store, self.path, self.entries, self.manifest)
         return manifest
 
@@ -482,7 +484,7 @@ def add_to_output(
 
 
 def write_hashed(
-    folder: Folder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
+    folder: LocalFolder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
 ) -> dict[str, Any]:
     """Write a file under a temporary name in a folder; returns the file's manifest entry."""
     with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
@@ -499,19 +501,19 @@ def write_hashed(
 class _Staging:
     """Writes a file of an output folder in a worker; returns the file's manifest entry."""
 
-    path: Place
+    folder: LocalFolder
     write: Callable[[Any, IO[bytes]], Any]
 
     def __call__(self, task: tuple[str, str, Any]) -> dict[str, Any]:
         name, temporary, item = task
-        return write_hashed(folder_at(self.path), name, temporary, lambda file: self.write(item, file))
+        return write_hashed(self.folder, name, temporary, lambda file: self.write(item, file))
 
 
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
     """Remove leftovers of an interrupted write or commit from an output folder. files: names in its manifest."""
     kept = {manifest, *files}
     noted = _noted(store, path)
-    folder = folder_at(path)
+    folder = writable_at(path)
     with folder.explaining():
         store.check()
         folder.delete([name for name in noted - kept if not is_beside(name)])
@@ -520,7 +522,7 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     _note(store, path, kept | set(filter(is_beside, noted)), only=True)
 
 
-def _sweep(store: Store, folder: Folder) -> None:
+def _sweep(store: Store, folder: WritableFolder) -> None:
     """Remove temporary files of killed runs from a folder.
 
     The lease is checked after the folder is listed, so no file in the list belongs to another run.
@@ -536,7 +538,6 @@ class _HashedFile(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
         self._file = file
-        self._write: Callable[[memoryview], int] = file.write
         self._thread = thread
         self.digest = hashlib.sha256()
         self.head = b""
@@ -548,24 +549,13 @@ class _HashedFile(io.RawIOBase):
         self.head += view[: HEAD_BYTES - len(self.head)]
         if len(view) < THREAD_BYTES:
             self.digest.update(view)
-            return self._write(view)
+            return self._file.write(view)
         hashing = self._thread.submit(self.digest.update, view)
         try:
-            return self._write(view)
+            return self._file.write(view)
         finally:
             # The caller may reuse the memory.
             hashing.result()
-
-    @contextlib.contextmanager
-    def past_cache(self) -> Iterator[None]:
-        """Write the beginning of the file past the system's cache, where it can."""
-        past = PastCache(self._file)
-        self._write = past.write
-        try:
-            yield
-        finally:
-            past.end()
-            self._write = self._file.write
 
     def tell(self) -> int:
         return self.size

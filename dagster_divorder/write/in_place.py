@@ -13,14 +13,12 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.engine.memory import CACHED_BYTES
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.settings.places import Place
 from dagster_divorder.store.output_manifests import entry_of
 from dagster_divorder.write.curated import OutputFolder
 
@@ -28,12 +26,12 @@ LINE_BYTES = 1024
 """Mean size from which lines are written one by one."""
 
 
-def can_stage_in_place(place: Place, sizes: np.ndarray) -> bool:
-    """Whether the folder is local, and lines of these sizes, int (N,), are long on average and fit the file cache."""
+def can_stage_in_place(sizes: np.ndarray) -> bool:
+    """Whether lines of these sizes, int (N,), are long on average and fit the file cache."""
     total = int(sizes.sum())
     long = total >= LINE_BYTES * len(sizes)
     few = total <= CACHED_BYTES
-    return long and few and isinstance(place, Path) and hasattr(os, "pwritev")
+    return long and few and hasattr(os, "pwritev")
 
 
 def stage_in_place(
@@ -54,12 +52,11 @@ def stage_in_place(
     Raises:
         StoreError: see `OutputFolder.stage`.
     """
-    assert isinstance(output.path, Path)
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + np.int64(1), out=offsets[1:])
     limits = np.array(list(begins.values()))
     with output.explaining(), contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(open(output.path / output.draw(name), "w+b")) for name in begins]
+        opened = [stack.enter_context(open(output.here.source(output.draw(name)), "w+b")) for name in begins]
         descriptors = np.array([file.fileno() for file in opened])
         for positions, rows, lines in arrays:
             of_file = np.searchsorted(limits, positions, side="right") - 1

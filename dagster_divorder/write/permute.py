@@ -20,6 +20,7 @@ import mmap
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -33,10 +34,9 @@ from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance, Progress
 from dagster_divorder.errors import StoreError
-from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import compact, row_array
 from dagster_divorder.store.base import temporary_name
-from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
 
@@ -147,9 +147,9 @@ def permute(
         StoreError: see `OutputFolder.stage`.
     """
     size, workers = int(permutation.sizes.sum()), None
-    if len(shards) > 1 and size >= workers_from and output.by_workers:
+    if len(shards) > 1 and size >= workers_from and isinstance(output.path, Path):
         workers = opened if (opened := engine()).workers > 1 else None
-    in_place = permutation.exact and can_stage_in_place(output.path, permutation.sizes)
+    in_place = permutation.exact and can_stage_in_place(permutation.sizes)
     if in_place and not (workers and workers.workers >= WORKERS_FROM_CORES):
         with (
             progress(f"writing {unit}", len(permutation.rows), unit) as advance,
@@ -163,8 +163,8 @@ def permute(
     if not permutation.through_files:
         _stage_here(output, permutation.in_memory(), shards, progress, unit)
         return
-    place, cuts = output.path if workers else scratch, permutation.cuts()
-    groups, folder = list(permutation.groups(cuts)), folder_at(place)
+    folder, cuts = output.here if workers else LocalFolder(scratch), permutation.cuts()
+    groups = list(permutation.groups(cuts))
     names = [group.name for group in groups]
     begins: list[np.ndarray] = []
     try:
@@ -173,11 +173,15 @@ def permute(
             progress(f"gathering {unit}", len(permutation.rows), unit) as advance,
         ):
             calls = partial(workers.each, environment=KEEP_MEMORY) if workers else map
-            for group, written in zip(groups, calls(partial(_scatter, place, cuts), groups), strict=True):
+            for group, written in zip(groups, calls(partial(_scatter, folder, cuts), groups), strict=True):
                 begins.append(written)
                 advance(len(group.rows))
         scattered = _Scattered(
-            place, names, cuts, np.array(begins), permutation.breaks, permutation.terminator
+            [folder.source(name) for name in names],
+            cuts,
+            np.array(begins),
+            permutation.breaks,
+            permutation.terminator,
         )
         if workers:
             output.stage_each(workers, scattered.write, shards, progress=progress, environment=KEEP_MEMORY)
@@ -336,7 +340,7 @@ def rows_by_array(
             yield positions, rows[positions] - start[number], array
 
 
-def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
+def _scatter(folder: LocalFolder, cuts: np.ndarray, group: _Group) -> np.ndarray:
     """Write the file of a group; returns the first byte of each bucket, and the end, int64 (buckets + 1,)."""
     buckets = [list[pa.RecordBatch]() for _ in cuts[1:]]
     with contextlib.closing(rows_by_array(group.contents, group.start, group.rows)) as arrays:
@@ -348,7 +352,7 @@ def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
                     columns = [row_array(positions[low:high]), content.take(row_array(rows[low:high]))]
                     batches.append(pa.record_batch(columns, ["position", "content"]))
     begins = [0]
-    with folder_at(place).create(group.name, group.name, lasting=False) as file:
+    with folder.create(group.name, group.name, lasting=False) as file:
         sink = pa.PythonFile(file, "w")
         for batches in buckets:
             if batches:
@@ -364,8 +368,7 @@ def _scatter(place: Place, cuts: np.ndarray, group: _Group) -> np.ndarray:
 class _Scattered:
     """Rows in the files of groups. Bucket b is the bytes [begins[g, b], begins[g, b + 1]) of each group g's file."""
 
-    place: Place
-    names: Sequence[str]
+    paths: Sequence[Path]
     cuts: np.ndarray
     begins: np.ndarray
     breaks: np.ndarray | None
@@ -377,9 +380,8 @@ class _Scattered:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[_Taken]:
-        folder = folder_at(self.place)
         with contextlib.ExitStack() as stack:
-            files = [_Bytes(stack.enter_context(folder.open(name))) for name in self.names]
+            files = [_Bytes(stack.enter_context(open(path, "rb", buffering=0))) for path in self.paths]
             yield _Taken(self.cuts, self.breaks, partial(self._load, files))
 
     def _load(self, files: list[_Bytes], bucket: int) -> tuple[_Views | _Structs, np.ndarray]:
@@ -396,12 +398,12 @@ class _Scattered:
 
 
 class _Bytes:
-    """A file that is read in stretches. A local file is mapped into memory."""
+    """A file that is read in stretches, mapped into memory if the file system can."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
         self._mapped: mmap.mmap | None = None
-        with contextlib.suppress(OSError, AttributeError, ValueError):
+        with contextlib.suppress(OSError):
             self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def read(self, begin: int, end: int) -> pa.Buffer:
@@ -416,9 +418,9 @@ class _Bytes:
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def passes_files(sizes: np.ndarray, place: Place | None = None) -> bool:
+def passes_files(sizes: np.ndarray, *, as_lines: bool = False) -> bool:
     """Whether rows of these sizes, int (M,), exceed MEMORY_BYTES and cannot be written in place as lines."""
-    return int(sizes.sum()) > MEMORY_BYTES and not (place and can_stage_in_place(place, sizes))
+    return int(sizes.sum()) > MEMORY_BYTES and not (as_lines and can_stage_in_place(sizes))
 
 
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:

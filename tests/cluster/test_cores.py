@@ -1,4 +1,4 @@
-"""Ingest, output and exports in worker processes: the bytes of one process."""
+"""Output and exports in worker processes: the bytes of one process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dagster_divorder.corpus import parts
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import run_all
-from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.output import curated_output
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
@@ -24,9 +22,7 @@ def test_files_of_workers_have_the_bytes_of_one_process(
     lines = (orjson.dumps({"text": f"document {n} " + f"word{n % 7} " * (n % 90)}) for n in range(3000))
     (tmp_path / "docs.jsonl").write_bytes(b"\n".join(lines))
     for module, name, value in (
-        (raw_docs, "PARTS_FROM_BYTES", 0),
         (curated_output, "WORKERS_FROM_BYTES", 0),
-        (parts, "PART_BYTES", 8 << 20),
         (permute, "MEMORY_BYTES", 200_000),
         (permute, "BUCKET_BYTES", 100_000),
         (rows, "MAPPED_BYTES", 200_000),

@@ -162,7 +162,6 @@ ALL_CHOICES = CHOICES | {
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
     *("curriculum.path", "curriculum.options"),  # a place, and what a shape alone has
-    "store.cache",  # of a store on objects
     "order.cut",  # ids of documents
     "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights

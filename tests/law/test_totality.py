@@ -164,7 +164,6 @@ BY_HAND: dict[str, list[Any]] = {
     "embedding.path": ["", "/dev/null", "nowhere.npy"],
     "engine.address": ["", "local", "nope"],  # Ray has tests of its own
     "store.path": ["", ".", "\0", "other_store", "s3:///x", "s3://who:key@bucket", "ftp://x/y"],
-    "store.cache": ["", ".", "store/cache", "other_cache"],
     "output.sidecars": [[], ["plot"], ["plot", "arrays"], ["nope"], "plot"],
     "output.path": ["", ".", "store/out", "other_out", "s3://b//x", "file:///x"],
     "order.cut": [[], [""], ["nope"], ["0" * 32], ["\0"]],

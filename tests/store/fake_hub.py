@@ -1,8 +1,7 @@
-"""A Hugging Face Hub of one dataset, in this process: as much of its interface as reading and one commit take."""
+"""A Hugging Face Hub of one dataset, in this process: as much of its interface as reading takes."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import re
@@ -20,14 +19,11 @@ REPOSITORY = "org/corpus"
 
 
 class Hub:
-    """`commits`, the last one being that of `main`: files by path. `sent`: large files by their sha256, committed or
-    not. `received`: the operations of each commit that was sent here."""
+    """`commits`, the last one being that of `main`: files by path."""
 
     def __init__(self) -> None:
         commits[:] = [{}]
         self.commits = commits
-        self.sent: dict[str, bytes] = {}
-        self.received: list[list[tuple[str, str]]] = []
         self.requests: list[str] = []
         self.url = f"hf://datasets/{REPOSITORY}"
         self.endpoint = ""
@@ -42,26 +38,6 @@ class Hub:
     def at(self, revision: str) -> dict[str, bytes] | None:
         names = {self.name(number): files for number, files in enumerate(self.commits)}
         return {**names, "main": self.files}.get(revision)
-
-    def commit(self, lines: list[dict[str, Any]]) -> bool:
-        """Whether a commit is upon the last one; if so it is made."""
-        header, *operations = lines
-        if header["value"].get("parentCommit", self.name(len(self.commits) - 1)) != self.name(
-            len(self.commits) - 1
-        ):
-            return False
-        files = dict(self.files)
-        for line in operations:
-            value = line["value"]
-            if line["key"] == "deletedFile":
-                del files[value["path"]]
-            elif line["key"] == "lfsFile":
-                files[value["path"]] = self.sent[value["oid"]]
-            else:
-                files[value["path"]] = base64.b64decode(value["content"])
-        self.commits.append(files)
-        self.received.append([(line["key"], line["value"]["path"]) for line in operations])
-        return True
 
 
 def _about(path: str, data: bytes) -> dict[str, Any]:
@@ -97,10 +73,14 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             for name, value in {**headers, "Content-Length": str(len(data))}.items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
         def _body(self) -> bytes:
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def do_GET(self) -> None:
             hub.requests.append(self.path)
@@ -119,9 +99,12 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     200, tree
                 )
             elif match := re.fullmatch(rf"/datasets/{REPOSITORY}/resolve/([^/]+)/(.*)", path):
-                data = (hub.at(match[1]) or {})[match[2]]
-                first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-                self._answer(206, data[first : last + 1])
+                data = (hub.at(match[1]) or {}).get(match[2])
+                if data is None:
+                    self._answer(404, {}, X_Error_Code="EntryNotFound")
+                else:
+                    tag = hashlib.sha1(data).hexdigest()
+                    self._answer(200, data, ETag=f'"{tag}"', X_Repo_Commit=match[1])
             else:
                 self._answer(404, {}, X_Error_Code="RepoNotFound")
 
@@ -134,43 +117,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 infos = [_about(path, files[path]) for path in paths if path in files]
                 folders = [path for path in paths if any(name.startswith(f"{path}/") for name in files)]
                 self._answer(200, infos + [_folder(path) for path in folders])
-            elif "/preupload/" in self.path:
-                asked = orjson.loads(body)["files"]
-                modes = [
-                    {
-                        "path": file["path"],
-                        "uploadMode": "regular" if file["path"].endswith(".json") else "lfs",
-                        "shouldIgnore": False,
-                    }
-                    for file in asked
-                ]
-                self._answer(200, {"files": modes})
-            elif self.path.endswith("/info/lfs/objects/batch"):
-                objects = [
-                    {**wanted, "actions": {"upload": {"href": f"{hub.endpoint}/put/{wanted['oid']}"}}}
-                    for wanted in orjson.loads(body)["objects"]
-                ]
-                self._answer(200, {"objects": objects, "transfer": "basic"})
-            elif "/commit/" in self.path:
-                if hub.commit([orjson.loads(line) for line in body.splitlines()]):
-                    name = hub.name(len(hub.commits) - 1)
-                    self._answer(
-                        200,
-                        {
-                            "commitUrl": f"{hub.endpoint}/datasets/{REPOSITORY}/commit/{name}",
-                            "commitOid": name,
-                        },
-                    )
-                else:
-                    self._answer(412, {"error": "A commit has happened since"})
             else:
                 self._answer(404, {})
-
-        def do_PUT(self) -> None:
-            data = self._body()
-            assert hashlib.sha256(data).hexdigest() == self.path.rpartition("/")[2]
-            hub.sent[self.path.rpartition("/")[2]] = data
-            self._answer(200)
 
     return Handler
 
@@ -187,7 +135,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    # Its own protocol of uploads wants servers of its own.
+    # Its own protocol wants servers of its own.
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     with _served() as served:
         monkeypatch.setenv("HF_ENDPOINT", served.endpoint)

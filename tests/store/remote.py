@@ -34,11 +34,14 @@ SERVER = pytest.param("server", marks=[pytest.mark.cluster, pytest.mark.slow])
 OBJECTS = ["memory", SERVER]
 """Object stores: in this process, and an S3 server."""
 
+WRITABLE = ["folder", *OBJECTS]
+"""What outputs are written to; the Hub is read only."""
+
 commits: list[dict[str, bytes]] = []
 """Files by path of the commits of the Hub of this process (tests/store/fake_hub.py)."""
 
 
-@pytest.fixture(params=["folder", *OBJECTS, "hub"])
+@pytest.fixture(params=[*WRITABLE, "hub"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A place of each kind where nothing lies yet."""
     if request.param == "folder":
@@ -72,13 +75,6 @@ def _below(place: Place, prefix: str) -> dict[str, bytes]:
     if isinstance(place, Path):
         files = [path for path in place.rglob("*") if path.is_file()]
         return {prefix + path.relative_to(place).as_posix(): path.read_bytes() for path in files}
-    if place.scheme == "hf":
-        beginning = f"{dataset(place).path}/".lstrip("/")
-        return {
-            prefix + path.removeprefix(beginning): data
-            for path, data in commits[-1].items()
-            if path.startswith(beginning)
-        }
     store, key = bucket(place)
     paths = [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]
     return {prefix + path.removeprefix(f"{key}/"): bytes(obstore.get(store, path).bytes()) for path in paths}

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreBusyError
 from dagster_divorder.store.base import STATE
-from dagster_divorder.store.local import ALIGNED, LocalStore, PastCache, explain_os_error
+from dagster_divorder.store.disk import explain_os_error
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import State, keep_copy, load_state, mend_state, save_state, signed
 from dagster_divorder.store.view import Fragment
@@ -167,42 +165,3 @@ def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float)
     else:
         assert "takes about" not in said and "at least" not in said
     assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)
-
-
-@pytest.mark.parametrize("refused", [0, 1, 3])
-@pytest.mark.parametrize("sizes", [[], [3 * ALIGNED], [ALIGNED, ALIGNED, 5, ALIGNED, 7], [1, ALIGNED]])
-def test_what_goes_past_the_cache_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], refused: int
-) -> None:
-    """refused: the call from which on the file system refuses, 0 for none."""
-    calls = {"write": 0, "readv": 0}
-
-    def refusing(name: str) -> Callable[..., int]:
-        call = getattr(os, name)
-
-        def made(*arguments: Any) -> int:
-            calls[name] += 1
-            if refused and calls[name] >= refused:
-                raise OSError(errno.EINVAL, "refused")
-            return int(call(*arguments))
-
-        return made
-
-    for name in calls:
-        monkeypatch.setattr(os, name, refusing(name))
-    memory = memoryview(mmap.mmap(-1, 4 * ALIGNED))
-    memory[:] = os.urandom(len(memory))
-    expected = b"".join(bytes(memory[:size]) for size in sizes) + b"end"
-    with open(tmp_path / "file", "wb") as file:
-        past = PastCache(file)
-        for size in sizes:
-            assert past.write(memory[:size]) == size
-        past.end()
-        file.write(b"end")
-    assert (tmp_path / "file").read_bytes() == expected
-    read = b""
-    with open(tmp_path / "file", "rb", buffering=0) as file:
-        past = PastCache(file)
-        while count := past.read(memory):
-            read += bytes(memory[:count])
-    assert read == expected

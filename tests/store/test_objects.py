@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
-import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,6 @@ from obstore.store import MemoryStore
 from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
 from dagster_divorder.store import head, sources
 from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE, STATE
-from dagster_divorder.store.connect import CACHE_BYTES, store_at
 from dagster_divorder.store.head import HEAD, TTL, Head
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.objects import ObjectStore
@@ -65,10 +65,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 @pytest.fixture
-def process(memory: MemoryStore, tmp_path: Path) -> Callable[[], ObjectStore]:
+def process(memory: MemoryStore) -> Callable[[], ObjectStore]:
     """The store as another process sees it, on a machine of its own."""
-    machines = iter(range(99))
-    return lambda: ObjectStore(PLACE, tmp_path / f"cache-{next(machines)}", 1 << 30, Head(PLACE, memory))
+    return lambda: ObjectStore(PLACE, Head(PLACE, memory))
 
 
 @pytest.fixture
@@ -96,9 +95,9 @@ class Verbs(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(sources, "_connected", lambda *_: memory)
         self.folder = LocalStore(folder / "store").open()
-        self.objects = ObjectStore(PLACE, folder / "cache", 1 << 30, Head(PLACE, memory))
+        self.objects = ObjectStore(PLACE, Head(PLACE, memory))
         # A worker: it puts, and does not know of the lease.
-        self.worker = ObjectStore(PLACE, folder / "worker", 1 << 30, Head(PLACE, memory))
+        self.worker = ObjectStore(PLACE, Head(PLACE, memory))
         self.lease = self.objects.lease()
         self.lease.__enter__()
 
@@ -166,43 +165,34 @@ def test_the_verbs_do_what_those_of_a_folder_do(tmp_path_factory: pytest.TempPat
     )
 
 
-def test_a_damaged_object_and_a_damaged_copy_are_told_apart(
+def test_a_damaged_object_is_told(
     store: ObjectStore, process: Callable[[], ObjectStore], memory: MemoryStore
 ) -> None:
     name = store.put_hashed("views", "key", b"content", "bin")
-    store.local(name).write_bytes(b"conteNt")
-    assert store.read_verified(name) == b"content"
     PUT(memory, name, b"conteNt")
     with pytest.raises(DamagedFileError, match="damaged"):
         process().read_verified(name)
 
 
-def test_what_is_mapped_stays_and_what_was_not_used_for_longest_goes(
-    store: ObjectStore, process: Callable[[], ObjectStore]
+def test_copies_go_with_the_store_and_workers_of_this_machine_share_them(
+    process: Callable[[], ObjectStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    names = [store.put_hashed("views", f"k{at}", np.full(1000, at, np.uint8), "bin") for at in range(4)]
-    reader = process()
-    reader.cache_bytes = 2500
-    mapped = np.memmap(reader.local(names[0]), np.uint8, "r")
-    paths = [reader.local(name) for name in names[:3]]
-    # All were asked for just now, so that none goes though they are too many.
-    assert [path.exists() for path in paths] == [True, True, True]
-    for at, path in enumerate(paths):
-        os.utime(path, (at, at))
-    assert reader.read(names[1])[:1] == b"\1"  # used again
-    reader.local(names[3])
-    assert [path.exists() for path in paths] == [False, True, False]
-    assert (mapped == 0).all() and reader.read(names[2]) == b"\2" * 1000
-
-
-def test_copies_of_what_another_machine_removed_go_when_the_files_are_looked_through(
-    store: ObjectStore, process: Callable[[], ObjectStore]
-) -> None:
-    name = store.put_hashed("documents", "key", b"secret", "arrow")
-    other = process()
-    copy = other.local(name)
-    store.delete(name)
-    assert other.files() == {} and not copy.exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = process()
+    with store.lease():
+        name = store.put_hashed("views", "key", np.full(1000, 7, np.uint8), "bin")
+        worker = pickle.loads(pickle.dumps(store))
+        mapped = np.memmap(worker.local(name), np.uint8, "r")
+        assert worker.local(name) == store.local(name)
+        (folder,) = tmp_path.iterdir()
+        # On another machine the folder does not exist.
+        elsewhere = ObjectStore(PLACE, copies=tmp_path / "nowhere")
+        assert elsewhere.local(name) != store.local(name)
+        store.delete(name)
+        assert not store._copies.exists(name)
+    del store, elsewhere
+    gc.collect()
+    assert not list(tmp_path.iterdir()) and (mapped == 7).all(), folder
 
 
 # The place ------------------------------------------------------------------------------------------------------------
@@ -231,18 +221,11 @@ def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
         assert obstore.list(memory).collect() == []
 
 
-def test_copies_in_a_folder_that_is_named_are_bounded_by_its_disk_alone() -> None:
-    named, unnamed = store_at(PLACE, Path("/cache")), store_at(PLACE)
-    assert isinstance(named, ObjectStore) and isinstance(unnamed, ObjectStore)
-    assert (named.cache_bytes, unnamed.cache_bytes) == (sys.maxsize, CACHE_BYTES)
-
-
 def test_another_process_is_told_where_the_store_is_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
-    store = ObjectStore(PLACE, Path("/cache"), 7)
+    store = ObjectStore(PLACE)
     data = pickle.dumps(store)
-    again = pickle.loads(data)
-    assert (again.place, again.cache, again.cache_bytes) == (PLACE, Path("/cache"), 7)
+    assert pickle.loads(data).place == PLACE
     assert b"Sesame99" not in data and "Sesame99" not in repr(store)
 
 
@@ -400,7 +383,7 @@ def test_whatever_becomes_of_answers_the_state_is_what_was_written_last(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "time", clock)
         patch.setattr(sources, "_connected", lambda *_: memory)
-        store = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory)).open()
+        store = ObjectStore(PLACE, Head(PLACE, memory)).open()
         patch.setattr(obstore, "put", faulty)
         try:
             with store.lease(wait=False):
@@ -414,7 +397,7 @@ def test_whatever_becomes_of_answers_the_state_is_what_was_written_last(
         except StoreError as error:
             assert "cannot be reached" in str(error) and len(faults) - len(left) >= 6
             return
-        fresh = ObjectStore(PLACE, Path("/nowhere"), 1, Head(PLACE, memory))
+        fresh = ObjectStore(PLACE, Head(PLACE, memory))
         assert fresh.read(STATE) == b"last"
         with fresh.lease(wait=False):  # given back
             pass

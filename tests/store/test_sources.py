@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
-import io
 import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,21 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from dagster_divorder import run_stage
 from dagster_divorder.corpus.find import find_files
-from dagster_divorder.corpus.inputs import LineBlock, read_lines, read_rows
+from dagster_divorder.corpus.inputs import LineBlock, RowBlock, read_lines, read_rows
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import DiskFullError, InputError, SettingsError
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Place, Url, real_place
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.sources import RemoteFile, identity
-from tests.conftest import examples
-from tests.store.remote import OBJECTS, SERVER, put, served
+from dagster_divorder.store.sources import RemoteFile, identity, open_source
+from tests.store.remote import OBJECTS, put, served
 
 Make = Callable[..., Settings]
 LINES = [orjson.dumps({"text": f"document {number} " + "x" * (number % 50)}) + b"\n" for number in range(300)]
@@ -41,34 +37,32 @@ at_urls = pytest.mark.parametrize("place", [*OBJECTS, "hub"], indirect=True)
 on_objects = pytest.mark.parametrize("place", OBJECTS, indirect=True)
 
 
-@given(
-    size=st.integers(0, 100),
-    reads=st.lists(st.tuples(st.integers(0, 110), st.integers(0, 60)), max_size=8),
-    kept=st.integers(1, 4),
-)
-@hypothesis_settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(25)
-)
-@pytest.mark.parametrize(
-    "place", ["folder", *OBJECTS, pytest.param("hub", marks=pytest.mark.slow)], indirect=True
-)
-def test_a_file_reads_as_bytes_in_memory_do(
-    place: Place, size: int, reads: list[tuple[int, int]], kept: int
+@at_urls
+def test_one_file_at_a_time_is_kept_on_this_machine(
+    place: Url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = bytes(range(size))
-    put(f"{place}/file", data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PIECE_BYTES", 7)
-        patch.setattr(sources, "AHEAD", 2)
-        patch.setattr(sources, "KEPT", kept)
-        twin = io.BytesIO(data)
-        with folder_at(place).open("file") as file:
-            for at, count in reads:
-                assert file.seek(at) == twin.seek(at)
-                assert file.read(count) == twin.read(count)
-                assert file.tell() == (twin.tell() if at <= size else at)
-            assert file.seek(-min(3, size), io.SEEK_END) == twin.seek(-min(3, size), io.SEEK_END)
-            assert file.read() == twin.read()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    put(f"{place}/a", b"one")
+    put(f"{place}/b", b"two" * 1000)
+    one, two = (folder_at(place).source(name) for name in "ab")
+    for _ in range(2):
+        with open_source(one) as first, open_source(two) as second:
+            assert (second.read(), second.seek(1), second.read(3)) == (b"two" * 1000, 1, b"wot")
+            # The first file's copy is gone, and can still be read.
+            assert first.read() == b"one"
+            assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_temporary_folder_is_told(memory: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("s3://bucket/a", b"one")
+    source = folder_at(Url("s3://bucket")).source("a")
+
+    def full(self: RemoteFile, file: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(RemoteFile, "_stream", full)
+    with pytest.raises(DiskFullError, match="no space left for "):
+        open_source(source)
 
 
 FILES = {
@@ -123,20 +117,16 @@ def parquet(rows: int) -> bytes:
 
 
 @on_objects
-def test_a_file_that_was_changed_is_an_error_and_never_a_mixture(
-    place: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(sources, "AHEAD", 1)
+def test_a_file_that_was_changed_is_an_error_and_never_a_mixture(place: Url) -> None:
     put(f"{place}/a.parquet", parquet(20_000))
-    source = folder_at(place).source("a.parquet")
-    rows = read_rows(source, None)
+    changed, read = (folder_at(place).source("a.parquet") for _ in range(2))
+    rows = read_rows(read, None)
     next(rows)
     put(f"{place}/a.parquet", parquet(20_000)[:-8] + b"x" * 8)
-    with pytest.raises(InputError, match=r"a\.parquet was changed while it was read; run again"):
-        list(rows)
-    with pytest.raises(InputError, match=r"a\.parquet was changed while it was read; run again"):
-        list(read_rows(source, None))
+    assert sum(block.rows.num_rows for block in rows if isinstance(block, RowBlock)) < 20_000
+    sources._copy.cache_clear()
+    with pytest.raises(InputError, match=r"a\.parquet was changed since it was listed; run again"):
+        list(read_rows(changed, None))
 
 
 @on_objects
@@ -165,32 +155,17 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("place", "parts"),
-    [
-        ("memory", False),
-        ("hub", False),
-        pytest.param("server", False, marks=SERVER.marks),
-        pytest.param("server", True, marks=SERVER.marks),
-    ],
-    indirect=["place"],
-)
+@at_urls
 @pytest.mark.parametrize("kind", INPUTS)
 def test_input_is_the_same_wherever_it_lies(
-    place: Url, kind: str, parts: bool, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Url, kind: str, make_settings: Make, tmp_path: Path
 ) -> None:
     for name, data in INPUTS[kind].items():
         put(f"{place}/{name}", data)
         put(tmp_path / "in" / name, data)
     here = make_settings(input={"paths": [str(tmp_path / "in")]}, store={"path": tmp_path / "here"})
-    remote = make_settings(
-        input={"paths": [str(place)]},
-        store={"path": tmp_path / "there"},
-        engine={"workers": 2 if parts else 1},
-    )
+    remote = make_settings(input={"paths": [str(place)]}, store={"path": tmp_path / "there"})
     version = ingest(here)["version"]
-    if parts:
-        monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0, raising=False)
     assert ingest(remote)["version"] == version
     names = [
         {path.relative_to(store).as_posix() for path in store.glob("records/**/*.*")}
@@ -202,13 +177,8 @@ def test_input_is_the_same_wherever_it_lies(
 
 
 @on_objects
-@pytest.mark.parametrize("parts", [False, True])
-def test_a_last_line_cut_short_at_a_url_is_a_broken_line(
-    place: Url, make_settings: Make, monkeypatch: pytest.MonkeyPatch, parts: bool
-) -> None:
-    if parts:
-        monkeypatch.setattr(raw_docs, "PARTS_FROM_BYTES", 0)
-    settings = make_settings(input={"paths": [str(place)]}, engine={"workers": 2 if parts else 1})
+def test_a_last_line_cut_short_at_a_url_is_a_broken_line(place: Url, make_settings: Make) -> None:
+    settings = make_settings(input={"paths": [str(place)]})
     put(f"{place}/a.jsonl", b"".join(LINES)[:-10])
     ingested = ingest(settings)
     assert (ingested["records"], ingested["rejected_records"], ingested["partial_lines"]) == (299, 1, 0)
@@ -219,15 +189,15 @@ def test_a_last_line_cut_short_at_a_url_is_a_broken_line(
 
 
 @on_objects
-def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
+def test_a_known_tag_is_not_fetched_again(
     place: Url, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched: list[tuple[str, int, int]] = []
+    fetched: list[str] = []
     fetch = RemoteFile.fetch
 
-    def counted(self: RemoteFile, start: int, end: int) -> Any:
-        fetched.append((self.name, start, end))
-        return fetch(self, start, end)
+    def counted(self: RemoteFile, folder: Path) -> Path:
+        fetched.append(self.name)
+        return fetch(self, folder)
 
     monkeypatch.setattr(RemoteFile, "fetch", counted)
     settings = make_settings(input={"paths": [str(place)]})
@@ -236,15 +206,15 @@ def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
     put(f"{place}/c.jsonl.gz", gzip.compress(b"".join(LINES[200:])))
     first = ingest(settings)
     assert (first["records"], first["recognised_by"]) == (251, "rescan")
+    assert fetched == ["a.jsonl", "b.jsonl", "c.jsonl.gz"]
     fetched.clear()
+    sources._copy.cache_clear()
     again = ingest(settings)
-    # The line without an end is looked at again.
-    assert {name for name, *_ in fetched} == {"b.jsonl"}
-    assert (again["version"], again["recognised_by"]) == (first["version"], "whole")
+    assert (again["version"], again["recognised_by"]) == (first["version"], "tags") and not fetched
+    # An object that has grown is another one, and its known records are not stored again.
     put(f"{place}/b.jsonl", b"".join(LINES[100:200]))
-    fetched.clear()
     grown = ingest(settings)
-    assert {name for name, *_ in fetched} == {"b.jsonl"}
+    assert fetched == ["b.jsonl"]
     assert (grown["records"], grown["new_records"]) == (300, 49)
     fetched.clear()
     assert ingest(settings)["recognised_by"] == "tags" and not fetched
@@ -254,7 +224,57 @@ def test_a_known_tag_is_not_read_again_and_a_grown_object_only_where_it_grew(
     same = ingest(settings)
     assert (same["version"], same["new_records"]) == (grown["version"], 0)
     has_new_tag = identity(folder_at(place).source("a.jsonl")) != before
-    assert {name for name, *_ in fetched} == ({"a.jsonl"} if has_new_tag else set())
+    assert fetched == (["a.jsonl"] if has_new_tag else [])
+
+
+@at_urls
+@pytest.mark.parametrize("several", [False, True])
+def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
+    place: Url, several: bool, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the columns of several inputs, or those of a new file, are compared with it."""
+    fetched: list[str] = []
+    fetch = RemoteFile.fetch
+    monkeypatch.setattr(
+        RemoteFile, "fetch", lambda self, folder: fetched.append(self.name) or fetch(self, folder)
+    )
+    put(f"{place}/a/one.parquet", parquet(100))
+    put(f"{place}/b/two.parquet", parquet(50))
+    paths = [f"{place}/a", f"{place}/b"]
+    settings = make_settings(
+        input=[{"paths": [path], "source": path[-1]} for path in paths] if several else {"paths": paths}
+    )
+    assert ingest(settings)["records"] == 150
+    assert set(fetched) == {"one.parquet", "two.parquet"}
+    # Which fields there are is asked of the input until they are stored.
+    run_stage("fields", settings, Silent())
+    fetched.clear()
+    sources._copy.cache_clear()
+    assert ingest(settings)["recognised_by"] == "tags" and not fetched
+    put(f"{place}/b/ultimate.parquet", parquet(20))
+    assert ingest(settings)["records"] == 170 and fetched == ["ultimate.parquet"]
+    other = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": ["x"], "other": [1]}), other)
+    put(f"{place}/b/ultimate.parquet", other.getvalue().to_pybytes())
+    with pytest.raises(InputError, match=r"ultimate\.parquet has other columns than earlier files"):
+        ingest(settings)
+
+
+def test_heldout_files_of_known_tags_are_not_fetched_again(
+    memory: object, tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line.replace(b"{", b'{"source": "books", ') for line in LINES]
+    put(tmp_path / "in.jsonl", b"".join(lines))
+    put("s3://bucket/held.jsonl", b"".join(lines[:5]))
+    settings = make_settings(
+        input={"paths": [str(tmp_path / "in.jsonl")]}, heldout={"documents": ["s3://bucket/held.jsonl"]}
+    )
+    ingest(settings)
+    made = run_stage("heldout", settings, Silent())
+    sources._copy.cache_clear()
+    monkeypatch.setattr(RemoteFile, "fetch", None)
+    assert run_stage("heldout", settings, Silent()).version == made.version
+    monkeypatch.undo()
 
 
 @at_urls

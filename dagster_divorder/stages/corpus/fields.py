@@ -21,7 +21,7 @@ from dagster_divorder.core.fields import column_at
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import concat, extract, settle, sources
-from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
+from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.peek import first_records, unseen
 from dagster_divorder.corpus.shapes import SOURCE, Shape, by_shape, shapes_of
@@ -29,9 +29,11 @@ from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.raw_docs import found_inputs
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content, records_folder
+from dagster_divorder.store.sources import RemoteFile
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
@@ -110,12 +112,15 @@ def _check_settings(run: Run) -> None:
         raise InputError(
             f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
         )
-    kind, inputs = as_one_kind(find_inputs(run.settings)) if named else ("jsonl", [])
+    kind, inputs = found_inputs(run) if named else ("jsonl", [])
     for found in inputs:
-        schema = read_schema(found.files[0], None) if kind == "parquet" else pa.schema([])
+        # A file at a URL is fetched whole: only for fields that the last run has not read.
+        if isinstance(found.files[0], RemoteFile) and not new:
+            continue
+        rows = read_schema(found.files[0], None).empty_table() if kind == "parquet" else None
         with found.shape.naming():
             for setting, field, number in _named(run.settings):
-                column = column_at(schema.empty_table(), found.shape.field(field))
+                column = None if rows is None else column_at(rows, found.shape.field(field))
                 if number:
                     for record in islice(first_records([found], [field]), PEEKED):
                         if fault := no_number(field, record[field]):

@@ -6,8 +6,9 @@ records never seen under this text field are parsed and stored.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -16,19 +17,18 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.corpus.corpus import Corpus, InputFile
-from dagster_divorder.corpus.file_states import load_file_states, save_file_states
+from dagster_divorder.corpus.corpus import Corpus
+from dagster_divorder.corpus.file_states import FileState, load_file_states, save_file_states
 from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
 from dagster_divorder.corpus.ingest import Before, Ingest, Survey
 from dagster_divorder.corpus.inputs import Kind, LongRecord
 from dagster_divorder.corpus.looks import repeated_texts
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.parquet_rows import check_columns
-from dagster_divorder.corpus.parts import Pair, Surveyed, WriteFragments, survey_part
 from dagster_divorder.corpus.records import with_id
 from dagster_divorder.corpus.shapes import Shape, shapes_of
-from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance
+from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.merge import merge_small
 from dagster_divorder.pipeline.run import Corpus as RunCorpus
@@ -51,9 +51,6 @@ from dagster_divorder.store.fragments import index_column, records_folder
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
-PARTS_FROM_BYTES = 1 << 30
-"""From so much new input on, workers survey and store it (corpus/parts.py). That takes a fifth more processor time in
-all than one process, whose threads keep a core and a half busy."""
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64", "begins")
@@ -96,7 +93,7 @@ class _RawDocs(Stage):
         ):
             corpus = Corpus(inputs, settings.max_record_bytes, ingest.known)
             schema = read_into(ingest, corpus, advance, run)
-            result = ingest.finish(settings.max_reject_share, lambda jobs: _write(run, key, jobs))
+            result = ingest.finish(settings.max_reject_share)
         survey = result.survey
         files = {
             "view": result.view.save(run.store, survey.version),
@@ -127,11 +124,25 @@ class _RawDocs(Stage):
 
 def _inputs(run: Run) -> tuple[Kind, list[Found]]:
     """The inputs, with the chat template that their conversations must be accepted by."""
-    kind, inputs = as_one_kind(find_inputs(run.settings))
+    kind, inputs = found_inputs(run)
     template = template_of(run)
     if template is None:
         return kind, inputs
     return kind, [replace(each, shape=replace(each.shape, chat_template=template)) for each in inputs]
+
+
+def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
+    """The inputs, and the kind in which their records are stored."""
+
+    def states() -> list[FileState]:
+        # The run makes a damaged file again.
+        with contextlib.suppress(DamagedFileError):
+            receipt = load_receipt(run.store, "raw_docs")
+            if receipt and "readings" in receipt.files:
+                return load_file_states(run.store, receipt.files["readings"])
+        return []
+
+    return as_one_kind(find_inputs(run.settings), states)
 
 
 def records_key(run: Run, kind: str) -> str:
@@ -188,7 +199,7 @@ def _raw_docs_facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dic
 
 
 def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.Schema | None:
-    """Read the input, from PARTS_FROM_BYTES on in parts that workers survey; the columns of its first Parquet file.
+    """Read the input; the columns of its first Parquet file.
 
     Raises:
         InputError: a column is of a type that cannot be read or, as the settings ask, written.
@@ -196,8 +207,7 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
     schema: pa.Schema | None = None
     checked: Shape | None = None
 
-    def begin(file: InputFile) -> None:
-        nonlocal schema, checked
+    for file in corpus:
         if file.shape != checked and file.schema is not None:
             schema, checked = schema or file.schema, file.shape
             as_json = file.shape.as_lines or run.settings.output.format == "jsonl"
@@ -205,31 +215,11 @@ def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.
         ingest.begin(file)
         if file.kept:
             advance(file.kept.last - file.kept.first)
-
-    files: Iterable[InputFile] = corpus
-    surveys: Iterator[Surveyed] | None = None
-    # An engine may take seconds to open: it is asked last.
-    if corpus.unknown_bytes >= PARTS_FROM_BYTES and run.engine.workers > 1:
-        files = list(corpus)
-        parts = [(part, file.shape) for file in files for part in file.cut()]
-        surveys = run.engine.each(survey_part, parts, environment=KEEP_MEMORY)
-    for file in files:
-        begin(file)
-        for block in file.blocks() if surveys is None else file.surveyed(surveys):
+        for block in file.blocks():
             ingest.add(block)
             advance(1 if isinstance(block, LongRecord) else len(block.ids))
         ingest.end(file.end())
     return schema
-
-
-def _write(run: Run, key: str, jobs: Sequence[list[Pair]]) -> None:
-    """Write the surveyed records."""
-    if not jobs:  # Nothing is new: no engine has to open.
-        return
-    write = WriteFragments(run.store, records_folder(key))
-    with run.progress("storing records", None, "records") as advance:
-        for records in run.engine.each(write, jobs, environment=KEEP_MEMORY):
-            advance(records)
 
 
 def _before(store: Store, key: str, settings: Settings) -> Before | None:

@@ -38,7 +38,7 @@ from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
 from dagster_divorder.store.ids import distinct, hex_ids, places
 from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
-from dagster_divorder.store.sources import identity, open_source
+from dagster_divorder.store.sources import RemoteFile, identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
@@ -287,7 +287,8 @@ def _find(settings: Settings) -> Found:
 
 
 def _heldout_inputs(run: Run) -> dict[str, Any]:
-    """The contents of the files; with a share, what decides records' ids, but neither the corpus nor its traits."""
+    """The contents of the files, or the tags of files at URLs; with a share, what decides records' ids, but neither the
+    corpus nor its traits."""
     if not run.settings.heldout.paths:
         return {"records": run.receipt("raw_docs").key}
     files = _find(run.settings).files
@@ -295,6 +296,9 @@ def _heldout_inputs(run: Run) -> dict[str, Any]:
         raise _too_large("the files of heldout.documents are", size, "name fewer files")
     hashes = []
     for file in files:
+        if isinstance(file, RemoteFile):
+            hashes.append(file.tag)
+            continue
         with open_source(file) as opened:
             hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())  # type: ignore[arg-type]
     return {"files": hashes}

@@ -23,7 +23,6 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -45,7 +44,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import reading
-from dagster_divorder.stages.corpus.raw_docs import id_giver, load_multiset, record_index
+from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset, record_index
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.consumed import reordered
@@ -195,7 +194,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
     items = view if records is None else view.take(records)
     item_sizes = sizes[items.record_row]
     # A large output also passes through temporary files.
-    twice = passes_files(item_sizes, run.settings.output.path if view.kind == "jsonl" else None)
+    twice = passes_files(item_sizes, as_lines=view.kind == "jsonl")
     expected = (1 + twice) * int(item_sizes.sum()) + order.nbytes
     del item_sizes
     with (
@@ -575,7 +574,7 @@ CURATED_OUTPUT = WholeCorpus(
     lacks=_lacks_output,
     publish=_publish_output,
     doing="writing the output",
-    check_settings=lambda run: check_format(as_one_kind(find_inputs(run.settings))[0], run.settings.output),
+    check_settings=lambda run: check_format(found_inputs(run)[0], run.settings.output),
     compute=_write_curated_output,
     show=_show_curated_output,
     checks=(

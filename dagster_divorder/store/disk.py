@@ -1,0 +1,49 @@
+"""This machine's disk: temporary folders, and errors of the system in plain words."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from dagster_divorder.errors import DiskFullError, StoreError
+from dagster_divorder.units import byte_size
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk or quota."""
+
+
+def temporary_folder(owner: object) -> Path:
+    """A new folder in the temporary folder (TMPDIR). It is removed with its owner, at the latest when the process
+    ends."""
+    folder = Path(tempfile.mkdtemp(prefix="divorder-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:
+    """An error for an operating system error at a path, in plain words and with the remedy. size: approximate bytes of
+    `what`; 0 if unknown."""
+    if error.errno in DISK_FULL:
+        free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
+        missing, to_free = f"{byte_size(free)} are free there", "some disk"
+        if size > free:
+            missing = f"{what} takes about {byte_size(size)}, {missing}"
+            to_free = f"at least {byte_size(size - free)}"
+        elif size:
+            # The estimate is too low, or other files were written at the same time.
+            missing = f"{what} and what is written beside it take more than the {byte_size(free)} that are free there"
+        return DiskFullError(
+            f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
+            "again: it continues from here"
+        )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return StoreError(
+            f"{target} cannot be written: {error.filename or target} is a file, expected a folder; "
+            "move it away, or set another path"
+        )
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return StoreError(f"{target} cannot be written ({error.strerror}); make its folder writable")
+    return StoreError(f"{target} cannot be written: {error}")
