@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ import pyarrow as pa
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.published import ORDERS
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages.corpus.fields import read_fields
 from dagster_divorder.stages.corpus.ids import read_ids
-from dagster_divorder.stages.mix.consumed import last_output
 from dagster_divorder.stages.mix.repeats import items_of
 from dagster_divorder.stages.order.sequence_order import output_order
 from dagster_divorder.stages.text.loss_mask import mask_of
@@ -81,7 +82,9 @@ class Results(AsTable):
 
         view = self._last.view
         order = self._last.arrays("greedy_order", "order")["order"]
-        if last_output(self.store):
+        made = [receipt for stage in ORDERS if (receipt := load_receipt(self.store, stage))]
+        whole = all(later.upstream.get(one.stage) == one.version for one, later in pairwise(made))
+        if whole and len(made) == len(ORDERS):
             order = output_order(self._last)
         records = self._stream_records()
         order = order if records is None else records[order]

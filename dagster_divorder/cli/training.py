@@ -26,12 +26,15 @@ def verify(options: Options) -> Answer:
     return verify_export(settings_of(options), options.export, options.trainer, **ranks)
 
 
-def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]) -> Answer:
+def where(
+    settings: Settings, steps: range, sequences: range, ids: Sequence[str], plan: str | None = None
+) -> Answer:
     """What some steps or sequences read, or where documents are read. One row a run of tokens."""
     from dagster_divorder.forensics import where as find
     from dagster_divorder.view.words import clip
 
-    runs = find(settings, steps=steps, sequences=sequences, ids=ids).to_dict("records")
+    table = find(settings, steps=steps, sequences=sequences, ids=ids, plan=plan)
+    runs, of = table.to_dict("records"), table.attrs
     rows = [
         {
             **{name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")},
@@ -45,11 +48,13 @@ def where(settings: Settings, steps: range, sequences: range, ids: Sequence[str]
         }
         for row in runs
     ]
-    return Answer([TextTable(rows)], {"runs": runs})
+    head = f"plan {of['plan']}, steps of {of['batch']:,} sequences"
+    return Answer([head, "", TextTable(rows)], {"runs": runs, **of})
 
 
 def freeze(options: Options) -> Answer:
-    """Freezes what a trainer has read of the last output: writes `order.frozen_tokens`. Without a number, shows it."""
+    """Freezes what a trainer has read of the published plan: writes `order.frozen_tokens`. Without a number, shows
+    it."""
     from dagster_divorder.forensics import plan_freeze
     from dagster_divorder.stages import open_run
     from dagster_divorder.stages.mix.consumed import last_change
@@ -58,34 +63,28 @@ def freeze(options: Options) -> Answer:
     asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
     given = {name: number for name, number in asked.items() if number is not None}
     frozen = settings.order.frozen_tokens
-    if not given and not frozen and settings.order.extends:
-        data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
-        return Answer(
-            [
-                'order.append is "extend": every document and every full sequence of the last output stays',
-                "if a trainer has read a last one that is not full: divorder freeze --step N",
-            ],
-            {**data, "reordered": None, "file": None},
-        )
-    if not given and not frozen:
+    if not (given or frozen or options.plan):
         state = "is unset" if frozen is None else "is 0"
-        data = {"order.frozen_tokens": frozen, **dict.fromkeys(("step", "sequences", "records", "rest"))}
-        return Answer(
-            [
-                f"order.frozen_tokens {state}: nothing is frozen; every run reorders everything",
-                "to keep what a trainer has read: divorder freeze --step N, with N the steps it has taken",
-            ],
-            {**data, "reordered": None, "file": None},
-        )
+        parts: list[Part] = [
+            f"order.frozen_tokens {state}: nothing is frozen; every run reorders everything",
+            "to keep what a trainer has read: divorder freeze --step N, with N the steps it has taken",
+        ]
+        if settings.order.extends:
+            parts = [
+                'order.append is "extend": every document and every full sequence of the published plan stays',
+                "if a trainer has read a last one that is not full: divorder freeze --step N",
+            ]
+        unknown = dict.fromkeys(("step", "sequences", "records", "rest", "plan", "reordered", "file"))
+        return Answer(parts, {"order.frozen_tokens": frozen, **unknown})
     if given:
         _write(options, {})  # refuses before the work
-    planned = plan_freeze(settings, **(given or {"tokens": frozen}))
+    planned = plan_freeze(settings, **(given or {"tokens": frozen}), plan=options.plan)
     change = last_change(open_run(settings), by_the_last_run=True) if planned.tokens else None
     changed = change and change.sentence
     file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
-    parts: list[Part] = [*_frozen_lines(planned)]
+    parts = [*_frozen_lines(planned)]
     if changed:
-        parts.append(Line(f"the frozen part is the last output as it is now, but {changed}", "bad"))
+        parts.append(Line(f"the frozen part is plan {planned.plan} as it is now, but {changed}", "bad"))
     if file:
         parts.append(
             f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
@@ -94,7 +93,7 @@ def freeze(options: Options) -> Answer:
         parts,
         {
             "order.frozen_tokens": planned.tokens,
-            **{name: getattr(planned, name) for name in ("step", "sequences", "records", "rest")},
+            **{name: getattr(planned, name) for name in ("step", "sequences", "records", "rest", "plan")},
             "reordered": changed,
             "file": file and str(file),
         },
@@ -102,7 +101,7 @@ def freeze(options: Options) -> Answer:
 
 
 def _frozen_lines(planned: Freeze) -> list[str]:
-    """The frozen part of the last output, and the part that the next run may move."""
+    """The frozen part of a plan, and the part that the next run may move."""
     from dagster_divorder.view.words import count
 
     if not planned.tokens:
@@ -117,8 +116,8 @@ def _frozen_lines(planned: Freeze) -> list[str]:
             f"the next run may move the {count(planned.rest, 'sequence')} after them, and puts new data there"
         )
     return [
-        f"the first {planned.tokens:,} tokens stay: {count(planned.sequences, 'sequence')} of {sequence.length:,}"
-        f"{steps}, with {count(planned.records, 'record')}",
+        f"the first {planned.tokens:,} tokens of plan {planned.plan} stay: {count(planned.sequences, 'sequence')} of "
+        f"{sequence.length:,}{steps}, with {count(planned.records, 'record')}",
         behind,
     ]
 
@@ -146,15 +145,17 @@ def cut(options: Options) -> Answer:
     settings = settings_of(options)
     if options.write:
         _write(options, {})  # refuses before the work
-    planned = plan_cut(settings, steps=options.step, ids=options.id, resume_at=options.resume_at)
+    resume = {"resume_at": options.resume_at, "plan": options.plan}
+    planned = plan_cut(settings, steps=options.step, ids=options.id, **resume)
     keys = {"order.frozen_tokens": planned.settings.order.frozen_tokens, "order.cut": planned.ids}
     share = planned.tokens / planned.rest if planned.rest else 0.0
     sentence = (
-        f"{count(len(planned.ids), 'document')} cut from step {planned.step:,} on: {planned.tokens:,} of "
-        f"{planned.rest:,} tokens ({percent(share)})"
+        f"{count(len(planned.ids), 'document')} cut from step {planned.step:,} of plan {planned.plan} on: "
+        f"{planned.tokens:,} of {planned.rest:,} tokens ({percent(share)})"
     )
     data = {
         "step": planned.step,
+        "plan": planned.plan,
         "tokens": planned.tokens,
         "rest_tokens": planned.rest,
         "share": share,
@@ -209,10 +210,19 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
 
 
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plan",
+        metavar="PLAN",
+        help="folder of the export that the trainer reads, or its plan's fingerprint (default: the published plan)",
+    )
+
+
 def _add_steps_and_ids(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=numbers, default=(), metavar="A[..B]", help="steps of training, from 0; B is included"
     )
+    _add_plan(parser)
     parser.add_argument("--id", nargs="+", default=(), help="documents, by your own ids or by record ids")
 
 
@@ -224,6 +234,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_freeze(parser: argparse.ArgumentParser) -> None:
+    _add_plan(parser)
     read = parser.add_mutually_exclusive_group()
     for name, meaning in (
         (
@@ -265,12 +276,12 @@ VERBS = (
         "shows which documents some steps or sequences read, or where documents are read",
         "divorder where --step 1200..1210",
         "seconds",
-        lambda options: where(settings_of(options), options.step, options.sequence, options.id),
+        lambda options: where(settings_of(options), options.step, options.sequence, options.id, options.plan),
         _add_where,
     ),
     Verb(
         "freeze",
-        "freezes what a trainer has read of the last output; without options, shows what is frozen",
+        "freezes what a trainer has read of the published plan; without options, shows what is frozen",
         "divorder freeze --step 1200",
         "seconds",
         freeze,

@@ -17,7 +17,7 @@ Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tok
 that holds every weight of its architecture; the same bytes for the same pairs, table and seed on one type of machine,
 whatever the number of threads.
 Cost: 6 multiplications a token for each weight of the layers, 12 D^2 + 256 D of them; memory: T ids, some 100 P D
-bytes for means of spans, and some 600 MB for a batch at D = 128. Times: docs/decisions/bootstrap-decoder.md.
+bytes for means of spans, and some 600 MB for a batch at D = 128. Times: docs/decisions/deep-embeddings.md.
 Sources: Oord, Li and Vinyals 2018 (the loss); Giorgi et al. 2021 (spans of a document); Zhang, Dauphin and Ma 2019
 (layers that begin at zero).
 Known weakness: the halves of a document may share other things than its topic (a signature, a layout, a language). It

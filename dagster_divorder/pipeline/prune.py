@@ -144,8 +144,8 @@ def disk_use(store: Store) -> dict[str, int]:
 
 
 def _needed_state(store: Store, graph: Graph) -> State:
-    """The part of the state that is needed: receipts, the results that they lead to, and fits kept without a
-    receipt."""
+    """The part of the state that is needed: receipts, the results that they lead to, fits kept without a
+    receipt, and the published plan."""
     state = load_state(store)
     receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
     results = {}
@@ -157,7 +157,8 @@ def _needed_state(store: Store, graph: Graph) -> State:
             if result.version == current
             or (isinstance(stage, PinnedFit) and stage.outlives(store.list(result.files["fit"])))
         ]
-    return replace(state, receipts=receipts, results=results)
+    last = max((at for at, plan in enumerate(state.plans) if plan.published), default=0)
+    return replace(state, receipts=receipts, results=results, plans=state.plans[last:])
 
 
 def _needed(store: Store, graph: Graph) -> set[str]:

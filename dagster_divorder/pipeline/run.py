@@ -25,6 +25,7 @@ from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.beside import Beside
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
+from dagster_divorder.pipeline.published import publish
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
@@ -286,6 +287,7 @@ def run_graph(
                 with progress("checking the settings"):
                     check_settings(run, checked)
             receipts = _run_stages(run, stages)
+            publish(run, stages)
         retire(store, graph, stages)
         keep_copy(store)
         return receipts

@@ -564,14 +564,14 @@ class Order(_Section):
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
-    """Tokens, with padding, that a trainer has consumed of the last output. This beginning stays unchanged; everything
-    after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders everything.
-    Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one. `divorder
-    freeze` sets it from a trainer's step."""
+    """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
+    everything after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders
+    everything. Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one.
+    `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
-    """Where new documents go. whole: every run orders all documents again. extend: behind the last output, so that the
-    whole nears the mix. Documents and full sequences of the last output keep their places, and exports gain files. An
-    append costs less, but if its topics are new, they stand together at the end."""
+    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, so that
+    the whole nears the mix. Its documents and full sequences keep their places, and exports gain files. An append
+    costs less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
     output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
@@ -596,12 +596,12 @@ class Order(_Section):
 
     @property
     def extends(self) -> bool:
-        """Whether new documents come behind the last output."""
+        """Whether new documents come behind the published plan."""
         return self.append == "extend"
 
     @property
     def keeps(self) -> bool:
-        """Whether some of the last output may have to stay as it is."""
+        """Whether some of the published plan may have to stay as it is."""
         return bool(self.frozen_tokens) or self.extends
 
     @property

@@ -8,6 +8,7 @@ them, and removed after the state no longer names them.
     results   the stored results of each stage, one a key, in the order of use: the last `HISTORY` results of a whole
               corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
     outputs   the names that this store has written into each output folder
+    plans     the last plans that were written for trainers, in the order of writing (`pipeline.published`)
 
 The document carries a hash of itself. `states/` holds a copy from the end of the last run, under a hashed name. A run
 restores the copy if the document is damaged or gone.
@@ -78,6 +79,21 @@ class Result:
 Told = TypeVar("Told", Receipt, Result)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """A plan that was written for trainers. The store keeps its results.
+
+    fingerprint: names it in manifests of exports. batch: sequences a step. keys: folder of an output or export -> the
+    key of its manifest. orders: stage -> the result that decides it. published: whether every folder was written.
+    """
+
+    fingerprint: str
+    batch: int
+    keys: dict[str, str]
+    orders: dict[str, Result]
+    published: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The whole document. Values are never changed, only replaced."""
@@ -85,10 +101,12 @@ class State:
     receipts: dict[str, Receipt] = field(default_factory=dict)
     results: dict[str, list[Result]] = field(default_factory=dict)
     outputs: dict[str, list[FileName]] = field(default_factory=dict)
+    plans: list[TrainingPlan] = field(default_factory=list)
 
     def entries(self) -> list[Receipt | Result]:
         """All receipts and results: every entry that names store files."""
-        return [*self.receipts.values(), *(result for results in self.results.values() for result in results)]
+        results = [*self.results.values(), *([*plan.orders.values()] for plan in self.plans)]
+        return [*self.receipts.values(), *(result for each in results for result in each)]
 
 
 _SHAPE = TypeAdapter(State)

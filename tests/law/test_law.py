@@ -426,8 +426,8 @@ class Law(RuleBasedStateMachine):
         if "greedy_order" not in stages or not any(may_be_refused):
             self.run_as_set(count)
             return
-        self.run_as_set(stages.index("clusters") + 1)
         try:
+            self.run_as_set(stages.index("clusters") + 1)
             self.run_as_set(count)
         except InputError as error:
             harmless = {

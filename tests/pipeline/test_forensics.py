@@ -107,7 +107,7 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
     for resume_at in (-1, 10**15):
         with pytest.raises(
             InputError,
-            match=rf"resume_at is {resume_at:,}; the last output has \d+ sequences, \d+ whole steps",
+            match=rf"resume_at is {resume_at:,}; plan \w+ has \d+ sequences, \d+ whole steps",
         ):
             cut(settings, steps=[1], resume_at=resume_at)
 
@@ -184,8 +184,10 @@ def test_what_a_trainer_has_read_stays(settings: Settings, tmp_path: Path) -> No
         after = read_slowly(planned.settings)
         read = [row for row in before if row[0] < 3]
         assert after[: len(read)] == read and len(after) > len(before)
+        published = where(planned.settings, steps=[0]).attrs["plan"]
+        assert published != planned.plan
         assert plan_freeze(planned.settings, step=3) == replace(
-            planned, rest=planned.rest + after[-1][1] // 2 - before[-1][1] // 2
+            planned, plan=published, rest=planned.rest + after[-1][1] // 2 - before[-1][1] // 2
         )
     finally:
         file.write_bytes(lines)
@@ -227,9 +229,7 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
     for given, end in (("sequences", epoch), ("tokens", epoch * LENGTH)):
         assert plan_freeze(settings, **{given: end}).rest == 0
         for wrong in (-1, end + 1):
-            with pytest.raises(
-                InputError, match=rf"{given} is {wrong:,}; the last output has {epoch} sequences"
-            ):
+            with pytest.raises(InputError, match=rf"{given} is {wrong:,}; plan \w+ has {epoch} sequences"):
                 plan_freeze(settings, **{given: wrong})
     other_batch = settings.model_copy(update={"sequence": settings.sequence.model_copy(update={"batch": 8})})
     with pytest.raises(InputError, match=r"sequence.batch is 8 but was 4 when the order was made"):
@@ -245,7 +245,7 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
     no_store = settings.model_copy(
         update={"store": settings.store.model_copy(update={"path": tmp_path / "none"})}
     )
-    with pytest.raises(InputError, match=r"nothing has run on the store .*; expected the output"):
+    with pytest.raises(InputError, match=r"no plan was published in .*; expected a finished run"):
         plan_freeze(no_store, step=2)
     with pytest.raises(InputError, match="the part that a trainer has read is unknown"):
         plan_freeze(settings)
@@ -267,8 +267,11 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     assert "nothing is frozen; every run reorders everything" in capsys.readouterr().out
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
-    assert "the last output as it is now" not in said
-    assert f"the first {3 * BATCH * LENGTH} tokens stay: 12 sequences of 64, 3 steps of 4, with" in said
+    assert "as it is now" not in said
+    held = plan_freeze(settings, step=3).plan
+    assert (
+        f"the first {3 * BATCH * LENGTH} tokens of plan {held} stay: 12 sequences of 64, 3 steps of 4" in said
+    )
     assert "the next run may move the" in said and f"written into {file}" in said
     assert (
         file.read_text()
@@ -320,7 +323,7 @@ def test_freeze_says_if_the_last_run_has_changed_what_was_read(
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
     assert (
-        "the frozen part is the last output as it is now, but" in said
+        f"the frozen part is plan {plan_freeze(other, step=3).plan} as it is now, but" in said
         and "restore the earlier input and settings" in said
     )
     assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
@@ -332,8 +335,10 @@ def test_the_commands_show_it(
     monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: settings)
     assert main(["where", "--step", "2..3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(where(settings, steps=[2, 3]))
-    assert "doc-" in lines[1] and ".example, " in lines[1]
+    table = where(settings, steps=[2, 3])
+    assert lines[:2] == [f"plan {table.attrs['plan']}, steps of 4 sequences", ""]
+    assert len(lines) == 3 + len(table)
+    assert "doc-" in lines[3] and ".example, " in lines[3]
     (step, *_) = where(settings, ids=["doc-7"]).step
     assert main(["where", "--step", str(step)]) == 0, "one of its documents has no source"
     capsys.readouterr()

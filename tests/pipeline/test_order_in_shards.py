@@ -36,8 +36,8 @@ def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", [*records, {**records[0], "source": "again"}])
 
 
-def ran(settings: Settings) -> Run:
-    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order"))
+def ran(settings: Settings, *stages: str) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order", *stages))
     return open_run(settings)
 
 
@@ -120,7 +120,7 @@ def test_what_looks_at_no_trait_is_one_order(corpus: Path, make_settings: Make) 
 
 
 def test_what_is_consumed_stays_in_front_of_the_first_shard(corpus: Path, make_settings: Make) -> None:
-    before = ran(make_settings(sequence={"length": 64}))
+    before = ran(make_settings(sequence={"length": 64}), "curated_output")
     order, packed, orders = load_order(before), load_packed(before), load_sequence_order(before)
     consumed = 40 * 64
     run = ran(make_settings(order={"shards_of": 100, "frozen_tokens": consumed}, sequence={"length": 64}))

@@ -108,7 +108,7 @@ def test_a_consumed_beginning_stays_and_the_schedule_goes_on(
     corpus: Path, make_settings: Make, shape: str, epochs: int
 ) -> None:
     settings = along(make_settings, epochs=epochs, curriculum={"shape": shape})
-    orders, _ = read(settings)
+    orders, _ = read(settings, "curated_output")
     consumed = orders.shape[1] // 3
     names = contents(settings)
     before = [names[sequence] for sequence in orders[0, :consumed]]
@@ -159,7 +159,7 @@ def test_a_beginning_with_repeats_needs_its_schedule(
     corpus: Path, make_settings: Make, now: dict[str, Any]
 ) -> None:
     settings = along(make_settings, epochs=2)
-    orders, _ = read(settings)
+    orders, _ = read(settings, "curated_output")
     frozen = {"order": {"frozen_tokens": orders.shape[1] // 3 * LENGTH}}
     with pytest.raises(
         InputError, match=r"read a sequence 2 times, and now one schedule covers 1: restore curriculum"

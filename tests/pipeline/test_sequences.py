@@ -129,7 +129,7 @@ def test_related_documents_share_sequences(corpus: Path, make_settings: Make) ->
 )
 def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: dict[str, Any]) -> None:
     settings = make_settings(sequence={"length": LENGTH}, packing=packing)
-    packed, orders = run(settings)
+    packed, orders = run(settings, "curated_output")
     documents = load_results(settings.store.path).documents
     consumed = int(0.3 * documents["tokens"].sum())
     before = documents.sort_values("position")
@@ -164,7 +164,7 @@ def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: 
 
 def test_consumed_records_that_are_not_packed_stay_first(corpus: Path, make_settings: Make) -> None:
     unpacked: dict[str, Any] = {"sequence": {"length": 512, "epochs": 2}, "packing": {"method": "none"}}
-    packed, orders = run(make_settings(**unpacked))
+    packed, orders = run(make_settings(**unpacked), "curated_output")
     ids = load_results(corpus.parent / "store").documents["record_id"].to_numpy()
     assert packed.length.sum() < 100 * 512, "with padding a trainer consumes more tokens than there are"
     first = ids[packed.document[orders[0][:100]]]
@@ -175,15 +175,13 @@ def test_consumed_records_that_are_not_packed_stay_first(corpus: Path, make_sett
     assert now["record_id"].to_numpy()[packed.document[orders[0][:100]]].tolist() == first.tolist()
     assert sorted(token_numbers(packed)) == every_token(now["tokens"].to_numpy())
 
-    with pytest.raises(
-        InputError, match=r"frozen_tokens is 1000000000, but the last output has only \d+ tokens"
-    ):
+    with pytest.raises(InputError, match=r"frozen_tokens is 1000000000, but plan \w+ has only \d+ tokens"):
         run(make_settings(**unpacked, order={"frozen_tokens": 1_000_000_000}))
 
 
 def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
-    run(settings)
+    run(settings, "curated_output")
     documents = load_results(settings.store.path).documents
     first = int(np.flatnonzero(documents["position"] == 0)[0])
     records = topic_records(120)
@@ -196,15 +194,15 @@ def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings:
 def test_no_more_can_be_frozen_than_there_was(corpus: Path, tmp_path: Path, make_settings: Make) -> None:
     for command in (run, partial(make_plan, GRAPH)):
         with pytest.raises(
-            InputError, match=r"frozen_tokens is 10, but nothing has run on the store .*/store; exp"
+            InputError, match=r"frozen_tokens is 10, but no plan was published in .*/store; exp"
         ):
             command(make_settings(order={"frozen_tokens": 10}))
     assert not (tmp_path / "store/documents").exists()
     run_stage("raw_docs", make_settings(), Silent())
-    with pytest.raises(InputError, match=r"frozen_tokens is 10, but the last run did not finish; exp"):
+    with pytest.raises(InputError, match=r"frozen_tokens is 10, but no plan was published"):
         run(make_settings(order={"frozen_tokens": 10}))
     settings = make_settings()
-    run(settings)
+    run(settings, "curated_output")
     sequences = load_results(settings.store.path).sequences["position"].max() + 1
     tokens = int(sequences) * settings.sequence.length
     with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has only {tokens} tokens"):
@@ -212,10 +210,10 @@ def test_no_more_can_be_frozen_than_there_was(corpus: Path, tmp_path: Path, make
 
 
 def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_settings: Make) -> None:
-    run(make_settings(sequence={"length": 32}))
+    run(make_settings(sequence={"length": 32}), "curated_output")
     with pytest.raises(InputError, match=r"sequence\.length was 32, is 64"):
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
-    run(make_settings(sequence={"length": 32}, order={"frozen_tokens": 100}))
+    run(make_settings(sequence={"length": 32}, order={"frozen_tokens": 100}), "curated_output")
     with pytest.raises(InputError, match=r"sequence\.length was 32, is 64"):
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
 
@@ -224,21 +222,21 @@ def test_the_beginning_of_documents_with_other_ends_is_refused(corpus: Path, mak
     """Of sequences that hold end-of-text tokens; without these no document has as many tokens."""
     for had, has in ((True, False), (False, True)):
         options = {"sequence": {"length": 64}, "order": {"frozen_tokens": 0}}
-        run(make_settings(**options, packing={"end_of_text": had}))
+        run(make_settings(**options, packing={"end_of_text": had}), "curated_output")
         options["order"] = {"frozen_tokens": 200}
         said = f"packing.end_of_text was {str(had).lower()}, is {str(has).lower()}"
         with pytest.raises(InputError, match=said):
             run(make_settings(**options, packing={"end_of_text": has}))
-        run(make_settings(**options, packing={"end_of_text": had}))
+        run(make_settings(**options, packing={"end_of_text": had}), "curated_output")
 
 
-def test_what_is_kept_is_of_the_last_output(corpus: Path, make_settings: Make) -> None:
+def test_what_is_kept_is_of_the_published_plan(corpus: Path, make_settings: Make) -> None:
     """Sequences too: the same documents in the same order may have been trained on in other sequences since."""
     first = {"length": LENGTH}
-    run(make_settings(sequence=first))
-    run(make_settings(sequence=first, order={"frozen_tokens": 500}))
+    run(make_settings(sequence=first), "curated_output")
+    run(make_settings(sequence=first, order={"frozen_tokens": 500}), "curated_output")
     other = {"length": LENGTH, "strategy": "random"}
-    packed, orders = run(make_settings(sequence=other))
+    packed, orders = run(make_settings(sequence=other), "curated_output")
     kept, kept_orders = run(make_settings(sequence=other, order={"frozen_tokens": 500}))
     sequences = -(-500 // LENGTH)
     assert [held(packed, s) for s in orders[0][:sequences]] == [
@@ -413,7 +411,7 @@ def test_copies_are_apart_in_the_output(corpus: Path, make_settings: Make, packi
 def test_copies_stay_apart_behind_a_consumed_beginning(corpus: Path, make_settings: Make) -> None:
     write_jsonl(corpus, with_copies())
     length = {"length": LENGTH, "batch": 8}
-    run(make_settings(sequence=length))
+    run(make_settings(sequence=length), "curated_output")
     settings = make_settings(sequence=length, order={"separate_copies": True, "frozen_tokens": 200 * LENGTH})
     packed, orders = run(settings)
     lengths = load_results(settings.store.path).documents["tokens"].to_numpy()

@@ -74,8 +74,8 @@ def make(make_settings: Make, corpus: Path) -> Make:
     return of_chats
 
 
-def packed(settings: Settings) -> Run:
-    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order"))
+def packed(settings: Settings, *stages: str) -> Run:
+    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order", *stages))
     return open_run(settings)
 
 
@@ -258,7 +258,7 @@ def test_parts_of_a_cut_prompt_make_no_sequence(make: Make, corpus: Path) -> Non
 ], ids=str)  # fmt: skip
 def test_a_consumed_beginning_stays_in_every_epoch(make: Make, corpus: Path, packing: dict[str, Any]) -> None:
     epochs = {"epochs": 2, "batch": 4}
-    run = packed(make(packing, sequence=epochs))
+    run = packed(make(packing, sequence=epochs), "curated_output")
     plan, orders = load_packed(run), load_sequence_order(run)
     consumed = 20
 
@@ -279,7 +279,7 @@ def test_a_consumed_beginning_stays_in_every_epoch(make: Make, corpus: Path, pac
 
 def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
     """What was consumed of a record counts as its tokens; the rest follows the new rule."""
-    run = packed(make({"method": "concat", "too_long": "cut"}))
+    packed(make({"method": "concat", "too_long": "cut"}), "curated_output")
     frozen = {"frozen_tokens": 25 * LENGTH}
     run = packed(make({"method": "best_fit", "too_long": "truncate"}, order=frozen))
     plan, tokens = load_packed(run), tokens_of(run)

@@ -1,10 +1,10 @@
-"""Tells what stays of the last output: what a trainer has consumed of it (`order.frozen_tokens`), or under
+"""Tells what stays of the published plan: what a trainer has consumed of it (`order.frozen_tokens`), or under
 `order.append = "extend"` all of it except a partial last sequence.
 
 The stage `frozen` (stages/order/frozen.py) pins it. Stages that choose what is trained on must keep what is consumed,
 but run before the stream exists: they use this module.
 
-An output is extended if input, settings or a fit have changed since it was made. Otherwise its orders stay as they are,
+A plan is extended if input, settings or a fit have changed since it was made. Otherwise its orders stay as they are,
 behind the beginning that they were made with, so that a run with nothing new computes nothing.
 """
 
@@ -20,23 +20,26 @@ from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.published import (
+    ORDERS,
+    name_of,
+    plan_that_stays,
+    plans_in_place,
+    published_plan,
+)
 from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import distinct, places, to_bytes
-from dagster_divorder.store.state import Receipt, Result, load_receipt, load_result
+from dagster_divorder.store.state import Receipt, Result, TrainingPlan, load_receipt
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
-CHANGED = "the last output begins otherwise"
-ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
-"""The stages that together decide what a trainer reads; each reads the one before."""
 REMEDY = "or set order.frozen_tokens = 0 to order everything again"
 WHOLE = 'or order everything again by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole divorder run)'
 
-Output = tuple[Receipt | Result, Receipt | Result, Receipt | Result]
+Orders = Mapping[str, Receipt | Result]
 """Results of ORDERS; each was made from the one before."""
 Items = tuple[np.ndarray, np.ndarray]
 """(record id of each item of a stream, uint64 (M, 2); its number among equal records, int64 (M,))."""
@@ -98,71 +101,67 @@ def consumed_version(run: Run) -> str:
 
 
 def frozen_drift(run: Run, fitted: Fitted) -> str | None:
-    """Drift if the last output does not begin with the pinned rows, or is extended and has more. If the last run has no
-    sequences yet, only its documents are compared."""
+    """Drift if the published plan does not begin with the pinned rows, or is extended and has more."""
     if run.settings.order.extends:
-        return _extension_drift(run, fitted)
-    last = load_receipt(run.store, "greedy_order")
-    documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
-    if last is None:
+        # What is not pinned yet is what a fit of the same stage pins.
+        wanted = run.memo["extended"] = _extended_prefix(run, fitted)
+        return None if wanted == {name: fitted.files[name] for name in wanted} else "the plan has more"
+    plan = plan_that_stays(run)
+    if plan is None:
         return None
-    order = unpack(run.store.read_verified(last.files["order"]))["order"][: len(documents["id"])]
-    records = unpack(run.store.read_verified(last.files["records"]))["id"]
-    if not np.array_equal(records[order], documents["id"]):
-        return CHANGED
+    documents, sequences = unpack(fitted.files[DOCUMENTS]), unpack(fitted.files[SEQUENCES])
     try:
-        output = last_output(run.store)
-        prefix = sequences
-        if output:
-            prefix = _sequences(run, output, len(sequences["indptr"]) - 1, _items(run, output[0]))
+        items = plan_items(run, plan.orders)
+        prefix = _sequences(run, plan.orders, len(sequences["indptr"]) - 1, items)
+        begun = _documents_in_order(run, plan.orders, items) if _packs(plan.orders) else documents
     except DamagedFileError:
-        # Later stages make the damaged file again, from the pin.
+        # The pin is whole.
         return None
     same = all(np.array_equal(prefix[name], sequences[name]) for name in ("id", "start", "length", "indptr"))
-    return None if same else CHANGED
+    same &= np.array_equal(begun["id"][: len(documents["id"])], documents["id"])
+    return None if same else "the published plan begins otherwise"
 
 
-def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
-    """The documents and sequences of the last output's first `wanted` tokens. Documents are the ones that begin within
-    as many tokens of the document order; if records are not packed, the ones in the sequences. The default is what the
-    settings ask for: `order.frozen_tokens`, or the output that is extended.
+def freeze_prefix(
+    run: Run, wanted: int | None = None, plan: TrainingPlan | None = None
+) -> Mapping[str, bytes]:
+    """The documents and sequences of a plan's first `wanted` tokens. Documents are the ones that begin within as many
+    tokens of the document order; if records are not packed, the ones in the sequences. The default is what the settings
+    ask for: `order.frozen_tokens` of the published plan, or the plan that is extended.
 
     Raises:
-        InputError: there is no output, it is shorter, or it was made with another tokenizer, sequence length or end of
+        InputError: there is no plan, it is shorter, or it was made with another tokenizer, sequence length or end of
             text.
     """
     if wanted is None and run.settings.order.extends:
         return run.memo.get("extended") or _extended_prefix(run)
     wanted = run.settings.order.frozen_tokens or 0 if wanted is None else wanted
-    output = last_output(run.store)
-    if output is None:
-        ran = load_receipt(run.store, "raw_docs")
-        why = "the last run did not finish" if ran else f"nothing has run on the store {run.store.place}"
+    plan = plan or plan_that_stays(run)
+    if plan is None:
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but {why}; expected the output that a trainer has consumed: run with "
-            f"the settings of that output first, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but no plan was published in {run.store.place}; expected a finished "
+            f"run, whose output a trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
-    last, packed, _ = output
-    packs = packed.figures.get("method") != "none"
+    orders, packed, packs = plan.orders, plan.orders["packed_sequences"], _packs(plan.orders)
     # A trainer reads padded sequences; packed sequences may leave documents out.
     tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
     if packs:
-        tokens = max(tokens, last.facts["tokens"])
+        tokens = max(tokens, orders["greedy_order"].facts["tokens"])
     if wanted > tokens:
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but the last output has only {tokens} tokens; expected the number of "
-            f"consumed tokens: correct it, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but plan {plan.fingerprint} has only {tokens} tokens; expected the "
+            f"number of consumed tokens: correct it, {REMEDY}"
         )
     if changed := _other_settings(run, packed):
         raise InputError(
-            f"order.frozen_tokens is {wanted}, but the output was made with other settings ({changed}), "
-            f"under which tokens are counted differently: restore these settings, {REMEDY}"
+            f"order.frozen_tokens is {wanted}, but plan {plan.fingerprint} was made with other settings "
+            f"({changed}), under which tokens are counted differently: restore these settings, {REMEDY}"
         )
-    items = _items(run, last)
-    sequences = _sequences(run, output, -(-wanted // run.settings.sequence.length), items)
+    items = plan_items(run, orders)
+    sequences = _sequences(run, orders, -(-wanted // run.settings.sequence.length), items)
     if not packs:
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    documents = _documents_in_order(run, last, items)
+    documents = _documents_in_order(run, orders, items)
     # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
     known = record_index(run, "id")
     row, tokens = places(documents["id"], known), np.zeros(len(known), np.int64)
@@ -173,17 +172,21 @@ def freeze_prefix(run: Run, wanted: int | None = None) -> Mapping[str, bytes]:
     return {DOCUMENTS: pack(begun), SEQUENCES: pack(sequences)}
 
 
-def _documents_in_order(run: Run, greedy_order: Receipt | Result, items: Items) -> dict[str, np.ndarray]:
+def _documents_in_order(run: Run, orders: Orders, items: Items) -> dict[str, np.ndarray]:
     """`id` and `copy` of the items of a stream, in the order of documents."""
-    order = unpack(run.store.read_verified(greedy_order.files["order"]))["order"]
+    order = unpack(run.store.read_verified(orders["greedy_order"].files["order"]))["order"]
     ids, copy = items
     return {"id": ids.take(order, axis=0), "copy": copy[order]}
 
 
-def _items(run: Run, greedy_order: Receipt | Result) -> Items:
-    """The items of an output's stream."""
-    ids = unpack(run.store.read_verified(greedy_order.files["records"]))["id"]
+def plan_items(run: Run, orders: Orders) -> Items:
+    """The items of a plan's stream."""
+    ids = unpack(run.store.read_verified(orders["greedy_order"].files["records"]))["id"]
     return ids, copy_number(distinct(ids).inverse)
+
+
+def _packs(orders: Orders) -> bool:
+    return bool(orders["packed_sequences"].figures.get("method") != "none")
 
 
 def _other_settings(run: Run, packed: Receipt | Result) -> str:
@@ -206,36 +209,33 @@ def refuse_to_extend(run: Run) -> None:
     Raises:
         InputError: the last output was made with another tokenizer, sequence length or end of text.
     """
-    output = _written_output(run)
-    if output and (changed := _other_settings(run, output[1])):
+    plan = plan_that_stays(run)
+    if plan and (changed := _other_settings(run, plan.orders["packed_sequences"])):
         raise InputError(
             f'order.append is "extend", and the last output was made with other settings ({changed}); its sequences '
             f"cannot go on under these: set them back, {WHOLE}"
         )
 
 
-def _extension_drift(run: Run, fitted: Fitted) -> str | None:
-    """Says if what is pinned is not what the orders were made with, or something has changed since and the last output
-    has more."""
-    # What is not pinned yet is what a fit of the same stage pins.
-    wanted = run.memo["extended"] = _extended_prefix(run, fitted)
-    return None if wanted == {name: fitted.files[name] for name in wanted} else "the last output has more"
-
-
 def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, bytes]:
-    """What is to be pinned of the output that is extended. fitted: what is pinned.
+    """What is to be pinned of the plan that is extended. fitted: what is pinned.
 
     Raises:
-        InputError: as `_written_output`.
+        InputError: there is an output, but the store has no plan of it.
     """
-    output = _written_output(run)
-    last = load_receipt(run.store, ORDERS[0])
-    if output and last and output[0].key == last.key and _is_up_to_date(run):
+    plan, last = plan_that_stays(run), load_receipt(run.store, ORDERS[0])
+    orders: Orders | None = plan.orders if plan else None
+    if orders is None and load_receipt(run.store, OUTPUT):
+        raise InputError(
+            f'order.append is "extend", and {run.store.place} does not have the plan of the last output: put back the '
+            f"settings and the input of that output, delete its manifests and run, {WHOLE}"
+        )
+    if orders and last and orders[ORDERS[0]].key == last.key and _is_up_to_date(run):
         made_with = last.upstream.get("frozen")
         if fitted and made_with == fitted.result.version:
             return {name: fitted.files[name] for name in (DOCUMENTS, SEQUENCES)}
-        output = output if made_with else None
-    if output is None:
+        orders = orders if made_with else None
+    if orders is None:
         nothing = {"id": np.empty((0, 2), np.uint64), "copy": np.zeros(0, np.int64)}
         runs = {
             "start": np.zeros(0, np.int64),
@@ -243,47 +243,49 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
             "indptr": np.zeros(1, np.int64),
         }
         return {DOCUMENTS: pack(nothing), SEQUENCES: pack(nothing | runs)}
-    count = max(
-        full_sequences(output), -(-(run.settings.order.frozen_tokens or 0) // run.settings.sequence.length)
-    )
-    items = _items(run, output[0])
-    sequences = _sequences(run, output, count, items)
-    if output[1].figures.get("method") == "none":
+    items = plan_items(run, orders)
+    sequences = _sequences(run, orders, _sequences_that_stay(run, orders), items)
+    if not _packs(orders):
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    return {DOCUMENTS: pack(_documents_in_order(run, output[0], items)), SEQUENCES: pack(sequences)}
+    return {DOCUMENTS: pack(_documents_in_order(run, orders, items)), SEQUENCES: pack(sequences)}
 
 
-def full_sequences(output: Output) -> int:
-    """The sequences of an epoch of an output, without a last one that its packing could not fill."""
-    packed = output[1]
+def _sequences_that_stay(run: Run, orders: Orders) -> int:
+    """The sequences of an epoch of a plan that stay under these settings: what a trainer has consumed; of a plan that
+    is extended, all but a last one that its packing could not fill."""
+    consumed = -(-(run.settings.order.frozen_tokens or 0) // run.settings.sequence.length)
+    return max(consumed, full_sequences(orders)) if run.settings.order.extends else consumed
+
+
+def full_sequences(orders: Orders) -> int:
+    """The sequences of an epoch of a plan, without a last one that its packing could not fill."""
+    packed = orders["packed_sequences"]
     not_full = packed.figures.get("method") in FILLED and (
         packed.figures["last_sequence_tokens"] < packed.facts["sequence_length"]
     )
     return int(packed.facts["sequences"]) - bool(not_full)
 
 
-def _written_output(run: Run) -> Output | None:
-    """The orders of the last output that was written, None where none was.
-
-    Raises:
-        InputError: the store no longer has them.
+def refuse_other_plans(run: Run) -> None:
     """
-    stages = [stage for stage in ("exports", OUTPUT) if run.graph[stage].when(run.settings)]
-    receipts = [receipt for stage in stages if (receipt := load_receipt(run.store, stage))]
-    written = [keys for receipt in receipts if (keys := receipt.facts.get("orders"))]
-    current = last_output(run.store)
-    if current and dict(zip(ORDERS, (receipt.key for receipt in current), strict=True)) in written:
-        return current
-    for keys in written:
-        order, packed, sequences = (load_result(run.store, stage, keys[stage]) for stage in ORDERS)
-        if order and packed and sequences:
-            return order, packed, sequences
-    if receipts:
-        raise InputError(
-            f'order.append is "extend", and {run.store.place} no longer has the order of the last output, of which it '
-            f"keeps the last few: put back the settings of that output and run, {WHOLE}"
-        )
-    return None
+    Raises:
+        InputError: an export, which the run would replace, does not begin with what stays; or nothing is there to stay.
+    """
+    plan = plan_that_stays(run)
+    if plan is None:
+        if not run.settings.order.extends and load_receipt(run.store, "frozen") is None:
+            freeze_prefix(run)
+        return
+    for place, other in plans_in_place(run).items():
+        if other == plan:
+            continue
+        change = first_change(run, other.orders, plan.orders) if other else None
+        if not (other and change) or change[0] < _sequences_that_stay(run, other.orders):
+            raise InputError(
+                f"{place} holds {name_of(other)}, which does not begin with what stays of plan {plan.fingerprint} "
+                f"(order.frozen_tokens, order.append), and a run would replace it: if a trainer has read it, `divorder "
+                f"freeze --step N --plan {place}`; if none has, delete it (an export with its neighbour), {remedy(run)}"
+            )
 
 
 def _is_up_to_date(run: Run) -> bool:
@@ -309,37 +311,25 @@ def _is_up_to_date(run: Run) -> bool:
     return True
 
 
-def keys_of_the_order(run: Run) -> dict[str, str]:
-    """The keys of the current results of ORDERS, for a later `first_change`."""
-    return {stage: run.receipt(stage).key for stage in ORDERS}
-
-
-def first_change(run: Run, keys: Mapping[str, str], unit: Unit) -> tuple[int, int] | None:
-    """(the first sequence of an earlier order that is not in the same place now, the number of sequences of that
-    order). Both count the first epoch; for unit "record", records as they are first read. None if the store no longer
-    has the earlier order. A partial last sequence of an extended output does not count: its tokens are packed again.
-    keys: from `keys_of_the_order`."""
-    before = [load_result(run.store, stage, keys[stage]) for stage in ORDERS]
-    if any(result is None for result in before):
-        return None
-    orders, now = [result for result in before if result], [run.receipt(stage) for stage in ORDERS]
+def first_change(run: Run, then: Orders, now: Orders, unit: Unit = "row") -> tuple[int, int] | None:
+    """(the first sequence of an earlier plan that is not in the same place in a later one, the number of its
+    sequences). Both count the first epoch; for unit "record", records as they are first read. None if a file is
+    damaged. A partial last sequence of an extended plan does not count: its tokens are packed again."""
     try:
-        then, rows = (_sequences(run, output, None, _items(run, output[0])) for output in (orders, now))
+        before, rows = (_sequences(run, orders, None, plan_items(run, orders)) for orders in (then, now))
     except DamagedFileError:
         return None
     if unit == "record":
-        return _equal(*(_first_reads(sequences)["id"] for sequences in (then, rows))), len(
-            _first_reads(then)["id"]
-        )
-    count, then_facts, facts = len(then["indptr"]) - 1, orders[1].facts, now[1].facts
-    if run.settings.order.extends:
-        count = full_sequences((orders[0], orders[1], orders[2]))
+        reads = _first_reads(before)["id"]
+        return _equal(reads, _first_reads(rows)["id"]), len(reads)
+    count = full_sequences(then) if run.settings.order.extends else len(before["indptr"]) - 1
+    then_facts, facts = (orders["packed_sequences"].facts for orders in (then, now))
     names = ("tokens_key", "sequence_length", "end_of_text")
     if any(then_facts.get(name, facts.get(name)) != facts.get(name) for name in names):
         return 0, count
-    runs = min(_equal(then[name], rows[name]) for name in ("id", "start", "length"))
-    ends = _equal(then["indptr"], rows["indptr"]) - 1
-    return min(ends, int(np.searchsorted(then["indptr"], runs, side="right")) - 1), count
+    runs = min(_equal(before[name], rows[name]) for name in ("id", "start", "length"))
+    ends = _equal(before["indptr"], rows["indptr"]) - 1
+    return min(ends, int(np.searchsorted(before["indptr"], runs, side="right")) - 1), count
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> int:
@@ -355,19 +345,24 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
 
 
-def reordered(
-    run: Run, before: Receipt | None, places: Sequence[str], unit: Unit = "row"
-) -> Reordered | None:
-    """What a stage changes of the order of outputs in some places. before: the stage's receipt before. None if
+def reordered(run: Run, fingerprint: str, among: Sequence[str], unit: Unit = "row") -> Reordered | None:
+    """What a plan of this fingerprint changes of the order of some folders, where they hold another plan. None if
     `order.frozen_tokens` is set, or every row (or record) keeps its place. Under `order.append = "extend"` rows change
     only if a run that ordered everything again was killed before it wrote all outputs."""
-    if run.settings.order.frozen_tokens is not None or not places:
+    last, changed = published_plan(run.store), {}
+    for place, plan in plans_in_place(run).items():
+        # A killed run may have written some of the folders.
+        held = last if last and plan and plan.fingerprint == fingerprint and place in last.keys else plan
+        if place in among and not (held and held.fingerprint == fingerprint):
+            changed[place] = held
+    if run.settings.order.frozen_tokens is not None or not changed:
         return None
-    keys = before.facts.get("orders") if before else None
-    change = first_change(run, keys, unit) if keys else None
+    now = {stage: run.receipt(stage) for stage in ORDERS}
+    known = last and all(held == last for held in changed.values())
+    change = first_change(run, last.orders, now, unit) if last and known else None
     if change is None:
-        return Reordered(places, unit)
-    return Reordered(places, unit, *change) if change[0] < change[1] else None
+        return Reordered([*changed], unit)
+    return Reordered([*changed], unit, *change) if change[0] < change[1] else None
 
 
 def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
@@ -383,16 +378,13 @@ def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
     return None
 
 
-def _sequences(
-    run: Run, output: Sequence[Receipt | Result], count: int | None, items: Items
-) -> dict[str, np.ndarray]:
-    """The runs of an output's first `count` sequences, all if None, in order, with record ids and copies. items: of its
+def _sequences(run: Run, orders: Orders, count: int | None, items: Items) -> dict[str, np.ndarray]:
+    """The runs of a plan's first `count` sequences, all if None, in order, with record ids and copies. items: of its
     stream."""
-    _, packed, sequence_order = output
     ids, copy = items
-    plan = unpack(run.store.read_verified(packed.files["plan"]))
-    chosen = unpack(run.store.read_verified(sequence_order.files["order"]))["order"][0][:count]
-    entries, indptr = runs_in_order(plan["indptr"], chosen)
+    plan = unpack(run.store.read_verified(orders["packed_sequences"].files["plan"]))
+    order = unpack(run.store.read_verified(orders["sequence_order"].files["order"]))["order"]
+    entries, indptr = runs_in_order(plan["indptr"], order[0][:count])
     item = plan["document"][entries]
     return {
         "id": ids.take(item, axis=0),
@@ -401,15 +393,6 @@ def _sequences(
         "length": plan["length"][entries],
         "indptr": indptr,
     }
-
-
-def last_output(store: Store) -> tuple[Receipt, Receipt, Receipt] | None:
-    """The receipts of greedy_order, packed_sequences and sequence_order if each was made from the one before."""
-    order, packed, sequences = (load_receipt(store, name) for name in ORDERS)
-    if not (order and packed and sequences):
-        return None
-    made_from = (packed.upstream["greedy_order"], sequences.upstream["packed_sequences"])
-    return (order, packed, sequences) if made_from == (order.version, packed.version) else None
 
 
 def dense_copies(record: np.ndarray, copy: np.ndarray) -> np.ndarray:

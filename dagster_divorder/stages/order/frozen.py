@@ -1,16 +1,17 @@
-"""frozen: pins the beginning of the last output that stays: what a trainer has consumed (`order.frozen_tokens`), or
-under `order.append = "extend"` all of it.
+"""frozen: pins the beginning of the published plan that stays (`pipeline.published`): what a trainer has consumed
+(`order.frozen_tokens`), or under `order.append = "extend"` all of it.
 
-It has the documents that begin in the first N tokens of the last document order, and the first ceil(N / L) sequences of
-the last sequence order (of its first epoch). The pin names records by their ids, because appended, moved or deleted
-input changes every position. It depends on N, the tokenizer, the sequence length, the end-of-text token and its output.
-If the last output does not begin with it (after a run with another N, or none), the next run pins the beginning of the
-last output.
+It has the documents that begin in the first N tokens of the plan's document order, and the first ceil(N / L) sequences
+of its sequence order (of its first epoch). The pin names records by their ids, because appended, moved or deleted input
+changes every position. It depends on N, the tokenizer, the sequence length, the end-of-text token and the plan. If the
+published plan does not begin with it (after a run with another N, or none), the next run pins the beginning of that
+plan.
 
-Under `extend` it has all documents and sequences of the last output that was written, except a partial last sequence
-(`concat`, `related`): the tokens of this one are packed again with those of new documents, so every full row stays. It
-is pinned again as soon as input, settings or fits differ from those of that output. It is empty until an output was
-written."""
+Under `extend` it has all documents and sequences of the plan, except a partial last sequence (`concat`, `related`): the
+tokens of this one are packed again with those of new documents, so every full row stays. It is pinned again as soon as
+input, settings or fits differ from those of the plan. It is empty until a plan was published.
+
+No run replaces an export that does not begin with what stays."""
 
 from __future__ import annotations
 
@@ -33,13 +34,13 @@ from dagster_divorder.stages.mix.consumed import (
     dense_copies,
     freeze_prefix,
     frozen_drift,
+    refuse_other_plans,
     refuse_to_extend,
     remedy,
 )
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_view
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
-from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import View
 
 
@@ -72,7 +73,7 @@ def load_frozen(run: Run) -> Frozen | None:
     files = run.fit("frozen")
     documents, sequences = unpack(files[DOCUMENTS]), unpack(files[SEQUENCES])
     ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
-    items = np.split(_locate(run, ids, copy), [len(documents["id"])])
+    items = np.split(locate(run, ids, copy), [len(documents["id"])])
     for positions, ids in zip(items, (documents["id"], sequences["id"]), strict=True):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
@@ -124,7 +125,7 @@ def _which(run: Run) -> str:
     return "consumed records"
 
 
-def _locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
+def locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. If a record has
     fewer copies than before, the first ones are taken."""
     known, view = record_index(run, "id"), stream_view(run)
@@ -154,19 +155,16 @@ FROZEN = PinnedFit(
     name="frozen",
     version=1,
     asset=False,
-    description="What stays of the last output: what a trainer has consumed, or all of it.",
+    description="What stays of the published plan: what a trainer has consumed, or all of it.",
     reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
     settings=_settings,
     # Stages before the tokens ask what is extended.
     inputs=lambda run: {} if run.settings.order.extends else {"tokens": run.receipt("token_counts").key},
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
-    doing="keeping the last output",
-    # Without an output, the function refuses.
-    check_settings=lambda run: (
-        run.settings.order.extends or load_receipt(run.store, "raw_docs") or freeze_prefix(run)
-    ),
+    doing="keeping the published plan",
     compute=freeze_prefix,
-    # No `refit` name: it always follows the last output.
+    check_settings=refuse_other_plans,
+    # No `refit` name: it always follows the published plan.
     drift=frozen_drift,
     checked_once_per_corpus=False,
 )

@@ -92,7 +92,7 @@ def consumed_reads(run: Run) -> np.ndarray:
 
 def load_packed(run: Run) -> PackedSequences:
     """The current plan."""
-    return _unpack_plan(run.arrays("packed_sequences", "plan"))
+    return unpack_plan(run.arrays("packed_sequences", "plan"))
 
 
 def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
@@ -318,7 +318,7 @@ def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
     }
 
 
-def _unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
+def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     return PackedSequences(
         document=arrays["document"],
         start=arrays["start"],

@@ -27,6 +27,7 @@ from dagster_divorder.corpus.find import as_one_kind, find_inputs
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.published import ORDERS, record_plan
 from dagster_divorder.pipeline.reordered import in_training_order
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -47,7 +48,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import id_giver, load_multiset, record_index
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
-from dagster_divorder.stages.mix.consumed import ORDERS, keys_of_the_order, reordered
+from dagster_divorder.stages.mix.consumed import reordered
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
     heldout_table,
@@ -58,6 +59,7 @@ from dagster_divorder.stages.mix.repeats import load_mixing, stream_reads, strea
 from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
+from dagster_divorder.stages.output.exports import plan_fingerprint
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
@@ -67,7 +69,7 @@ from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
@@ -136,12 +138,12 @@ def _write_curated_output(run: Run) -> Made:
     del ids
     # Includes a manifest that a killed run was replacing: the delta is counted from that output.
     before = read_manifest(folder, replaced=True)
-    trained_on = [
-        str(place) for place, name in in_training_order(run.settings) if before and name == MANIFEST
-    ]
-    change = reordered(run, load_receipt(run.store, OUTPUT), trained_on, "record")
+    fingerprint = plan_fingerprint(run)
+    trained_on = [str(place) for place, name in in_training_order(run.settings) if name == MANIFEST]
+    change = reordered(run, fingerprint, trained_on, "record")
     if change:
         run.progress.note(change.sentence)
+    record_plan(run, fingerprint, {str(folder): key})
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file:
         run.store.delete(before["ids"])
@@ -159,7 +161,7 @@ def _write_curated_output(run: Run) -> Made:
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
     stored_files = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
-    return Made(stored_files, {"files": list(files), "orders": keys_of_the_order(run)}, figures)
+    return Made(stored_files, {"files": list(files), "plan": fingerprint}, figures)
 
 
 def _lacks_output(run: Run, key: str) -> str | None:

@@ -32,7 +32,8 @@ from dagster_divorder.models.export_tokenizer import (
     tokenizer_files,
 )
 from dagster_divorder.models.tokenize import named_specials, special_ids
-from dagster_divorder.pipeline.reordered import Reordered, moved_by_appends
+from dagster_divorder.pipeline.published import record_plan
+from dagster_divorder.pipeline.reordered import moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -50,7 +51,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.chat_template import template_of
-from dagster_divorder.stages.mix.consumed import keys_of_the_order, last_change, reordered
+from dagster_divorder.stages.mix.consumed import last_change, reordered
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -82,7 +83,9 @@ KEEP_THE_ORDER = "trainers_keep_the_order"
 
 
 def _write_exports(run: Run) -> Made:
-    plan, order, change = load_packed(run), load_sequence_order(run), _reordered(run)
+    plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
+    keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
+    change = reordered(run, fingerprint, [*keys])
     if change:
         run.progress.note(change.sentence)
     with scratch_beside(run.store, run.settings.exports.path) as scratch:
@@ -91,6 +94,7 @@ def _write_exports(run: Run) -> Made:
             FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
         if sentence := moved_by_appends(run.settings, _lacks_each(run)):
             run.progress.note(sentence)
+        record_plan(run, fingerprint, keys)
         for lacking in _lacks_each(run):
             _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
@@ -110,28 +114,10 @@ def _write_exports(run: Run) -> Made:
             }
         )
     figures = {"exports": table, **({"reordered": change.figures} if change else {})}
-    facts = {"formats": list(hashes), "plan": plan_fingerprint(run), "orders": keys_of_the_order(run)}
+    facts = {"formats": list(hashes), "plan": fingerprint}
     if form := run.memo.get("form"):
         facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
-
-
-def _reordered(run: Run) -> Reordered | None:
-    """The existing exports whose order this run changes."""
-    before, plan = load_receipt(run.store, "exports"), plan_fingerprint(run)
-    last = before.facts.get("plan") if before else None
-    places: dict[Any, list[str]] = {}
-    for name in run.settings.exports.formats:
-        folder = _folder(run, name)
-        manifest = read_manifest(folder, EXPORT_MANIFEST, replaced=True)
-        if manifest is None:
-            continue
-        # A killed run may have written some of the formats.
-        written = manifest["plan"] == plan and before and last and name in before.facts["formats"]
-        places.setdefault(last if written else manifest["plan"], []).append(str(folder))
-    places.pop(plan, None)
-    of_last = set(places) <= {last}
-    return reordered(run, before if of_last else None, [place for each in places.values() for place in each])
 
 
 def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:

@@ -20,6 +20,7 @@ import orjson
 
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
+from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit
 from dagster_divorder.settings import Settings
@@ -305,10 +306,9 @@ def _inputs(run: Run) -> dict[str, Any]:
     }
     if not run.settings.order.frozen_tokens:
         return {**content, **fit_inputs(run, "base_model")}
-    # A trainer has consumed tokens of the last output, so its base model stays, whatever documents that left out. A run
-    # that is refused may make another model, but no output.
-    last = load_receipt(run.store, "packed_sequences")
-    left_out = last.facts.get("left_out") if last else None
+    # A trainer has consumed tokens of the published plan, so its base model stays, whatever documents that left out.
+    plan = published_plan(run.store)
+    left_out = plan.orders["packed_sequences"].facts.get("left_out") if plan else None
     return {**content, **({"heldout": left_out} if left_out else {})}
 
 

@@ -1,0 +1,126 @@
+"""The published plan: what trainers read, kept until a run publishes another.
+
+A plan says which tokens every step reads. A run records it, with the results of ORDERS, before it replaces the first
+file of the output or an export; the plan is published once these all hold it. `order.frozen_tokens`,
+`order.append = "extend"`, `freeze`, `cut` and `where` go by the published plan, whatever stages have computed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.settings.places import as_place
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from dagster_divorder.store.state import HISTORY, TrainingPlan, changing, load_result, load_state, save_state
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline.run import Run
+
+ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
+"""The stages that together decide what a trainer reads; each reads the one before."""
+
+
+def published_plan(store: Store) -> TrainingPlan | None:
+    """The plan that was published last."""
+    return next((plan for plan in reversed(load_state(store).plans) if plan.published), None)
+
+
+def record_plan(run: Run, fingerprint: str, keys: Mapping[str, str], *, published: bool = False) -> None:
+    """Record the plan of the current orders. keys: as `TrainingPlan.keys`, of what is written."""
+    results = {stage: load_result(run.store, stage, run.receipt(stage).key) for stage in ORDERS}
+    orders = {stage: result for stage, result in results.items() if result}
+    with changing(run.store) as state:
+        last, batch = published_plan(run.store), run.settings.sequence.batch
+        same = [plan for plan in state.plans if (plan.fingerprint, plan.batch) == (fingerprint, batch)]
+        keys = {**(same[0].keys if same else {}), **keys}
+        published |= last in same
+        plan = TrainingPlan(
+            fingerprint=fingerprint, batch=batch, keys=keys, orders=orders, published=published
+        )
+        others = [known for known in state.plans if known not in same]
+        kept = [known for known in others if known == last or known in others[1 - HISTORY :]]
+        if state.plans != [*kept, plan]:
+            save_state(run.store, replace(state, plans=[*kept, plan]))
+
+
+def publish(run: Run, stages: Iterable[str]) -> None:
+    """After a run of some stages: the current plan is published if output and exports hold it."""
+    graph = run.graph
+    written = [stage for stage in (OUTPUT, "exports") if stage in graph and graph[stage].when(run.settings)]
+    if not set(written).isdisjoint(stages) and all(map(run.is_current, written)):
+        receipt = run.receipt(written[-1])
+        fingerprint = receipt.facts.get("plan", receipt.version)
+        record_plan(run, fingerprint, _keys_in_place(run, output=True), published=True)
+
+
+def plans_in_place(run: Run, *, output: bool = False) -> dict[str, TrainingPlan | None]:
+    """The exports that there are under these settings, or without exports the output -> the plan that each holds, or
+    held until a killed run began to replace it; None if the store does not know it. output: the output in any case."""
+    return {place: _plan_of(run.store, key) for place, key in _keys_in_place(run, output).items()}
+
+
+def _keys_in_place(run: Run, output: bool) -> dict[str, str]:
+    exports = run.settings.exports
+    places = {exports.path / name: EXPORT_MANIFEST for name in exports.formats}
+    if output or not places:
+        places[run.settings.output.path] = MANIFEST
+    manifests = {place: read_manifest(place, name, replaced=True) for place, name in places.items()}
+    return {str(place): manifest["key"] for place, manifest in manifests.items() if manifest}
+
+
+def _plan_of(store: Store, key: str) -> TrainingPlan | None:
+    """The plan of a manifest's key."""
+    return next((plan for plan in reversed(load_state(store).plans) if key in plan.keys.values()), None)
+
+
+def plan_that_stays(run: Run) -> TrainingPlan | None:
+    """The published plan; under `extend` a later one, if a killed run has begun to write it."""
+    plans, last = load_state(run.store).plans, published_plan(run.store)
+    held = plans_in_place(run, output=True).values() if run.settings.order.extends else ()
+    return max(filter(None, [last, *held]), key=plans.index, default=None)
+
+
+def find_plan(run: Run, named: str | None) -> TrainingPlan:
+    """The published plan, or another one. named: its fingerprint, or the folder of an export.
+
+    Raises:
+        InputError: none was published, an export holds another one, or the store does not know the named one.
+    """
+    plan, plans = published_plan(run.store), load_state(run.store).plans
+    if named is not None:
+        place = as_place(named)
+        manifests = (read_manifest(place, name, replaced=True) for name in (EXPORT_MANIFEST, MANIFEST))
+        manifest: Any = next(filter(None, manifests), {"key": ""})
+        by_name = (known for known in reversed(plans) if known.fingerprint == named)
+        if found := _plan_of(run.store, manifest["key"]) or next(by_name, None):
+            return found
+        raise InputError(
+            f"the plan is {named!r}; expected the folder of an export, or a plan that {run.store.place} still has: "
+            f"{', '.join(known.fingerprint for known in plans) or 'none'}"
+        )
+    if plan is None:
+        raise InputError(f"no plan was published in {run.store.place}; expected a finished run: divorder run")
+    for place, other in plans_in_place(run).items():
+        if other != plan:
+            raise InputError(
+                f"{place} holds {name_of(other)}, but plan {plan.fingerprint} was published last: finish the "
+                f"interrupted run (divorder run), or name the plan that is meant (--plan {place})"
+            )
+    return plan
+
+
+def hold_plan(store: Store, plan: TrainingPlan) -> None:
+    """Make a plan the published one, because a trainer holds it."""
+    with store.lease(wait=True), changing(store) as state:
+        others = [known for known in state.plans if known != plan]
+        save_state(store, replace(state, plans=[*others, replace(plan, published=True)]))
+
+
+def name_of(plan: TrainingPlan | None) -> str:
+    return f"plan {plan.fingerprint}" if plan else "a plan that this store does not know"
