@@ -711,7 +711,7 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
     if text_field and not any(text_field in fields for _, fields, _ in samples):
         raise InputError(f"no input has a field {text_field!r}; name a field of at least one input")
     for path, listing, (records, fields, structure) in zip(paths, inputs, samples, strict=True):
-        whole = _whole_texts(fields, records, structure)
+        whole = _whole_texts(fields, records, inner=structure is None)
         # Prefers a text field of the earlier inputs.
         text = next((name for name in texts if name in (fields if name == text_field else whole)), None)
         if (structure and not (text_field and text == text_field)) or (whole and not text):
@@ -816,7 +816,7 @@ def _sample(listing: Found, wanted: int = SAMPLE_RECORDS) -> tuple[int, dict[str
     often = {name: field for name, field in fields.items() if not field.inner or field.records >= least}
     (kind, form), with_it = next(iter(structures.most_common(1)), (("", None), 0))
     # Without a text in most records, a file may hold texts and chats.
-    few = 2 if _whole_texts(often, records) else 10
+    few = 2 if _whole_texts(often, records, inner=False) else 10
     most = Structure(kind, tuple(together[kind]), form) if few * with_it > records else None
     return records, often, most
 
@@ -839,7 +839,7 @@ def _text_field(
     Raises:
         InputError: no field holds text, or several fields hold it together in no known form.
     """
-    whole = _whole_texts(fields, records, structure)
+    whole = _whole_texts(fields, records, inner=structure is None)
     longest = max(whole, key=lambda name: whole[name].characters, default="")
     named = _named(TEXT_NAMES, whole)
     # `text` may be a title beside a much longer `body`.
@@ -889,16 +889,16 @@ def _text_field(
     return longest, f"{why}: {whole[longest].described()}{beside}"
 
 
-def _whole_texts(fields: dict[str, Field], records: int, structure: Structure | None) -> dict[str, Field]:
-    """Fields that hold texts in most records. If fields outside objects, or named like texts, hold none, and no
-    `structure` does: any fields inside objects."""
+def _whole_texts(fields: dict[str, Field], records: int, *, inner: bool) -> dict[str, Field]:
+    """Fields that hold texts in most records. inner: any fields inside objects, if fields outside of objects, or named
+    like texts, hold none."""
     whole = {
         name: field
         for name, field in fields.items()
         if field.texts >= max(1, MIN_SHARE * records) and not field.holds_labels(name)
     }
     outer = {name: field for name, field in whole.items() if not field.inner or _own_name(name) in TEXT_NAMES}
-    return outer if outer or structure else whole
+    return outer if outer or not inner else whole
 
 
 def _own_name(name: str) -> str:

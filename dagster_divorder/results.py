@@ -83,8 +83,8 @@ class Results(AsTable):
         view = self._last.view
         order = self._last.arrays("greedy_order", "order")["order"]
         made = [receipt for stage in ORDERS if (receipt := load_receipt(self.store, stage))]
-        whole = all(later.upstream.get(one.stage) == one.version for one, later in pairwise(made))
-        if whole and len(made) == len(ORDERS):
+        follow = all(later.upstream.get(one.stage) == one.version for one, later in pairwise(made))
+        if follow and len(made) == len(ORDERS):
             order = output_order(self._last)
         records = self._stream_records()
         order = order if records is None else records[order]

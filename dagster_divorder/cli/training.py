@@ -49,7 +49,7 @@ def where(
         for row in runs
     ]
     head = f"plan {of['plan']}, steps of {of['batch']:,} sequences"
-    return Answer([head, "", TextTable(rows)], {"runs": runs, **of})
+    return Answer([head, "", TextTable(rows)], {"runs": runs, **{str(name): of[name] for name in of}})
 
 
 def freeze(options: Options) -> Answer:

@@ -83,7 +83,11 @@ def _difference(compared: Compared) -> str:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             rendered = [
-                tokenizer.apply_chat_template(messages, tools=tools and list(tools), tokenize=False)
+                str(
+                    tokenizer.apply_chat_template(
+                        messages, tools=list(tools) if tools else None, tokenize=False
+                    )
+                )
                 for messages, tools, _ in conversations
             ]
             rendered_ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered]

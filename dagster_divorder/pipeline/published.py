@@ -106,11 +106,11 @@ def find_plan(run: Run, named: str | None) -> TrainingPlan:
         )
     if plan is None:
         raise InputError(f"no plan was published in {run.store.place}; expected a finished run: divorder run")
-    for place, other in plans_in_place(run).items():
+    for folder, other in plans_in_place(run).items():
         if other != plan:
             raise InputError(
-                f"{place} holds {name_of(other)}, but plan {plan.fingerprint} was published last: finish the "
-                f"interrupted run (divorder run), or name the plan that is meant (--plan {place})"
+                f"{folder} holds {name_of(other)}, but plan {plan.fingerprint} was published last: finish the "
+                f"interrupted run (divorder run), or name the plan that is meant (--plan {folder})"
             )
     return plan
 

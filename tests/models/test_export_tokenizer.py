@@ -174,7 +174,7 @@ def test_no_tokenizer_is_better_than_another_one(
 
 @pytest.mark.parametrize("said", [{}, {"chat_template": "another"}], ids=["no template", "another one"])
 @pytest.mark.parametrize(
-    "with_tools", [None, "tools {{ tools | length }}" + TEMPLATE], ids=["one", "for tools"]
+    "with_tools", [None, "tools {{ tools | tojson }}" + TEMPLATE], ids=["one", "for tools"]
 )
 def test_the_template_that_rendered_conversations_lies_beside_them(
     make_tokenizer: Make, tmp_path: Path, said: dict[str, str], with_tools: str | None

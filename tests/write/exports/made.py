@@ -126,7 +126,6 @@ def rows_of(
         padding=vocabulary - 1,
         vocabulary=vocabulary,
         directory=Path(),
-        names=lambda records: records.astype(str).tolist(),
         scratch=Path("/tmp"),
         engine=Sent,  # type: ignore[arg-type]
         trained=spans_of(masks) if masks else None,
