@@ -96,7 +96,7 @@ def named(trainer: Trainer, reading: Reading, path: Path, **names: Any) -> dict[
 
 def test_the_lines_for_streaming_keep_the_order(folder: Path) -> None:
     datasets, loaders = packages()
-    reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2, files=(24,) * 4)
+    reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2)
     given = {
         "split_dataset_by_node": datasets.distributed.split_dataset_by_node,
         "DataLoader": loaders.StatefulDataLoader,
