@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, one_after_another
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, in_order
 
 SHARE_OF_A_LAST_EPOCH = (
     0.8  # GPTDataset shuffles the last epoch separately if it needs less than this share of it.
@@ -41,7 +41,7 @@ TRAINER = Trainer(
     title="Megatron-LM (GPTDataset)",
     formats=("megatron",),
     default=_default,
-    best=one_after_another,
+    best=in_order,
     lines="""\
 # pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
 --train-data-path {path}/{prefix}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from dagster_divorder.trainers import hf_trainer
-from dagster_divorder.trainers.trainer import Trainer, one_after_another, pass_by_pass
+from dagster_divorder.trainers.trainer import Trainer, in_order
 
 _reader = partial(
     Trainer,
@@ -53,7 +53,7 @@ RECORD_READERS: tuple[Trainer, ...] = (
         name="trl-grpo",
         title="TRL GRPOTrainer",
         forms=("text", "template", "prompt_completion"),
-        best=pass_by_pass,
+        best=in_order,
         documented="https://huggingface.co/docs/trl/grpo_trainer (shuffle_dataset)",
         lines="""\
 train_dataset = load_dataset("{reader}", data_files="{pattern}", split="train")
@@ -124,7 +124,7 @@ max_steps: {steps}
         name="torchtune",
         title="torchtune",
         forms=CONVERSATIONS,
-        best=pass_by_pass,
+        best=in_order,
         documented="https://meta-pytorch.org/torchtune/main/basics/custom_components.html (shuffle)",
         lines="""\
 dataset:
@@ -146,7 +146,7 @@ max_steps_per_epoch: {steps}
         name="hf-streaming",
         title="datasets, streaming",
         formats=("parquet",),
-        best=pass_by_pass,
+        best=in_order,
         documented="https://huggingface.co/docs/datasets/package_reference/main_classes (split_dataset_by_node)",
         lines="""\
 dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming=True)
@@ -159,7 +159,7 @@ loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=
         name="torchtitan-streaming",
         title="torchtitan (streaming dataset)",
         formats=("parquet",),
-        best=one_after_another,
+        best=in_order,
         documented="https://github.com/pytorch/torchtitan/blob/main/docs/datasets.md",
         lines="""\
 DATASETS["plan"] = DatasetConfig(

@@ -112,7 +112,7 @@ class Shape:
         ranks = {"world_size": math.gcd(self.batch, 2), **(self.layout if same else {}), **given}
         # A layout may leave rows out; the export then counts as one epoch of the other rows.
         rows, epochs = (len(self.positions()), 1) if self.layout else (self.sequences, self.epochs)
-        return Reading(rows=rows, epochs=epochs, stored_epochs=True, batch=self.batch, **ranks)
+        return Reading(rows=rows, epochs=epochs, batch=self.batch, **ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

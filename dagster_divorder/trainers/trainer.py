@@ -26,18 +26,16 @@ Rows: TypeAlias = NDArray[np.int64]
 class Reading:
     """How an export is read. For a curated output, records take the place of sequences.
 
-    rows: of one epoch. batch: sequences of a global batch, over all ranks and accumulated steps. world_size: of data
-    parallelism. micro_batch: sequences that a rank reads at once. workers: loader processes of a rank; 0 reads in the
-    training process. nodes: machines of the ranks. seed: of the trainer's own shuffling.
+    rows: of one epoch. The export holds every epoch, as copies or as an index: row e * rows + i is row i of epoch e.
+    (`default` of Megatron and OLMo-core uses no index and numbers the rows of one epoch.) batch: sequences of a global
+    batch, over all ranks and accumulated steps. world_size: of data parallelism. micro_batch: sequences that a rank
+    reads at once. workers: loader processes of a rank; 0 reads in the training process. nodes: machines of the ranks.
+    seed: of the trainer's own shuffling.
     """
 
     rows: int
     batch: int
     epochs: int = 1
-    stored_epochs: bool = False
-    """Whether the export holds every epoch, as copies or as an index. If so, the trainer passes through it once, and
-    row e * rows + i is row i of epoch e. If not, it holds one epoch, and the trainer starts it again. `default` of a
-    trainer that reads an index (Megatron, OLMo-core) uses no index and numbers the rows of one epoch."""
     world_size: int = 1
     micro_batch: int = 1
     workers: int = 0
@@ -68,18 +66,13 @@ class Reading:
 
     @property
     def length(self) -> int:
-        """Rows that the trainer sees in the export."""
-        return self.rows * self.epochs if self.stored_epochs else self.rows
-
-    @property
-    def passes(self) -> int:
-        """Passes of the trainer through the export."""
-        return 1 if self.stored_epochs else self.epochs
+        """Rows of all epochs."""
+        return self.rows * self.epochs
 
     @property
     def steps(self) -> int:
         """Whole global batches over all epochs."""
-        return self.rows * self.epochs // self.batch
+        return self.length // self.batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +142,9 @@ def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
     return order[: order.size // batch * batch].reshape(-1, batch)
 
 
-def one_after_another(reading: Reading) -> Rows:
-    """The rows in stored order, pass after pass: (batches, B)."""
-    return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
-
-
-def pass_by_pass(reading: Reading) -> Rows:
-    """The rows in stored order; each pass drops its incomplete last batch: (batches, B)."""
-    return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
+def in_order(reading: Reading) -> Rows:
+    """The rows in stored order: (batches, B)."""
+    return consecutive(np.arange(reading.length), reading.batch)
 
 
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:
