@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, in_order, torch_permutation
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, torch_permutation
 
 
 def shuffled(reading: Reading) -> Rows:
@@ -21,7 +21,6 @@ TRAINER = Trainer(
     title="PyTorch DataLoader or torchdata StatefulDataLoader",
     formats=("parquet",),
     default=lambda reading: consecutive(shuffled(reading), reading.batch),
-    best=in_order,
     lines="""\
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers, in_order
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
 
 
 def _default(reading: Reading) -> Rows:
-    """All ranks read the same number of rows."""
+    """All ranks read the same number of rows: a shorter shard begins again."""
     ranks, workers = [], max(reading.workers, 1)
     for shard in np.array_split(np.arange(reading.length), reading.world_size):
         stream = np.resize(shard, reading.length // reading.world_size)
@@ -25,7 +25,6 @@ TRAINER = Trainer(
     title="grain",
     formats=("parquet",),
     default=_default,
-    best=in_order,
     lines="""\
 rows = grain.MapDataset.source(source)
 loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()

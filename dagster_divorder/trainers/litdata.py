@@ -17,14 +17,9 @@ def _batches(reading: Reading, *, drop_last: bool) -> Rows:
     counts = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
     if not drop_last:
         counts[share % workers] += reading.length % reading.micro_batch
-    slices = np.split(
-        np.arange(reading.world_size * counts.sum()), np.tile(counts, reading.world_size).cumsum()[:-1]
-    )
-    ranks = [
-        from_workers(slices[rank * workers : (rank + 1) * workers], reading.micro_batch)
-        for rank in range(reading.world_size)
-    ]
-    return from_ranks(ranks, reading)
+    slices = np.split(np.arange(counts.sum()), counts.cumsum()[:-1])
+    rows = from_workers(slices, reading.micro_batch)
+    return from_ranks([rows + rank * counts.sum() for rank in range(reading.world_size)], reading)
 
 
 TRAINER = Trainer(

@@ -1,7 +1,6 @@
 """nanotron (its main branch) over datatrove's `.ds` files, with Megatron's sampler.
 
-Files are sorted by name as text and, unless shuffle_files is set, read one after another. Reading ends with the last
-row.
+Files are sorted by name as text and, unless shuffle_files is set, read one after another, once.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ TRAINER = Trainer(
     title="nanotron (datatrove .ds)",
     formats=("ds",),
     default=in_order,
-    best=in_order,
     lines="""\
 tokens:
   sequence_length: {window}

@@ -11,14 +11,9 @@ from __future__ import annotations
 from functools import partial
 
 from dagster_divorder.trainers import hf_trainer
-from dagster_divorder.trainers.trainer import Trainer, in_order
+from dagster_divorder.trainers.trainer import Trainer
 
-_reader = partial(
-    Trainer,
-    default=hf_trainer.shuffled,
-    best=hf_trainer.sequential,
-    resumes=hf_trainer.TRAINER.resumes,
-)
+_reader = partial(Trainer, default=hf_trainer.shuffled, resumes=hf_trainer.TRAINER.resumes)
 CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
 ROWS_OF_A_RANK = (
     "its state counts a rank's own rows, so another world size reads some rows twice and skips others"
@@ -31,6 +26,7 @@ def _trl(trainer: str, config: str, forms: tuple[str, ...], *, shuffles: bool = 
         title=f"TRL {trainer}",
         forms=forms,
         default=hf_trainer.shuffled if shuffles else hf_trainer.sequential,
+        best=hf_trainer.sequential,
         documented="https://huggingface.co/docs/transformers/main_classes/trainer (train_sampling_strategy)",
         lines=f"""\
 train_dataset = load_dataset("{{reader}}", data_files="{{pattern}}", split="train")
@@ -53,7 +49,6 @@ RECORD_READERS: tuple[Trainer, ...] = (
         name="trl-grpo",
         title="TRL GRPOTrainer",
         forms=("text", "template", "prompt_completion"),
-        best=in_order,
         documented="https://huggingface.co/docs/trl/grpo_trainer (shuffle_dataset)",
         lines="""\
 train_dataset = load_dataset("{reader}", data_files="{pattern}", split="train")
@@ -124,7 +119,6 @@ max_steps: {steps}
         name="torchtune",
         title="torchtune",
         forms=CONVERSATIONS,
-        best=in_order,
         documented="https://meta-pytorch.org/torchtune/main/basics/custom_components.html (shuffle)",
         lines="""\
 dataset:
@@ -146,7 +140,6 @@ max_steps_per_epoch: {steps}
         name="hf-streaming",
         title="datasets, streaming",
         formats=("parquet",),
-        best=in_order,
         documented="https://huggingface.co/docs/datasets/package_reference/main_classes (split_dataset_by_node)",
         lines="""\
 dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming=True)
@@ -159,7 +152,6 @@ loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=
         name="torchtitan-streaming",
         title="torchtitan (streaming dataset)",
         formats=("parquet",),
-        best=in_order,
         documented="https://github.com/pytorch/torchtitan/blob/main/docs/datasets.md",
         lines="""\
 DATASETS["plan"] = DatasetConfig(

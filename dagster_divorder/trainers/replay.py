@@ -90,9 +90,8 @@ class Shape:
     def of(cls, manifest: Mapping[str, Any], path: str) -> Shape:
         """The shape of an export with this manifest."""
         names = ("sequences", "epochs", "sequence_length", "batch", "layout")
-        return cls(
-            path=path, prefix=manifest.get("prefix", "train"), **{name: manifest[name] for name in names}
-        )
+        given = {name: manifest[name] for name in names}
+        return cls(path=path, prefix=manifest.get("prefix", "train"), **given)
 
     def positions(self) -> Rows:
         """Row of the files, if these hold every epoch -> position, int64."""
@@ -113,6 +112,11 @@ class Shape:
         # A layout may leave rows out; the export then counts as one epoch of the other rows.
         rows, epochs = (len(self.positions()), 1) if self.layout else (self.sequences, self.epochs)
         return Reading(rows=rows, epochs=epochs, batch=self.batch, **ranks)
+
+    def configuration(self, trainer: Trainer, reading: Reading) -> str:
+        """The lines with which a trainer reads the export."""
+        length = self.sequence_length
+        return trainer.configuration(reading, path=self.path, prefix=self.prefix, sequence_length=length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,18 +171,10 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
     for layout in _layouts(export, trainer, reading):
         if not best.kept.in_order:
             best = max(best, way(True, layout), key=_kept)
-    lines = trainer.configuration(
-        reading, path=export.path, prefix=export.prefix, sequence_length=export.sequence_length
-    )
-    useful = best.lines or _kept(with_lines) == _kept(default)
-    return Replay(
-        trainer=trainer,
-        reading=reading,
-        default=default,
-        here=here,
-        best=best,
-        lines=lines if useful else None,
-    )
+    lines = None
+    if best.lines or _kept(with_lines) == _kept(default):
+        lines = export.configuration(trainer, reading)
+    return Replay(trainer=trainer, reading=reading, default=default, here=here, best=best, lines=lines)
 
 
 def keeps_order(export: Shape, trainer: Trainer) -> bool:

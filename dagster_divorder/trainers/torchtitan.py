@@ -1,7 +1,7 @@
 """torchtitan's HuggingFaceTextDataLoader over a map-style dataset.
 
-Each rank reads a contiguous slice of the rows. Every worker reads its rank's
-whole slice, so with n workers each row is read n times: keep num_workers = 0.
+Each rank reads a contiguous slice of the rows, and each of its n workers the whole slice, so every row is read n times:
+keep num_workers = 0.
 """
 
 from __future__ import annotations

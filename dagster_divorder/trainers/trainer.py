@@ -75,6 +75,19 @@ class Reading:
         return self.length // self.batch
 
 
+def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
+    """Rows in the order of reading over all ranks, (n,) -> (batches, B). drop_last: drop an incomplete last batch
+    instead of filling it up with -1."""
+    if not drop_last:
+        order = np.append(order, np.full(-order.size % batch, -1))
+    return order[: order.size // batch * batch].reshape(-1, batch)
+
+
+def in_order(reading: Reading) -> Rows:
+    """The rows in stored order: (batches, B)."""
+    return consecutive(np.arange(reading.length), reading.batch)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
     """A trainer, and two ways in which it reads an export: with its defaults, and keeping the order."""
@@ -86,7 +99,7 @@ class Trainer:
     forms: tuple[str, ...] = ()
     """Forms of records (`input.format`) that it tokenises itself, from the curated output: a row is a record."""
     default: Callable[[Reading], Rows]
-    best: Callable[[Reading], Rows]
+    best: Callable[[Reading], Rows] = in_order
     """The batches with `lines` in its configuration, a format string (see `configuration`)."""
     lines: str
     resumes: str
@@ -132,19 +145,6 @@ class Trainer:
             accumulation=reading.batch // (reading.world_size * reading.micro_batch),
             tokens=reading.batch * sequence_length,
         )
-
-
-def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
-    """Rows in the order of reading over all ranks, (n,) -> (batches, B). drop_last: drop an incomplete last batch
-    instead of filling it up with -1."""
-    if not drop_last:
-        order = np.append(order, np.full(-order.size % batch, -1))
-    return order[: order.size // batch * batch].reshape(-1, batch)
-
-
-def in_order(reading: Reading) -> Rows:
-    """The rows in stored order: (batches, B)."""
-    return consecutive(np.arange(reading.length), reading.batch)
 
 
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:

@@ -124,11 +124,10 @@ def test_mds(tmp_path: Path) -> None:
         for world, workers, nodes in [(1, 1, 1), (2, 1, 1), (2, 2, 2), (4, 2, 1), (4, 1, 2), (4, 2, 2)]:
             ranks = {"world_size": world, "workers": workers, "nodes": nodes}
             reading = Reading(rows=count, batch=BATCH, **ranks)
-            case = {**ranks, "epochs": 1}
             best = lines("mds", reading, folder)
-            cases.append(({**case, "lines": best}, "best", reading, rows))
+            cases.append(({**ranks, "lines": best}, "best", reading, rows))
             plain = best.replace("num_canonical_nodes=1,", "")
-            cases.append(({**case, "lines": plain}, "default", reading, rows))
+            cases.append(({**ranks, "lines": plain}, "default", reading, rows))
     check("mds", "streaming", "streaming", tmp_path, cases)
 
 
@@ -140,7 +139,7 @@ def test_litdata(tmp_path: Path) -> None:
             for rows, name in ((plan, "plan"), (sliced(plan, world, micro_batch, workers), "sliced")):
                 folder = tmp_path / f"{count}-{world}-{workers}-{micro_batch}-{name}"
                 export("litdata", folder, rows)
-                case = {"world_size": world, "epochs": 1}
+                case = {"world_size": world}
                 reading = Reading(
                     rows=len(rows), batch=BATCH, micro_batch=micro_batch, workers=workers, **case
                 )
