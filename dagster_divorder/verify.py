@@ -260,12 +260,10 @@ def _table(replays: Mapping[str, Replay]) -> list[Part]:
 
 
 def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]:
-    trainer, default, best = replayed.trainer, replayed.default, replayed.best
+    trainer = replayed.trainer
     rows = "records" if trainer.forms else "sequences"
     lines: list[Part] = [trainer.title, "", _sentence(replayed)]
-    for name, way in {"by default": default, "at its best": best}.items():
-        if not way.kept.in_order and (name == "by default" or way is not default):
-            lines.append(f"  {name} {_difference(way.kept, rows)}")
+    lines += [f"  {name} {_difference(way.kept, rows)}" for name, way in _losing(replayed).items()]
     if trainer.joins_rows and shape.epochs > 1:
         lines.append(
             "the last sequence of an epoch may be short: the trainer joins rows, so in later epochs its sequences "
@@ -300,6 +298,14 @@ def _sentence(replayed: Replay) -> str:
     return f"by default it reads {default.kept.text} as planned, {more}"
 
 
+def _losing(replayed: Replay) -> dict[str, Way]:
+    """The ways that lose the order, by name."""
+    ways = {"by default": replayed.default}
+    if replayed.best is not replayed.default:
+        ways["at its best"] = replayed.best
+    return {name: way for name, way in ways.items() if not way.kept.in_order}
+
+
 def _difference(kept: Kept, rows: str) -> str:
     """The first difference from the plan. rows: the noun for rows."""
     if kept.first is None:
@@ -320,10 +326,9 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
     """Measures and drift of the reads, beside the plan's."""
     order = load_sequence_order(run)
     measured, reads = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}, {}
-    for name, way in {"by default": replayed.default, "at its best": replayed.best}.items():
-        if not way.kept.in_order and (name == "by default" or way is not replayed.default):
-            reads[name] = _sequences_read(replayed, way, order)
-            measured[name] = measure_order(run, reads[name][: order.shape[1]])
+    for name, way in _losing(replayed).items():
+        reads[name] = _sequences_read(replayed, way, order)
+        measured[name] = measure_order(run, reads[name][: order.shape[1]])
     rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
     if run.settings.curriculum.on:

@@ -9,6 +9,7 @@ time: chosen answers come first, then the rejected ones.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from dagster_divorder.trainers import hf_trainer
 from dagster_divorder.trainers.trainer import Trainer
@@ -20,17 +21,16 @@ ROWS_OF_A_RANK = (
 )
 
 
-def _trl(trainer: str, config: str, forms: tuple[str, ...], *, shuffles: bool = True) -> Trainer:
+def _trl(name: str, form: str, **options: Any) -> Trainer:
     return _reader(
-        name=f"trl-{trainer.removesuffix('Trainer').lower()}",
-        title=f"TRL {trainer}",
-        forms=forms,
-        default=hf_trainer.shuffled if shuffles else hf_trainer.sequential,
+        name=f"trl-{name.lower()}",
+        title=f"TRL {name}Trainer",
+        forms=(form,),
         best=hf_trainer.sequential,
         documented="https://huggingface.co/docs/transformers/main_classes/trainer (train_sampling_strategy)",
         lines=f"""\
 train_dataset = load_dataset("{{reader}}", data_files="{{pattern}}", split="train")
-args = {config}(
+args = {name}Config(
     train_sampling_strategy="sequential",
     max_length=None,
     per_device_train_batch_size={{micro_batch}},
@@ -38,13 +38,14 @@ args = {config}(
     max_steps={{steps}},
 )
 """,
+        **options,
     )
 
 
 RECORD_READERS: tuple[Trainer, ...] = (
-    _trl("DPOTrainer", "DPOConfig", ("pairs",)),
-    _trl("RewardTrainer", "RewardConfig", ("pairs",)),
-    _trl("KTOTrainer", "KTOConfig", ("prompt_completion",), shuffles=False),
+    _trl("DPO", "pairs"),
+    _trl("Reward", "pairs"),
+    _trl("KTO", "prompt_completion", default=hf_trainer.sequential),
     _reader(
         name="trl-grpo",
         title="TRL GRPOTrainer",

@@ -43,12 +43,10 @@ class Reading:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("rows", "batch", "epochs", "world_size", "micro_batch", "nodes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        for name in ("workers", "seed"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        for name, number in asdict(self).items():
+            least = 0 if name in ("workers", "seed") else 1
+            if number < least:
+                raise InputError(f"{name} is {number}, expected {least} or more")
         # More is a mistake, and each process costs the model time and memory.
         if self.workers > 1024:
             raise InputError(f"workers is {self.workers:,}, expected at most 1,024 a rank")
