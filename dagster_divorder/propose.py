@@ -541,16 +541,7 @@ class Proposal:
             return {}
         _checked("exports", Exports, **{name: max(1, number) for name, number in self.ranks.items()})
         length, batch = self.sequence
-        export = ExportShape(
-            path="",
-            prefix="",
-            sequences=4 * batch - 1,
-            epochs=1,
-            sequence_length=length,
-            batch=batch,
-            files=(),
-            layout={},
-        )
+        export = ExportShape(sequences=4 * batch - 1, sequence_length=length, batch=batch)
         if not self.reads_parts:
             export.reading(**{"world_size": 1, **self.ranks})
             return {}

@@ -260,15 +260,10 @@ def _table(replays: Mapping[str, Replay]) -> list[Part]:
 
 
 def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]:
-    trainer, default, best = replayed.trainer, replayed.default, replayed.best
+    trainer = replayed.trainer
     rows = "records" if trainer.forms else "sequences"
-    lines: list[Part] = [
-        trainer.title,
-        "",
-        _sentence(replayed),
-        *(f"  by default {line}" for line in _differences(default.kept, rows)),
-    ]
-    lines += [f"  at its best {line}" for line in _differences(best.kept, rows) if best is not default]
+    lines: list[Part] = [trainer.title, "", _sentence(replayed)]
+    lines += [f"  {name} {_difference(way.kept, rows)}" for name, way in _losing(replayed).items()]
     if trainer.joins_rows and shape.epochs > 1:
         lines.append(
             "the last sequence of an epoch may be short: the trainer joins rows, so in later epochs its sequences "
@@ -303,24 +298,23 @@ def _sentence(replayed: Replay) -> str:
     return f"by default it reads {default.kept.text} as planned, {more}"
 
 
-def _differences(kept: Kept, rows: str) -> list[str]:
-    """Differences from the plan, a line each. rows: the noun for rows."""
-    lines = []
-    if kept.first:
-        first = kept.first
-        lines.append(
-            f"the first difference is in batch {first.batch:,}: expected {rows} {_first_of(first.expected)}, read "
-            f"{rows} {_first_of(first.read)}, {first.common:,} in common"
-        )
-    if kept.missing_batches:
-        lines.append(f"the last {kept.missing_batches:,} batches of the plan are not read")
-    if kept.extra_batches:
-        lines.append(f"{kept.extra_batches:,} batches are read after the plan's last")
-    if kept.repeated:
-        lines.append(
-            f"{rows} read more often than planned: {kept.repeated:,}; less often: {kept.never_read:,}"
-        )
-    return lines
+def _losing(replayed: Replay) -> dict[str, Way]:
+    """The ways that lose the order, by name."""
+    ways = {"by default": replayed.default}
+    if replayed.best is not replayed.default:
+        ways["at its best"] = replayed.best
+    return {name: way for name, way in ways.items() if not way.kept.in_order}
+
+
+def _difference(kept: Kept, rows: str) -> str:
+    """The first difference from the plan. rows: the noun for rows."""
+    if kept.first is None:
+        return ""
+    batch, expected, read = kept.first
+    return (
+        f"the first difference is in batch {batch:,}: expected {rows} {_first_of(expected)}, read "
+        f"{f'{rows} {_first_of(read)}' if read.size else 'none'}, {np.intersect1d(expected, read).size:,} in common"
+    )
 
 
 def _first_of(positions: np.ndarray) -> str:
@@ -332,10 +326,9 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
     """Measures and drift of the reads, beside the plan's."""
     order = load_sequence_order(run)
     measured, reads = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}, {}
-    for name, way in {"by default": replayed.default, "at its best": replayed.best}.items():
-        if not way.kept.in_order and (name == "by default" or way is not replayed.default):
-            reads[name] = _sequences_read(replayed, way, order)
-            measured[name] = measure_order(run, reads[name][: order.shape[1]])
+    for name, way in _losing(replayed).items():
+        reads[name] = _sequences_read(replayed, way, order)
+        measured[name] = measure_order(run, reads[name][: order.shape[1]])
     rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
     if run.settings.curriculum.on:

@@ -453,10 +453,8 @@ def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
     trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
     if trainer is None:
         return []
-    lines = trainer.configuration(
-        shape.reading(), path=shape.path, prefix=shape.prefix, sequence_length=shape.sequence_length
-    )
-    ranks = count(shape.reading().world_size, "rank")
+    lines = shape.configuration(trainer, reading := shape.reading())
+    ranks = count(reading.world_size, "rank")
     return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
 
 

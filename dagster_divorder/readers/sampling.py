@@ -27,7 +27,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.readers.shards import check_state
 
 if TYPE_CHECKING:
-    from dagster_divorder.trainers.compare import Kept
+    from dagster_divorder.trainers.replay import Kept
 
 Item = TypeVar("Item", covariant=True)
 
@@ -209,7 +209,7 @@ class BalancedSampler(Sampler[int]):
         Raises:
             InputError: there are no batches, or one before the last is of another size.
         """
-        from dagster_divorder.trainers.compare import compare
+        from dagster_divorder.trainers.replay import compare
         from dagster_divorder.trainers.trainer import consecutive
 
         read = [np.asarray(batch, np.int64).ravel() for batch in batches]

@@ -1,7 +1,7 @@
 """Models of what trainers do to an order, one trainer a file, and a table of others; no trainer is imported.
 
-`TRAINERS[name].default(reading)` and `.best(reading)` give the rows of each global batch, and `compare` compares them
-with the plan.
+`TRAINERS[name].default(reading)` and `.best(reading)` give the rows of each global batch; `compare` compares them with
+the plan.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dagster_divorder.trainers import (
     olmo_core,
     torchtitan,
 )
-from dagster_divorder.trainers.compare import Kept, compare
 from dagster_divorder.trainers.records import RECORD_READERS
+from dagster_divorder.trainers.replay import Kept, compare
 from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
 
 __all__ = ["TRAINERS", "Kept", "Reading", "Trainer", "compare", "rows_for_contiguous_ranks"]

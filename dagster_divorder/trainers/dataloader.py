@@ -7,32 +7,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import (
-    Reading,
-    Rows,
-    Trainer,
-    consecutive,
-    pass_by_pass,
-    torch_permutation,
-)
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, torch_permutation
 
 
-def shuffled_epochs(reading: Reading) -> list[Rows]:
-    """DistributedSampler's order of each pass: by seed + epoch, filled up to a multiple of W with its first rows."""
-    orders = [torch_permutation(reading.length, reading.seed + epoch) for epoch in range(reading.passes)]
-    return [np.append(order, np.resize(order, -len(order) % reading.world_size)) for order in orders]
-
-
-def _default(reading: Reading) -> Rows:
-    return np.concatenate([consecutive(order, reading.batch) for order in shuffled_epochs(reading)])
+def shuffled(reading: Reading) -> Rows:
+    """DistributedSampler's order, filled up to a multiple of W with its first rows."""
+    order = torch_permutation(reading.length, reading.seed)
+    return np.append(order, np.resize(order, -len(order) % reading.world_size))
 
 
 TRAINER = Trainer(
     name="dataloader",
     title="PyTorch DataLoader or torchdata StatefulDataLoader",
     formats=("parquet",),
-    default=_default,
-    best=pass_by_pass,
+    default=lambda reading: consecutive(shuffled(reading), reading.batch),
     lines="""\
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)

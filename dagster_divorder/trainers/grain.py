@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import (
-    Reading,
-    Rows,
-    Trainer,
-    from_ranks,
-    from_workers,
-    one_after_another,
-)
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
 
 
 def _default(reading: Reading) -> Rows:
-    """Passes follow one another within a batch. All ranks read the same number of rows: a shorter shard begins
-    again."""
+    """All ranks read the same number of rows: a shorter shard begins again."""
     ranks, workers = [], max(reading.workers, 1)
     for shard in np.array_split(np.arange(reading.length), reading.world_size):
-        stream = np.resize(shard, reading.length * reading.passes // reading.world_size)
+        stream = np.resize(shard, reading.length // reading.world_size)
         ranks.append(from_workers([stream[w::workers] for w in range(workers)], reading.micro_batch))
     return from_ranks(ranks, reading)
 
@@ -33,9 +25,8 @@ TRAINER = Trainer(
     title="grain",
     formats=("parquet",),
     default=_default,
-    best=one_after_another,
     lines="""\
-rows = grain.MapDataset.source(source).repeat({epochs})  # without repeat if the export holds every epoch
+rows = grain.MapDataset.source(source)
 loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()
 loader = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers={workers}))
 """,

@@ -13,23 +13,19 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutiv
 
 
 def shuffled(reading: Reading) -> Rows:
-    """A torch permutation by seed + epoch, as accelerate's seedable sampler draws it."""
-    return _epochs(
-        [torch_permutation(reading.length, reading.seed + e) for e in range(reading.passes)], reading
-    )
+    """A torch permutation, as accelerate's seedable sampler draws it."""
+    return _filled(torch_permutation(reading.length, reading.seed), reading)
 
 
 def sequential(reading: Reading) -> Rows:
-    """The rows in stored order, in each epoch."""
-    return _epochs([np.arange(reading.length)] * reading.passes, reading)
+    """The rows in stored order."""
+    return _filled(np.arange(reading.length), reading)
 
 
-def _epochs(orders: list[Rows], reading: Reading) -> Rows:
+def _filled(order: Rows, reading: Reading) -> Rows:
     step = reading.world_size * reading.micro_batch
-    missing = -reading.length % step if reading.world_size > 1 else 0
-    return np.concatenate(
-        [consecutive(np.append(o, np.resize(o, missing)), reading.batch, drop_last=False) for o in orders]
-    )
+    missing = -len(order) % step if reading.world_size > 1 else 0
+    return consecutive(np.append(order, np.resize(order, missing)), reading.batch, drop_last=False)
 
 
 TRAINER = Trainer(

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.dataloader import shuffled_epochs
+from dagster_divorder.trainers.dataloader import shuffled
 from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive
 
 
 def _default(reading: Reading) -> Rows:
     """A DataLoader with its defaults: without shuffling, and without drop_last."""
-    orders = (
-        shuffled_epochs(reading) if reading.world_size > 1 else [np.arange(reading.length)] * reading.passes
-    )
-    return np.concatenate([consecutive(order, reading.batch, drop_last=False) for order in orders])
+    order = shuffled(reading) if reading.world_size > 1 else np.arange(reading.length)
+    return consecutive(order, reading.batch, drop_last=False)
 
 
 def _best(reading: Reading) -> Rows:
     """Rows that do not fill a step of all ranks are dropped."""
     step = reading.world_size * reading.micro_batch
-    order = np.arange(reading.length // step * step)
-    return np.tile(consecutive(order, reading.batch, drop_last=False), (reading.passes, 1))
+    return consecutive(np.arange(reading.length // step * step), reading.batch, drop_last=False)
 
 
 TRAINER = Trainer(

@@ -12,19 +12,14 @@ from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks
 
 
 def _batches(reading: Reading, *, drop_last: bool) -> Rows:
-    """All passes are equal. If micro-batches cannot be shared equally, the first workers of a rank read one more."""
+    """If micro-batches cannot be shared equally, the first workers of a rank read one more."""
     share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
     counts = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
     if not drop_last:
         counts[share % workers] += reading.length % reading.micro_batch
-    slices = np.split(
-        np.arange(reading.world_size * counts.sum()), np.tile(counts, reading.world_size).cumsum()[:-1]
-    )
-    ranks = [
-        from_workers(slices[rank * workers : (rank + 1) * workers], reading.micro_batch)
-        for rank in range(reading.world_size)
-    ]
-    return np.tile(from_ranks(ranks, reading), (reading.passes, 1))
+    slices = np.split(np.arange(counts.sum()), counts.cumsum()[:-1])
+    rows = from_workers(slices, reading.micro_batch)
+    return from_ranks([rows + rank * counts.sum() for rank in range(reading.world_size)], reading)
 
 
 TRAINER = Trainer(

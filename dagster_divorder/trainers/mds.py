@@ -27,7 +27,7 @@ def _batches(reading: Reading, canonical: int) -> Rows:
     if missing := -len(rows) % node_ranks:
         end = len(rows) - node_ranks + 1
         rows = np.concatenate([rows, rows[end - missing : end]])
-    return np.tile(consecutive(rows.reshape(-1), reading.batch, drop_last=False), (reading.passes, 1))
+    return consecutive(rows.reshape(-1), reading.batch, drop_last=False)
 
 
 TRAINER = Trainer(

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, one_after_another
-
-SHARE_OF_A_LAST_EPOCH = (
-    0.8  # GPTDataset shuffles the last epoch separately if it needs less than this share of it.
-)
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive
 
 
 def _default(reading: Reading) -> Rows:
@@ -25,7 +21,8 @@ def _default(reading: Reading) -> Rows:
     epochs = samples // rows + 1
     random = np.random.RandomState(reading.seed)
     before = (epochs - 1) * rows - 1  # samples of all epochs except the last
-    apart = epochs > 1 and samples - before < int(SHARE_OF_A_LAST_EPOCH * (rows - 1))
+    # GPTDataset shuffles the last epoch separately if it needs less than this share of it.
+    apart = epochs > 1 and samples - before < int(0.8 * (rows - 1))
     items = [np.tile(np.arange(rows), count) for count in ((epochs - 1, 1) if apart else (epochs,))]
     for part in items:
         random.shuffle(part)
@@ -41,7 +38,6 @@ TRAINER = Trainer(
     title="Megatron-LM (GPTDataset)",
     formats=("megatron",),
     default=_default,
-    best=one_after_another,
     lines="""\
 # pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
 --train-data-path {path}/{prefix}

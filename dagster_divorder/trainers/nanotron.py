@@ -1,27 +1,17 @@
 """nanotron (its main branch) over datatrove's `.ds` files, with Megatron's sampler.
 
-Files are sorted by name as text and, unless shuffle_files is set, read one after another. Reading ends with the last
-row, so the export must hold every epoch.
+Files are sorted by name as text and, unless shuffle_files is set, read one after another, once.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive
-
-
-def _batches(reading: Reading) -> Rows:
-    """One pass, for any number of epochs."""
-    return consecutive(np.arange(reading.length), reading.batch)
-
+from dagster_divorder.trainers.trainer import Trainer, in_order
 
 TRAINER = Trainer(
     name="nanotron",
     title="nanotron (datatrove .ds)",
     formats=("ds",),
-    default=_batches,
-    best=_batches,
+    default=in_order,
     lines="""\
 tokens:
   sequence_length: {window}

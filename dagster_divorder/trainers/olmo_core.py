@@ -7,33 +7,24 @@ batches, and workers take whole batches in turn, so neither changes a batch's co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive
+from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, consecutive, in_order
 
 
 def _default(reading: Reading) -> Rows:
     """Without index files: every epoch has the rows of one epoch."""
-
-    def order(epoch: int) -> Rows:
+    epochs = []
+    for epoch in range(1, reading.epochs + 1):
         rows = np.arange(reading.rows)
-        np.random.Generator(np.random.PCG64(reading.seed + epoch + 1)).shuffle(rows)
-        return rows
-
-    return _epochs(reading.epochs, order, reading.batch)
+        np.random.Generator(np.random.PCG64(reading.seed + epoch)).shuffle(rows)
+        epochs.append(consecutive(rows, reading.batch))
+    return np.concatenate(epochs)
 
 
 def _best(reading: Reading) -> Rows:
-    """Stored epochs are index files, which list the plan's batches one after another."""
-    if reading.stored_epochs and reading.rows >= reading.batch:
-        return consecutive(np.arange(reading.length), reading.batch)
-    return _epochs(reading.epochs, lambda epoch: np.arange(reading.rows), reading.batch)
-
-
-def _epochs(count: int, order: Callable[[int], Rows], batch: int) -> Rows:
-    return np.concatenate([consecutive(order(epoch), batch) for epoch in range(count)])
+    """The index files list the plan's batches one after another. An epoch without a whole batch is empty."""
+    return in_order(reading) if reading.rows >= reading.batch else np.empty((0, reading.batch), np.int64)
 
 
 TRAINER = Trainer(

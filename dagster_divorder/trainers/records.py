@@ -8,31 +8,29 @@ time: chosen answers come first, then the rejected ones.
 
 from __future__ import annotations
 
-from dagster_divorder.trainers import hf_trainer
-from dagster_divorder.trainers.trainer import (
-    CONVERSATIONS,
-    Trainer,
-    one_after_another,
-    pass_by_pass,
-)
+from functools import partial
+from typing import Any
 
-STEPS_ARE_COUNTED = hf_trainer.TRAINER.resumes
+from dagster_divorder.trainers import hf_trainer
+from dagster_divorder.trainers.trainer import Trainer
+
+_reader = partial(Trainer, default=hf_trainer.shuffled, resumes=hf_trainer.TRAINER.resumes)
+CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
 ROWS_OF_A_RANK = (
     "its state counts a rank's own rows, so another world size reads some rows twice and skips others"
 )
 
 
-def _trl(trainer: str, config: str, forms: tuple[str, ...], *, shuffles: bool = True) -> Trainer:
-    return Trainer(
-        name=f"trl-{trainer.removesuffix('Trainer').lower()}",
-        title=f"TRL {trainer}",
-        forms=forms,
-        default=hf_trainer.shuffled if shuffles else hf_trainer.sequential,
+def _trl(name: str, form: str, **options: Any) -> Trainer:
+    return _reader(
+        name=f"trl-{name.lower()}",
+        title=f"TRL {name}Trainer",
+        forms=(form,),
         best=hf_trainer.sequential,
         documented="https://huggingface.co/docs/transformers/main_classes/trainer (train_sampling_strategy)",
         lines=f"""\
 train_dataset = load_dataset("{{reader}}", data_files="{{pattern}}", split="train")
-args = {config}(
+args = {name}Config(
     train_sampling_strategy="sequential",
     max_length=None,
     per_device_train_batch_size={{micro_batch}},
@@ -40,20 +38,18 @@ args = {config}(
     max_steps={{steps}},
 )
 """,
-        resumes=STEPS_ARE_COUNTED,
+        **options,
     )
 
 
 RECORD_READERS: tuple[Trainer, ...] = (
-    _trl("DPOTrainer", "DPOConfig", ("pairs",)),
-    _trl("RewardTrainer", "RewardConfig", ("pairs",)),
-    _trl("KTOTrainer", "KTOConfig", ("prompt_completion",), shuffles=False),
-    Trainer(
+    _trl("DPO", "pairs"),
+    _trl("Reward", "pairs"),
+    _trl("KTO", "prompt_completion", default=hf_trainer.sequential),
+    _reader(
         name="trl-grpo",
         title="TRL GRPOTrainer",
         forms=("text", "template", "prompt_completion"),
-        default=hf_trainer.shuffled,
-        best=pass_by_pass,
         documented="https://huggingface.co/docs/trl/grpo_trainer (shuffle_dataset)",
         lines="""\
 train_dataset = load_dataset("{reader}", data_files="{pattern}", split="train")
@@ -65,14 +61,11 @@ args = GRPOConfig(
     max_steps={steps},
 )
 """,
-        resumes=STEPS_ARE_COUNTED,
     ),
-    Trainer(
+    _reader(
         name="axolotl",
         title="axolotl",
         forms=CONVERSATIONS,
-        default=hf_trainer.shuffled,
-        best=hf_trainer.sequential,
         documented="https://docs.axolotl.ai/docs/config-reference.html (curriculum_sampling)",
         lines="""\
 datasets:
@@ -89,14 +82,11 @@ micro_batch_size: {micro_batch}
 gradient_accumulation_steps: {accumulation}
 max_steps: {steps}
 """,
-        resumes=STEPS_ARE_COUNTED,
     ),
-    Trainer(
+    _reader(
         name="llama-factory",
         title="LLaMA-Factory",
         forms=(*CONVERSATIONS, "pairs"),
-        default=hf_trainer.shuffled,
-        best=hf_trainer.sequential,
         documented="https://llamafactory.readthedocs.io/en/latest/advanced/arguments.html (disable_shuffling)",
         lines="""\
 # dataset_info.json names the files {path}
@@ -108,14 +98,11 @@ per_device_train_batch_size: {micro_batch}
 gradient_accumulation_steps: {accumulation}
 max_steps: {steps}
 """,
-        resumes=STEPS_ARE_COUNTED,
     ),
-    Trainer(
+    _reader(
         name="ms-swift",
         title="ms-swift",
         forms=(*CONVERSATIONS, "pairs"),
-        default=hf_trainer.shuffled,
-        best=hf_trainer.sequential,
         documented="https://swift.readthedocs.io/en/latest/Instruction/Command-line-parameters.html "
         "(dataset_shuffle, train_dataloader_shuffle)",
         lines="""\
@@ -128,14 +115,11 @@ max_steps: {steps}
 --gradient_accumulation_steps {accumulation}
 --max_steps {steps}
 """,
-        resumes=STEPS_ARE_COUNTED,
     ),
-    Trainer(
+    _reader(
         name="torchtune",
         title="torchtune",
         forms=CONVERSATIONS,
-        default=hf_trainer.shuffled,
-        best=pass_by_pass,
         documented="https://meta-pytorch.org/torchtune/main/basics/custom_components.html (shuffle)",
         lines="""\
 dataset:
@@ -153,12 +137,10 @@ max_steps_per_epoch: {steps}
 """,
         resumes=ROWS_OF_A_RANK,
     ),
-    Trainer(
+    _reader(
         name="hf-streaming",
         title="datasets, streaming",
         formats=("parquet",),
-        default=hf_trainer.shuffled,
-        best=pass_by_pass,
         documented="https://huggingface.co/docs/datasets/package_reference/main_classes (split_dataset_by_node)",
         lines="""\
 dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming=True)
@@ -167,12 +149,10 @@ loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=
 """,
         resumes=ROWS_OF_A_RANK,
     ),
-    Trainer(
+    _reader(
         name="torchtitan-streaming",
         title="torchtitan (streaming dataset)",
         formats=("parquet",),
-        default=hf_trainer.shuffled,
-        best=one_after_another,
         documented="https://github.com/pytorch/torchtitan/blob/main/docs/datasets.md",
         lines="""\
 DATASETS["plan"] = DatasetConfig(

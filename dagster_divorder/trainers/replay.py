@@ -7,114 +7,133 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.trainers.compare import Kept, compare
-from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
+from dagster_divorder.errors import InputError
+from dagster_divorder.trainers.trainer import (
+    Reading,
+    Rows,
+    Trainer,
+    consecutive,
+    rows_for_contiguous_ranks,
+)
 
-ONE_RANK = {"world_size": 1, "workers": 1}
-"""Settings of `exports` that store rows in the order of training."""
+Layout = Mapping[str, int]
+"""The `world_size`, `micro_batch` and `workers` that an export's rows are laid out for (`rows_for_contiguous_ranks`);
+empty for the order of training."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How many of a plan's batches were read."""
+
+    batches: int
+    """Whole batches of the plan. An incomplete last one is not judged: trainers drop it, fill it up or read it."""
+    kept: int
+    """Batches that were read at their step, in any order of rows."""
+    first: tuple[int, Rows, Rows] | None
+    """Of the first other batch: its number, from 0, the plan's rows, and the rows read in its place, both ascending."""
+
+    @property
+    def text(self) -> str:
+        """A short text, such as `97 of 97 batches`."""
+        return f"{self.kept:,} of {self.batches:,} batches"
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every batch was read at its step. Batches after the plan's last are not judged."""
+        return self.kept == self.batches
+
+
+def compare(batches: Rows, plan: Rows) -> Kept:
+    """Compares the batches read with the plan's: the rows of each global batch, all epochs one after another, int64
+    (batches, B); -1 fills up an incomplete last batch.
+
+    Raises:
+        InputError: the two have batches of different sizes.
+    """
+    if batches.ndim != 2 or plan.ndim != 2 or batches.shape[1] != plan.shape[1]:
+        raise InputError(
+            f"Batches of shape {batches.shape} cannot be compared with a plan of shape {plan.shape}: "
+            "give both as (batches, sequences of a global batch) for the same batch"
+        )
+    whole = len(plan) - bool(len(plan) and plan[-1].min() < 0)
+    expected = np.sort(plan[:whole], axis=1)
+    read = np.full_like(expected, -1)
+    read[: len(batches)] = np.sort(batches[:whole], axis=1)
+    differ = np.flatnonzero((read != expected).any(axis=1))
+    first = None
+    if differ.size:
+        at = int(differ[0])
+        first = (at, expected[at], read[at][read[at] >= 0])
+    return Kept(batches=whole, kept=whole - differ.size, first=first)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """Properties of an export that decide how it is read: sequences S of an epoch, epochs, tokens of a sequence,
-    sequences of a global batch, rows of each file. layout: the `world_size`, `micro_batch` and `workers` that its rows
-    are laid out for (`rows_for_contiguous_ranks`); empty for the order of training."""
+    sequences of a global batch. prefix: of the names of its files."""
 
-    path: str
-    prefix: str
-    """Prefix of the names of its files."""
+    path: str = ""
+    prefix: str = ""
     sequences: int
-    epochs: int
+    epochs: int = 1
     sequence_length: int
     batch: int
-    files: tuple[int, ...]
-    layout: Mapping[str, int]
+    layout: Layout = field(default_factory=dict)
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], path: str) -> Shape:
         """The shape of an export with this manifest."""
-        return cls(
-            path=path,
-            prefix=manifest.get("prefix", "train"),
-            sequences=manifest["sequences"],
-            epochs=manifest["epochs"],
-            sequence_length=manifest["sequence_length"],
-            batch=manifest["batch"],
-            # A text export has rows of text, not of tokens.
-            files=tuple(manifest.get("rows_of_files", ())) if manifest["epochs_stored"] == "copies" else (),
-            layout=manifest["layout"],
-        )
+        names = ("sequences", "epochs", "sequence_length", "batch", "layout")
+        given = {name: manifest[name] for name in names}
+        return cls(path=path, prefix=manifest.get("prefix", "train"), **given)
 
-    def laid(self, layout: Mapping[str, int]) -> Shape:
-        """The same export with another layout, in files of the same size."""
-        shape = replace(self, layout=layout, files=())
-        size = max(self.files, default=0)
-        files = tuple(min(size, shape.rows - first) for first in range(0, shape.rows, size)) if size else ()
-        return replace(shape, files=files)
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files, if these hold every epoch."""
-        total, step = self.sequences * self.epochs, math.prod(self.layout.values())
-        return total // step * step
-
-    def positions(self) -> np.ndarray:
-        """Row of the files -> position, int64."""
+    def positions(self) -> Rows:
+        """Row of the files, if these hold every epoch -> position, int64."""
         total = self.sequences * self.epochs
         return rows_for_contiguous_ranks(total, **self.layout) if self.layout else np.arange(total)
 
-    def reading(
-        self,
-        *,
-        world_size: int | None = None,
-        micro_batch: int | None = None,
-        workers: int | None = None,
-        nodes: int | None = None,
-    ) -> Reading:
-        """How a trainer reads the export. Defaults for None: the layout's numbers; without a layout two ranks, because
-        a single rank may keep an order that several lose.
+    def reading(self, **asked: int | None) -> Reading:
+        """How a trainer reads the export. asked: `world_size`, `micro_batch`, `workers`, `nodes`. Defaults for None:
+        the layout's numbers; without a layout two ranks, because a single rank may keep an order that several lose.
 
         Raises:
             InputError: see `Reading`; for example, world size and micro-batch do not divide the batch.
         """
+        given = {name: number for name, number in asked.items() if number is not None}
         # If the world size differs from the layout's, the rest of the layout is no default either.
-        laid = self.layout if world_size in (None, self.layout.get("world_size")) else {}
-        usual = {"world_size": math.gcd(self.batch, 2), "micro_batch": 1, "workers": 0, "nodes": 1, **laid}
-        asked = {"world_size": world_size, "micro_batch": micro_batch, "workers": workers, "nodes": nodes}
-        return Reading(
-            # A layout may leave rows out; the export then counts as one epoch of the other rows.
-            rows=self.rows if self.layout else self.sequences,
-            epochs=1 if self.layout else self.epochs,
-            stored_epochs=True,
-            batch=self.batch,
-            files=self.files,
-            **usual | {name: number for name, number in asked.items() if number is not None},
-        )
+        same = given.get("world_size") in (None, self.layout.get("world_size"))
+        ranks = {"world_size": math.gcd(self.batch, 2), **(self.layout if same else {}), **given}
+        # A layout may leave rows out; the export then counts as one epoch of the other rows.
+        rows, epochs = (len(self.positions()), 1) if self.layout else (self.sequences, self.epochs)
+        return Reading(rows=rows, epochs=epochs, batch=self.batch, **ranks)
+
+    def configuration(self, trainer: Trainer, reading: Reading) -> str:
+        """The lines with which a trainer reads the export."""
+        length = self.sequence_length
+        return trainer.configuration(reading, path=self.path, prefix=self.prefix, sequence_length=length)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """One way in which a trainer reads a plan. lines: with our configuration lines, else with its defaults. layout: of
-    the export; None for the present one, empty for the order of training. read: positions, int64 (batches, B), -1 for
-    nothing."""
+    the export; None for the present one. read: positions, int64 (batches, B), -1 for nothing."""
 
     lines: bool
-    layout: Mapping[str, int] | None = None
+    layout: Layout | None
     kept: Kept
-    read: np.ndarray
+    read: Rows
 
     @property
     def needs(self) -> str:
         """The required settings, in words."""
         layout = "" if self.layout is None else export_keys(self.layout)
-        lines = "its lines" if self.lines else ""
-        return ", and ".join(filter(None, (layout, lines))) or "nothing set"
+        return ", and ".join(filter(None, (layout, "its lines" if self.lines else ""))) or "nothing set"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +151,10 @@ class Replay:
     """The trainer's configuration for `best`; None if the defaults are best and the lines would lose the order."""
 
 
-def export_keys(layout: Mapping[str, int]) -> str:
+def export_keys(layout: Layout) -> str:
     """The settings of a layout."""
-    return ", ".join(f"exports.{name} = {number}" for name, number in (layout or ONE_RANK).items())
+    layout = layout or {"world_size": 1, "workers": 1}
+    return ", ".join(f"exports.{name} = {number}" for name, number in layout.items())
 
 
 def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
@@ -147,22 +167,14 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
     ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
     way = partial(_way, export, trainer, ranks)
     default, with_lines = way(False), way(True)
-    here = best = _better(default, with_lines)
+    here = best = max(default, with_lines, key=_kept)
     for layout in _layouts(export, trainer, reading):
         if not best.kept.in_order:
-            best = _better(best, way(True, layout))
-    useful = best.lines or _better(with_lines, default) is with_lines
-    lines = trainer.configuration(
-        reading, path=export.path, prefix=export.prefix, sequence_length=export.sequence_length
-    )
-    return Replay(
-        trainer=trainer,
-        reading=reading,
-        default=default,
-        here=here,
-        best=best,
-        lines=lines if useful else None,
-    )
+            best = max(best, way(True, layout), key=_kept)
+    lines = None
+    if best.lines or _kept(with_lines) == _kept(default):
+        lines = export.configuration(trainer, reading)
+    return Replay(trainer=trainer, reading=reading, default=default, here=here, best=best, lines=lines)
 
 
 def keeps_order(export: Shape, trainer: Trainer) -> bool:
@@ -170,36 +182,26 @@ def keeps_order(export: Shape, trainer: Trainer) -> bool:
     return _way(export, trainer, {}, lines=True).kept.in_order
 
 
+def _kept(way: Way) -> int:
+    return way.kept.kept
+
+
 def _way(
-    export: Shape,
-    trainer: Trainer,
-    ranks: Mapping[str, int],
-    lines: bool,
-    layout: Mapping[str, int] | None = None,
+    export: Shape, trainer: Trainer, ranks: Mapping[str, int], lines: bool, layout: Layout | None = None
 ) -> Way:
-    shape = export if layout is None else export.laid(layout)
+    shape = export if layout is None else replace(export, layout=layout)
     rows = (trainer.best if lines else trainer.default)(shape.reading(**ranks))
     read = np.where(rows < 0, -1, shape.positions()[rows])
-    total = export.sequences * export.epochs
-    plan = np.append(np.arange(total), np.full(-total % export.batch, -1)).reshape(-1, export.batch)
+    plan = consecutive(np.arange(export.sequences * export.epochs), export.batch)
     return Way(lines=lines, layout=layout, kept=compare(read, plan), read=read)
 
 
-def _better(one: Way, other: Way) -> Way:
-    """The way that keeps more; the first if both are equal."""
-    first, second = (
-        (way.kept.in_order, way.kept.kept, -way.kept.never_read, -way.kept.repeated) for way in (one, other)
-    )
-    return other if second > first else one
-
-
-def _layouts(export: Shape, trainer: Trainer, reading: Reading) -> list[Mapping[str, int]]:
+def _layouts(export: Shape, trainer: Trainer, reading: Reading) -> list[Layout]:
     """Other layouts of an export for a trainer: the order of training, and layouts for its ranks."""
-    layouts: list[Mapping[str, int]] = [{}]
+    layouts: list[Layout] = [{}]
     if trainer.contiguous_ranks:
         ranks = {"world_size": reading.world_size, "micro_batch": reading.micro_batch}
         # Some lines set the number of workers.
         layouts += [{**ranks, "workers": workers} for workers in dict.fromkeys((max(1, reading.workers), 1))]
-    return [
-        layout for layout in layouts if layout != export.layout and export.laid(layout).rows >= export.batch
-    ]
+    others = [layout for layout in layouts if layout != export.layout]
+    return [layout for layout in others if len(replace(export, layout=layout).positions()) >= export.batch]

@@ -1,7 +1,7 @@
 """torchtitan's HuggingFaceTextDataLoader over a map-style dataset.
 
-Each rank reads a contiguous slice of the rows and shuffles it from the second pass on. Every worker reads its rank's
-whole slice, so with n workers each row is read n times: keep num_workers = 0.
+Each rank reads a contiguous slice of the rows, and each of its n workers the whole slice, so every row is read n times:
+keep num_workers = 0.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ import numpy as np
 
 from dagster_divorder.trainers.trainer import Reading, Rows, Trainer, from_ranks, from_workers
 
-SEED = 42
-
 
 def _batches(reading: Reading) -> Rows:
-    """The loader is infinite, so its passes follow one another within a batch."""
-    ranks = []
-    for part in np.array_split(np.arange(reading.length), reading.world_size):
-        later = [np.random.default_rng(SEED + e).permutation(part) for e in range(1, reading.passes)]
-        stream = np.concatenate([part, *later])
-        ranks.append(from_workers([stream] * max(reading.workers, 1), reading.micro_batch))
+    parts = np.array_split(np.arange(reading.length), reading.world_size)
+    ranks = [from_workers([part] * max(reading.workers, 1), reading.micro_batch) for part in parts]
     return from_ranks(ranks, reading)[: reading.steps]
 
 

@@ -21,56 +21,35 @@ from dagster_divorder.errors import InputError
 
 Rows: TypeAlias = NDArray[np.int64]
 
-CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
-"""Forms of records that trainers of conversations read."""
-
-NO_LABELS = (
-    "it makes labels from the ids and trains on every token; train with TRL or dagster_divorder.torch, or set "
-    'chats.train_on = "all"'
-)
-SHORT_ROWS = (
-    "it joins rows into one stream of tokens, so rows that hold fewer tokens than the others shift all rows after "
-    'them; set packing.method = "concat", or train with dagster_divorder.torch'
-)
-MAX_WORKERS = 1024
-"""Most loader processes of a rank. A larger number is a mistake, and each process costs the model time and memory."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How an export is read. For a curated output, records take the place of sequences."""
+    """How an export is read. For a curated output, records take the place of sequences.
+
+    rows: of one epoch. The export holds every epoch, as copies or as an index: row e * rows + i is row i of epoch e.
+    (`default` of Megatron and OLMo-core uses no index and numbers the rows of one epoch.) batch: sequences of a global
+    batch, over all ranks and accumulated steps. world_size: of data parallelism. micro_batch: sequences that a rank
+    reads at once. workers: loader processes of a rank; 0 reads in the training process. nodes: machines of the ranks.
+    seed: of the trainer's own shuffling.
+    """
 
     rows: int
-    """Rows of one epoch."""
     batch: int
-    """Sequences of a global batch, over all ranks and accumulated steps."""
     epochs: int = 1
-    stored_epochs: bool = False
-    """Whether the export holds every epoch, as copies or as an index. If so, the trainer passes through it once, and
-    row e * rows + i is row i of epoch e. If not, it holds one epoch, and the trainer starts it again. `default` of a
-    trainer that reads an index (Megatron, OLMo-core) uses no index and numbers the rows of one epoch."""
     world_size: int = 1
-    """Data-parallel ranks."""
     micro_batch: int = 1
-    """Sequences that a rank reads at once; the rest of its share of a batch is accumulated."""
     workers: int = 0
-    """Loader processes of a rank; 0 reads in the training process."""
     nodes: int = 1
-    """Machines that the ranks are spread over."""
-    files: tuple[int, ...] = ()
-    """Rows of each file of the export, for trainers that share files among ranks; empty means one file."""
     seed: int = 0
-    """Seed of the trainer's own shuffling."""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "batch", "epochs", "world_size", "micro_batch", "nodes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        for name in ("workers", "seed"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}, expected 0 or more")
-        if self.workers > MAX_WORKERS:
-            raise InputError(f"workers is {self.workers:,}, expected at most {MAX_WORKERS:,} a rank")
+        for name, number in asdict(self).items():
+            least = 0 if name in ("workers", "seed") else 1
+            if number < least:
+                raise InputError(f"{name} is {number}, expected {least} or more")
+        # More is a mistake, and each process costs the model time and memory.
+        if self.workers > 1024:
+            raise InputError(f"workers is {self.workers:,}, expected at most 1,024 a rank")
         step = self.world_size * self.micro_batch
         if self.batch % step:
             raise InputError(
@@ -82,26 +61,29 @@ class Reading:
             raise InputError(
                 f"{self.world_size} ranks cannot be spread evenly over {self.nodes} nodes: choose a divisor"
             )
-        if self.files and sum(self.files) != self.length:
-            raise InputError(
-                f"The files hold {sum(self.files)} rows, expected {self.length}: "
-                "give the rows of every file of the export, later epochs' copies included"
-            )
 
     @property
     def length(self) -> int:
-        """Rows that the trainer sees in the export."""
-        return self.rows * self.epochs if self.stored_epochs else self.rows
-
-    @property
-    def passes(self) -> int:
-        """Passes of the trainer through the export."""
-        return 1 if self.stored_epochs else self.epochs
+        """Rows of all epochs."""
+        return self.rows * self.epochs
 
     @property
     def steps(self) -> int:
         """Whole global batches over all epochs."""
-        return self.rows * self.epochs // self.batch
+        return self.length // self.batch
+
+
+def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
+    """Rows in the order of reading over all ranks, (n,) -> (batches, B). drop_last: drop an incomplete last batch
+    instead of filling it up with -1."""
+    if not drop_last:
+        order = np.append(order, np.full(-order.size % batch, -1))
+    return order[: order.size // batch * batch].reshape(-1, batch)
+
+
+def in_order(reading: Reading) -> Rows:
+    """The rows in stored order: (batches, B)."""
+    return consecutive(np.arange(reading.length), reading.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,25 +93,21 @@ class Trainer:
     name: str
     title: str
     formats: tuple[str, ...] = ()
-    """Names of the export formats that the trainer reads, best first."""
+    """Export formats that it reads, best first."""
     forms: tuple[str, ...] = ()
-    """Forms of records (`input.format`) that the trainer tokenises itself. It reads them from the curated output
-    instead of an export: a row is a record."""
+    """Forms of records (`input.format`) that it tokenises itself, from the curated output: a row is a record."""
     default: Callable[[Reading], Rows]
-    best: Callable[[Reading], Rows]
-    """The batches with `lines` in the trainer's configuration, which may set the number of workers."""
+    best: Callable[[Reading], Rows] = in_order
+    """The batches with `lines` in its configuration, a format string (see `configuration`)."""
     lines: str
-    """Lines of the trainer's configuration for `best`, a format string; see `configuration`."""
     resumes: str
     """Effect of a resume at another world size."""
     documented: str = ""
     """Where the setting that keeps the order is documented, for a trainer without a model of its sampler."""
     reads_labels: bool = True
-    """Whether an export's loss mask reaches the trainer's loss. If not, it makes labels from the ids and trains on
-    every token."""
+    """Whether an export's loss mask reaches its loss."""
     joins_rows: bool = False
-    """Whether it joins rows into one stream of tokens and cuts this again. A row with fewer tokens than the others then
-    shifts all rows after it."""
+    """Whether it joins rows into one stream of tokens and cuts this again."""
     contiguous_ranks: bool = False
     """Whether with `best` each rank reads a contiguous part of the export. Rows must then be laid out by
     `rows_for_contiguous_ranks`, and are numbered in this layout."""
@@ -137,8 +115,16 @@ class Trainer:
     def obstacle(self, *, masked: bool, short_rows: bool) -> str:
         """Why it cannot read exports with a loss mask, or with short rows before the last of an epoch; "" if it can."""
         if masked and not self.reads_labels:
-            return NO_LABELS
-        return SHORT_ROWS if short_rows and self.joins_rows else ""
+            return (
+                "it makes labels from the ids and trains on every token; train with TRL or dagster_divorder.torch, or "
+                'set chats.train_on = "all"'
+            )
+        if short_rows and self.joins_rows:
+            return (
+                "it joins rows into one stream of tokens, so rows that hold fewer tokens than the others shift all "
+                'rows after them; set packing.method = "concat", or train with dagster_divorder.torch'
+            )
+        return ""
 
     def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
         """The lines for `best`. prefix: of the names of the export's files. sequence_length: tokens of a row."""
@@ -157,24 +143,6 @@ class Trainer:
             accumulation=reading.batch // (reading.world_size * reading.micro_batch),
             tokens=reading.batch * sequence_length,
         )
-
-
-def consecutive(order: Rows, batch: int, *, drop_last: bool = True) -> Rows:
-    """Rows in the order of reading over all ranks, (n,) -> (batches, B). drop_last: drop an incomplete last batch
-    instead of filling it up with -1."""
-    if not drop_last:
-        order = np.append(order, np.full(-order.size % batch, -1))
-    return order[: order.size // batch * batch].reshape(-1, batch)
-
-
-def one_after_another(reading: Reading) -> Rows:
-    """The rows in stored order, pass after pass: (batches, B)."""
-    return consecutive(np.tile(np.arange(reading.length), reading.passes), reading.batch)
-
-
-def pass_by_pass(reading: Reading) -> Rows:
-    """The rows in stored order; each pass drops its incomplete last batch: (batches, B)."""
-    return np.tile(consecutive(np.arange(reading.length), reading.batch), (reading.passes, 1))
 
 
 def from_ranks(streams: Sequence[Rows], reading: Reading) -> Rows:

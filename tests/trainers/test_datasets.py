@@ -23,7 +23,7 @@ def packages() -> tuple[Any, Any]:
 
 
 def read_by_torchtitan(data: Any, reading: Reading) -> np.ndarray:
-    """torchtitan's loop over a dataset of `datasets`: its rows, then those of its next epoch."""
+    """torchtitan's loop over a dataset of `datasets`: one pass."""
     from torch.utils.data import IterableDataset
 
     datasets, loaders = packages()
@@ -33,15 +33,7 @@ def read_by_torchtitan(data: Any, reading: Reading) -> np.ndarray:
             self.data = data
 
         def __iter__(self) -> Iterator[int]:
-            for epoch in range(reading.passes):
-                data = self.data
-                if isinstance(data, datasets.IterableDataset):
-                    # Workers share this number, and one that is ahead may set it before another has read it.
-                    data._epoch = 0
-                    data.set_epoch(epoch)
-                elif epoch:
-                    data = data.shuffle(seed=42 + epoch)
-                yield from (row["row"] for row in data)
+            yield from (row["row"] for row in self.data)
 
     ranks = [
         loaders.StatefulDataLoader(
@@ -64,9 +56,7 @@ WORKERS += [(2, 2, 2), (1, 4, 2)]
 def test_torchtitan_slices_what_the_model_says(
     world_size: int, micro_batch: int, workers: int, rows: int
 ) -> None:
-    reading = Reading(
-        rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch, epochs=2, workers=workers
-    )
+    reading = Reading(rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch, workers=workers)
     datasets, _ = packages()
     data = datasets.Dataset.from_dict({"row": range(rows)})
     expected = ascending(TRAINERS["torchtitan"].default(reading))
@@ -96,7 +86,7 @@ def named(trainer: Trainer, reading: Reading, path: Path, **names: Any) -> dict[
 
 def test_the_lines_for_streaming_keep_the_order(folder: Path) -> None:
     datasets, loaders = packages()
-    reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2, files=(24,) * 4)
+    reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2)
     given = {
         "split_dataset_by_node": datasets.distributed.split_dataset_by_node,
         "DataLoader": loaders.StatefulDataLoader,
@@ -110,7 +100,7 @@ def test_the_lines_for_streaming_keep_the_order(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torchtitan", "torchtitan-streaming"])
 def test_the_lines_for_torchtitan_read_what_the_model_says(name: str, folder: Path) -> None:
-    reading = Reading(rows=48, batch=16, epochs=2, stored_epochs=True, world_size=2, micro_batch=2)
+    reading = Reading(rows=48, batch=16, epochs=2, world_size=2, micro_batch=2)
     table: dict[str, Any] = {}
     given = {
         "DATASETS": table,

@@ -84,9 +84,7 @@ def test_the_figures_are_those_of_the_models(page: str) -> None:
     assert re.findall(r"\d+(?:,\d{3})*", described) == ["2,000", "16", "4"]
     cells = [re.findall(r"\d+", line.split("|", 2)[2]) for line in text.splitlines() if line.startswith("| ")]
     (ranks, default, best) = [[int(cell) for cell in row] for row in cells]
-    shape = Shape(
-        path="", prefix="", sequences=2000, epochs=1, sequence_length=64, batch=16, files=(), layout={}
-    )
+    shape = Shape(sequences=2000, sequence_length=64, batch=16)
     for at, world_size in enumerate(ranks):
         kept = replay(shape, trainer, world_size=world_size, micro_batch=4)
         assert (kept.default.kept.kept, kept.best.kept.kept) == (default[at], best[at])

@@ -13,7 +13,7 @@ from dagster_divorder.trainers import TRAINERS, Reading
 @pytest.mark.slow
 def test_datatrove_reads_files_in_the_order_of_their_names_and_ends_there(tmp_path: Path) -> None:
     reader = pytest.importorskip("datatrove.utils.dataset")
-    reading = Reading(rows=30, batch=4, epochs=2)
+    reading = Reading(rows=30, batch=4)
     length, sizes = 5, {"2": 12, "10": 11, "1": 7}  # as text, 10 comes before 2
     start = 0
     for name in sorted(sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,18 @@ FEW = st.sampled_from([1, 2, 4])
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
-    """Of exports as settings can lay them, in one file or several."""
+    """Of exports as settings can lay them."""
     layout = draw(
         st.just({})
         | st.fixed_dictionaries({"world_size": FEW, "micro_batch": FEW, "workers": st.integers(1, 3)})
     )
-    shape = Shape(
-        path="export",
-        prefix="train",
+    return Shape(
         sequences=draw(st.integers(1, 80)),
         epochs=draw(st.integers(1, 2)),
         sequence_length=8,
         batch=16,
-        files=(draw(st.integers(5, 200)),),
-        layout={},
+        layout=layout,
     )
-    return shape.laid(layout)
 
 
 ASKED = st.fixed_dictionaries(
@@ -50,7 +47,7 @@ def keeps(way: Way) -> tuple[bool, int]:
 def test_no_best_is_worse_than_what_is_had_for_less_and_each_can_be_had(
     trainer: Trainer, shape: Shape, asked: dict[str, Any]
 ) -> None:
-    assume(shape.rows)
+    assume(len(shape.positions()))
     result: Replay = replay(shape, trainer, **asked)
     assert keeps(result.default) <= keeps(result.here) <= keeps(result.best)
     assert result.default.layout is result.here.layout is None and not result.default.lines
@@ -61,7 +58,7 @@ def test_no_best_is_worse_than_what_is_had_for_less_and_each_can_be_had(
     assert (result.best is result.here) or keeps(result.best) > keeps(result.here)
     # What it says of another layout it says of an export that has it.
     if result.best.layout is not None:
-        again = replay(shape.laid(result.best.layout), trainer, **asked)
+        again = replay(replace(shape, layout=result.best.layout), trainer, **asked)
         assert keeps(again.here) >= keeps(result.best)
     # The lines shown are those of the best, or do no harm.
     if result.lines is None:
@@ -74,16 +71,7 @@ def test_no_best_is_worse_than_what_is_had_for_less_and_each_can_be_had(
 )
 def test_every_order_can_be_kept_by_what_is_named(trainer: Trainer, layout: dict[str, int]) -> None:
     """Of an export in the order of training as of one that lies for ranks; exactly as `needs` says."""
-    shape = Shape(
-        path="export",
-        prefix="train",
-        sequences=99,
-        epochs=2,
-        sequence_length=8,
-        batch=4,
-        files=(198,),
-        layout={},
-    ).laid(layout)
+    shape = Shape(sequences=99, epochs=2, sequence_length=8, batch=4, layout=layout)
     best = replay(shape, trainer, world_size=2, micro_batch=2).best
     assert best.kept.in_order
     plan = np.append(np.arange(198), [-1, -1]).reshape(-1, 4)
@@ -95,16 +83,8 @@ def test_every_order_can_be_kept_by_what_is_named(trainer: Trainer, layout: dict
 
 def test_the_best_of_rows_that_lie_for_ranks_is_to_read_them_as_they_come() -> None:
     """grain reads contiguous shards by default; its lines are for rows in the order of training, and lose these."""
-    shape = Shape(
-        path="export",
-        prefix="train",
-        sequences=96,
-        epochs=1,
-        sequence_length=8,
-        batch=4,
-        files=(96,),
-        layout={},
-    )
-    result = replay(shape.laid({"world_size": 2, "micro_batch": 2, "workers": 1}), TRAINERS["grain"])
+    layout = {"world_size": 2, "micro_batch": 2, "workers": 1}
+    shape = Shape(sequences=96, sequence_length=8, batch=4, layout=layout)
+    result = replay(shape, TRAINERS["grain"])
     assert result.default is result.here is result.best and result.best.kept.in_order
     assert result.best.needs == "nothing set" and result.lines is None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,21 +307,15 @@ def planned_shape(run: Run, trainer: Trainer) -> Shape:
     if trainer.forms:
         return records_shape(run, settings.output.path)
     format = FORMATS[trainer.formats[0]]
-    shape = Shape(
+    return Shape(
         path=str(_folder(run, format.name)),
         prefix=f"train-{_tag(run, format)}",
         sequences=run.receipt("packed_sequences").facts["sequences"],
         epochs=settings.sequence.epochs,
         sequence_length=settings.sequence.length,
         batch=settings.sequence.batch,
-        files=(),
         layout=_layout(settings, format),
     )
-    if format.epochs == "copies":
-        rows = max(1, settings.exports.shard_bytes // (4 * shape.sequence_length))
-        files = tuple(min(rows, shape.rows - first) for first in range(0, shape.rows, rows))
-        shape = replace(shape, files=files)
-    return shape
 
 
 def records_shape(run: Run, folder: Place) -> Shape:
@@ -332,13 +325,9 @@ def records_shape(run: Run, folder: Place) -> Shape:
     kind = run.view.kind if run.settings.output.format == "auto" else run.settings.output.format
     return Shape(
         path=str(folder / (names[0] if len(names) == 1 else f"curated*.{kind}")),
-        prefix="",
         sequences=len(output_order(run)),
-        epochs=1,
         sequence_length=0,
         batch=run.settings.sequence.batch,
-        files=(),
-        layout={},
     )
 
 

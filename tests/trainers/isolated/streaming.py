@@ -40,7 +40,7 @@ def opened(lines: str, nodes: int) -> tuple[Any, np.ndarray]:
 
 
 def read(
-    *, lines: str, rank: int, world_size: int, batch: int, epochs: int, workers: int, nodes: int
+    *, lines: str, rank: int, world_size: int, batch: int, workers: int, nodes: int
 ) -> Iterator[np.ndarray]:
     """lines: the data set."""
     from streaming.base.batching import generate_work
@@ -48,17 +48,13 @@ def read(
 
     dataset, tokens = opened(lines, nodes)
     world = World(nodes, world_size // nodes, workers, 0)
-    for epoch in range(epochs):
-        _, sample = dataset._resume(world, epoch)
-        # (nodes, ranks of a node, workers of a rank, batches, rows), -1 for nothing; a rank's workers take turns.
-        work = generate_work(dataset.batching_method, dataset, world, epoch, sample)
-        mine = (
-            work.reshape(world_size, workers, -1, work.shape[-1])[rank]
-            .swapaxes(0, 1)
-            .reshape(-1, work.shape[-1])
-        )
-        rows = mine[(mine >= 0).any(axis=1)].ravel()
-        yield np.where(rows[:, None] >= 0, tokens[rows], -1)
+    _, sample = dataset._resume(world, 0)
+    # (nodes, ranks of a node, workers of a rank, batches, rows), -1 for nothing; a rank's workers take turns.
+    work = generate_work(dataset.batching_method, dataset, world, 0, sample)
+    mine = work.reshape(world_size, workers, -1, work.shape[-1])[rank].swapaxes(0, 1)
+    mine = mine.reshape(-1, work.shape[-1])
+    rows = mine[(mine >= 0).any(axis=1)].ravel()
+    yield np.where(rows[:, None] >= 0, tokens[rows], -1)
 
 
 if __name__ == "__main__":
