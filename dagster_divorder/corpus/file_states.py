@@ -214,17 +214,15 @@ def head_of(file: IO[bytes]) -> bytes:
 
 def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
     """Puts file states in the store; returns their file."""
-    meta: dict[str, Any] = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
-    if any(state.tag for state in states):
-        meta["tags"] = [state.tag for state in states]
-    if any(state.shape for state in states):
-        meta["shapes"] = [state.shape for state in states]
-    if any(state.columns for state in states):
-        number_of = {
-            columns: number for number, columns in enumerate({state.columns: None for state in states})
-        }
-        meta["columns"] = [columns.hex() for columns in number_of]
-        meta["columns_of"] = [number_of[state.columns] for state in states]
+    number_of = {columns: number for number, columns in enumerate({state.columns: None for state in states})}
+    meta = {
+        "chunk_bytes": CHUNK_BYTES,
+        "paths": [state.path for state in states],
+        "tags": [state.tag for state in states],
+        "shapes": [state.shape for state in states],
+        "columns": [columns.hex() for columns in number_of],
+        "columns_of": [number_of[state.columns] for state in states],
+    }
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
         "heads": _bytes(state.head for state in states),

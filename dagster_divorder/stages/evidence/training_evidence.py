@@ -793,9 +793,7 @@ def _failure(each: _Training, trained: Trained) -> str:
 
 def _unpack(data: bytes) -> Trained:
     arrays: dict[str, Any] = unpack(data)
-    # Trainings of an earlier version have no averaged weights.
-    averaged = np.full((len(AVERAGES), arrays["heldout"].shape[1]), np.nan)
-    return Trained(**{"averaged": averaged, **arrays, "failed": int(arrays["failed"][0])})
+    return Trained(**{**arrays, "failed": int(arrays["failed"][0])})
 
 
 def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
