@@ -212,7 +212,7 @@ def head_of(file: IO[bytes]) -> bytes:
     return blake3(file.read(_HEAD_BYTES).partition(b"\n")[0]).digest(ID_BYTES)
 
 
-def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
+def save_file_states(store: Store, states: Sequence[FileState]) -> str:
     """Puts file states in the store; returns their file."""
     number_of = {columns: number for number, columns in enumerate({state.columns: None for state in states})}
     meta = {
@@ -231,7 +231,7 @@ def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> st
         "record_bytes": np.array([state.multiset.bytes for state in states], np.int64),
         "record_hashes": _bytes(state.multiset.hashes.to_bytes(ID_BYTES) for state in states),
     }
-    return store.put_hashed(FOLDER, name, pack(arrays), "safetensors")
+    return store.put_hashed(FOLDER, "readings", pack(arrays), "safetensors")
 
 
 def _bytes(values: Iterable[bytes]) -> np.ndarray:

@@ -98,7 +98,7 @@ class _RawDocs(Stage):
         files = {
             "view": result.view.save(run.store, survey.version),
             "rejects": result.rejects,
-            "readings": save_file_states(run.store, "readings", result.states),
+            "readings": save_file_states(run.store, result.states),
         }
         if schema is not None and kind == "parquet":
             data = schema.serialize().to_pybytes()
