@@ -103,8 +103,6 @@ def load_tokens(run: Run, labels: list[str]) -> Tokens:
     own = lengths[rows]
     begins = np.concatenate([[0], np.cumsum(own)])
     at = np.repeat(row_begins[rows] - begins[:-1], own) + np.arange(begins[-1])
-    mask = load_loss_mask(run)
-    assert mask is not None
     answers = mask.tokens(run.view.document_row)
     codes = {
         "label": np.unique(labels, return_inverse=True)[1],
