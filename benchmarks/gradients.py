@@ -37,8 +37,7 @@ import orjson
 import torch
 from scipy.stats import spearmanr
 
-from dagster_divorder.core.evidence.gradient_proxy import choices, rank_agreement
-from dagster_divorder.core.evidence.gradient_proxy import overlap as chosen_alike
+from dagster_divorder.core.evidence.gradient_proxy import choice, rank_agreement
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
@@ -325,7 +324,7 @@ def overlap(model: GradientModel, windows: list[np.ndarray]) -> None:
     dims = [512 * 2**power for power in range(9) if 512 * 2**power <= model.dims]
     for k in dims:
         units = torch.nn.functional.normalize(vectors[:, :k].double(), dim=1).numpy()
-        found[k] = choices(units @ units.T, SHARES)
+        found[k] = [choice(units @ units.T, share) for share in SHARES]
         print(f"{k} dims", flush=True)
     rows, tenth = np.arange(len(vectors)), SHARES.index(0.1)
     some = np.random.default_rng(0).permutation(len(rows))[: found[k][tenth].sum()]
@@ -334,7 +333,7 @@ def overlap(model: GradientModel, windows: list[np.ndarray]) -> None:
     )
     print(f"{'dims':>7}{''.join(f'{share:>8.0%}' for share in SHARES)}{'Vendi':>8}")
     for few, masks in found.items():
-        shares = [chosen_alike(one, of) for one, of in zip(masks, found[k], strict=True)]
+        shares = [(one & of).sum() / of.sum() for one, of in zip(masks, found[k], strict=True)]
         score = vendi(gram(units, rows[masks[tenth]]))
         print(f"{few:7,}{''.join(f'{share:8.3f}' for share in shares)}{score:8.1f}", flush=True)
 

@@ -9,6 +9,7 @@ processor time of one thread, so that what else runs on the machine counts littl
 from __future__ import annotations
 
 import argparse
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -25,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dagster_divorder.store.local import write_atomically
-from dagster_divorder.store.manifests import export_manifest_file, manifest_check
+from dagster_divorder.store.manifests import EXPORT_VERSION, HEAD_BYTES, export_manifest_file, manifest_check
 from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
 from dagster_divorder.write.exports.parquet import GROUP_BYTES, SCHEMA
 
@@ -131,7 +132,7 @@ def beside(folder: Path, rows: int, dtype: str) -> None:
 def manifest(folder: Path, rows: int, dtype: str) -> None:
     about: dict[str, Any] = {
         "format": folder.name if folder.name == "parquet" else "megatron",
-        "format_version": 1,
+        "format_version": EXPORT_VERSION,
         "plan": "0",
         "rows": rows,
         "padded_rows": 0,
@@ -142,7 +143,12 @@ def manifest(folder: Path, rows: int, dtype: str) -> None:
         "dtype": dtype,
         "rows_of_files": [rows],
         "files": {
-            file.name: {"bytes": file.stat().st_size, "sha256": ""} for file in sorted(folder.iterdir())
+            file.name: {
+                "bytes": file.stat().st_size,
+                "sha256": "",
+                "head": hashlib.sha256(file.open("rb").read(HEAD_BYTES)).hexdigest(),
+            }
+            for file in sorted(folder.iterdir())
         },
     }
     write_atomically(export_manifest_file(folder), orjson.dumps(about | {"check": manifest_check(about)}))

@@ -37,7 +37,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from dagster_divorder.stages.text.loss_mask import load_loss_mask, trained_tokens
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 
 SEEDS, BINS, BUCKETS, TENTHS = 3, 16, 4096, 10
 TRAITS = {"cluster": 1.0, "length": 1.0}
@@ -103,7 +103,7 @@ def load_tokens(run: Run, labels: list[str]) -> Tokens:
     own = lengths[rows]
     begins = np.concatenate([[0], np.cumsum(own)])
     at = np.repeat(row_begins[rows] - begins[:-1], own) + np.arange(begins[-1])
-    answers = trained_tokens(run)
+    answers = mask.tokens(run.view.document_row)
     codes = {
         "label": np.unique(labels, return_inverse=True)[1],
         "cluster": run.column("clusters", "labels")[rows],

@@ -9,14 +9,12 @@ Both loops in turn, three times; the share is of processor seconds, of wall time
 from __future__ import annotations
 
 import argparse
-import os
 import time
 
 from dagster_divorder.models.training import (
     PRESETS,
     Task,
     _dtype,
-    device_variables,
     in_memory_export,
     make_model,
     train,
@@ -90,5 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.update(device_variables("cuda"))
     main()

@@ -96,7 +96,6 @@ def server(folder: Path) -> Iterator[None]:
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_REGION": "us-east-1",
         "DIVORDER_STORE__PATH": f"s3://{BUCKET}/store",
-        "DIVORDER_STORE__CACHE": str(folder / "cache"),
     }
     try:
         yield

@@ -212,19 +212,17 @@ def head_of(file: IO[bytes]) -> bytes:
     return blake3(file.read(_HEAD_BYTES).partition(b"\n")[0]).digest(ID_BYTES)
 
 
-def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> str:
+def save_file_states(store: Store, states: Sequence[FileState]) -> str:
     """Puts file states in the store; returns their file."""
-    meta: dict[str, Any] = {"chunk_bytes": CHUNK_BYTES, "paths": [state.path for state in states]}
-    if any(state.tag for state in states):
-        meta["tags"] = [state.tag for state in states]
-    if any(state.shape for state in states):
-        meta["shapes"] = [state.shape for state in states]
-    if any(state.columns for state in states):
-        number_of = {
-            columns: number for number, columns in enumerate({state.columns: None for state in states})
-        }
-        meta["columns"] = [columns.hex() for columns in number_of]
-        meta["columns_of"] = [number_of[state.columns] for state in states]
+    number_of = {columns: number for number, columns in enumerate({state.columns: None for state in states})}
+    meta = {
+        "chunk_bytes": CHUNK_BYTES,
+        "paths": [state.path for state in states],
+        "tags": [state.tag for state in states],
+        "shapes": [state.shape for state in states],
+        "columns": [columns.hex() for columns in number_of],
+        "columns_of": [number_of[state.columns] for state in states],
+    }
     arrays = {
         "meta": np.frombuffer(orjson.dumps(meta), np.uint8),
         "heads": _bytes(state.head for state in states),
@@ -233,7 +231,7 @@ def save_file_states(store: Store, name: str, states: Sequence[FileState]) -> st
         "record_bytes": np.array([state.multiset.bytes for state in states], np.int64),
         "record_hashes": _bytes(state.multiset.hashes.to_bytes(ID_BYTES) for state in states),
     }
-    return store.put_hashed(FOLDER, name, pack(arrays), "safetensors")
+    return store.put_hashed(FOLDER, "readings", pack(arrays), "safetensors")
 
 
 def _bytes(values: Iterable[bytes]) -> np.ndarray:

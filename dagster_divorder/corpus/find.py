@@ -35,7 +35,7 @@ from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY, Entry, Folder, i
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.local import tells_of_store
-from dagster_divorder.store.manifests import EXPORT_MANIFEST, OLD_EXPORT_MANIFEST, file_at
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.sources import Source, open_source
 
@@ -315,10 +315,8 @@ class _Search:
         """Whether a folder holds an output or an export, or the remains of a killed run's."""
         names = self._entries(folder)
         place = as_place(folder)
-        # An export's manifest lies beside it; an old export's lies in it.
-        has_manifest = OLD_EXPORT_MANIFEST in names or is_file(
-            self._file_entry(str(file_at(place, EXPORT_MANIFEST)))
-        )
+        # An export's manifest lies beside it.
+        has_manifest = is_file(self._file_entry(str(file_at(place, EXPORT_MANIFEST))))
         if has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
             return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)

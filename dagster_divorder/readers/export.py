@@ -22,6 +22,7 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import parquet, raw
 from dagster_divorder.readers.files import Files
 from dagster_divorder.store.manifests import (
+    EXPORT_VERSION,
     MASKED_VERSION,
     REPLACED_BY,
     TRAINED,
@@ -30,7 +31,7 @@ from dagster_divorder.store.manifests import (
     read_whole,
 )
 
-READABLE = range(1, MASKED_VERSION + 1)
+READABLE = (EXPORT_VERSION, MASKED_VERSION)
 """Versions of exports that this module reads."""
 
 
@@ -268,7 +269,7 @@ def read_export_manifest(path: Path) -> dict[str, Any]:
     if manifest.get("format_version") not in READABLE:
         raise InputError(
             f"{file} has version {manifest.get('format_version')!r} of the exports; this reader reads "
-            f"{READABLE[0]} to {READABLE[-1]}: export again with this version of DivOrder"
+            f"{READABLE[0]} and {READABLE[1]}: export again with this version of DivOrder"
         )
     if REPLACED_BY in manifest:
         raise StoreError(

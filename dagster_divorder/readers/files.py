@@ -88,9 +88,7 @@ class Files:
             raise self._wrong(name, "is missing or empty") from None
         if len(mapped) != entry["bytes"]:
             raise self._wrong(name, f"has {len(mapped)} bytes, and {entry['bytes']} were written")
-        # Exports of version 1 have no hashes.
-        head = hashlib.sha256(mapped[:HEAD_BYTES].data).hexdigest()
-        if entry.get("head", head) != head:
+        if entry["head"] != hashlib.sha256(mapped[:HEAD_BYTES].data).hexdigest():
             raise self._wrong(name, "is not the file that the manifest names")
         return mapped
 

@@ -20,7 +20,7 @@ from dagster_divorder.settings.loading import (
     written_places,
 )
 from dagster_divorder.settings.model import Settings
-from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Order, Output
+from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Output
 
 __all__ = [
     "DEFAULT_FILE",
@@ -29,7 +29,6 @@ __all__ = [
     "Embedding",
     "Input",
     "Model",
-    "Order",
     "Output",
     "Settings",
     "anchored",

@@ -56,16 +56,16 @@ def as_place(text: str) -> Place:
     return Url(text.rstrip("/")) if is_url(text) else Path(text)
 
 
-def checked_url(text: str, schemes: tuple[str, ...]) -> Url:
-    """A checked URL of one of these schemes.
+def checked_url(text: str) -> Url:
+    """A checked URL of an object store.
 
     Raises:
         ValueError: the URL has another scheme, no bucket, or parts that settings refuse, such as a password. The
             message does not repeat the URL.
     """
     match = _URL.fullmatch(text)
-    if not match or match[1] not in schemes:
-        known = ", ".join(f"{scheme}://" for scheme in schemes)
+    if not match or match[1] not in OBJECT_STORES:
+        known = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
         raise ValueError(f"expected a folder, or a URL that begins with {known}")
     scheme, name, path = match.groups()
     if "@" in name or ":" in name:
@@ -151,7 +151,7 @@ def _place(value: Any) -> Place:
             "expected a folder, or a URL that begins with s3://, gs:// or az://; a finished output is sent to the Hub "
             "with `hf upload OWNER/NAME FOLDER . --repo-type dataset`"
         )
-    return checked_url(value, OBJECT_STORES)
+    return checked_url(value)
 
 
 WrittenPlace = Annotated[Place, PlainValidator(_place)]

@@ -729,12 +729,6 @@ class Packing(_Section):
     """Whether one end-of-text token follows every document."""
 
     @property
-    def key(self) -> dict[str, Any]:
-        """These settings in keys. "cut" has no entry, so that results from before the setting keep their keys."""
-        left_out = {"too_long"} if self.too_long == "cut" else set()
-        return self.model_dump(mode="json", exclude=left_out)
-
-    @property
     def packs(self) -> bool:
         """Whether a sequence may hold several records."""
         return self.method != "none"

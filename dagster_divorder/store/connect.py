@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.places import OBJECT_STORES, checked_url, is_url
+from dagster_divorder.settings.places import checked_url, is_url
 from dagster_divorder.settings.sections import Store as StoreSettings
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.local import LocalStore
@@ -18,7 +18,7 @@ def store_at(place: str | os.PathLike[str]) -> Store:
     from dagster_divorder.store.objects import ObjectStore
 
     try:
-        url = checked_url(os.fspath(place), OBJECT_STORES)
+        url = checked_url(os.fspath(place))
     except ValueError as error:
         raise InputError(f"this URL cannot hold a store: {error}") from None
     return ObjectStore(url)

@@ -293,11 +293,7 @@ class LocalStore(Store):
 
 def tells_of_store(data: bytes) -> bool:
     """Whether a FORMAT_FILE with this content marks a store of any version."""
-    about = json_object(data)
-    # Version 1 did not name the format.
-    return about.get("format") == FORMAT or (
-        about.keys() == {"version"} and isinstance(about["version"], int)
-    )
+    return json_object(data).get("format") == FORMAT
 
 
 def write_atomically(target: Path, data: Data) -> None:

@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from dagster_divorder.settings.places import Place
 
 EXPORT_VERSION = 3
-"""Version of the files of every export. Version 1 has names without a tag and file entries without `head`. Versions 1
-and 2 have the manifest and the tokenizer among the row files."""
+"""Version of the files of every export."""
 MASKED_VERSION = 4
 """Version of exports that mask tokens from training; readers of up to EXPORT_VERSION know no mask."""
 NEIGHBOUR = "_/"
 """Prefix of file names in a folder's neighbour."""
 EXPORT_MANIFEST = f"{NEIGHBOUR}manifest.json"
-OLD_EXPORT_MANIFEST = "manifest.json"
 TRAINED = "trained.npy"
 """Suffix of the neighbour's file of an export's trained stretches: int64 (2, K), begin and end of each stretch, as
 row x L + place in the row."""
@@ -65,9 +63,8 @@ def file_at(place: Place, name: str) -> Place:
 
 
 def export_manifest_file(folder: Path) -> Path:
-    """Path of an export's manifest, whether it exists or not. Up to version 2 the manifest lies in the folder."""
-    new, old = file_at(folder, EXPORT_MANIFEST), folder / OLD_EXPORT_MANIFEST
-    return old if old.is_file() and not new.is_file() else new
+    """Path of an export's manifest, whether it exists or not."""
+    return file_at(folder, EXPORT_MANIFEST)
 
 
 def read_whole(file: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -19,9 +19,7 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import (
-    EXPORT_MANIFEST,
     HEAD_BYTES,
-    OLD_EXPORT_MANIFEST,
     REPLACED_BY,
     file_at,
     manifest_check,
@@ -82,38 +80,21 @@ def manifest_bytes(manifest: dict[str, Any]) -> bytes:
 def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
     """The named manifest of an output folder; None if it is missing, damaged or foreign.
 
-    An export's manifest is also read from its place in versions up to 2. replaced: accept a manifest whose files are
-    being replaced, or were when a run was killed. Such a manifest names the folder's owner, but not what the files
-    hold.
+    replaced: accept a manifest whose files are being replaced, or were when a run was killed. Such a manifest names the
+    folder's owner, but not what the files hold.
 
     Raises:
         StoreError: the manifest cannot be read.
     """
-    manifest = next((manifest for _, manifest in sound_manifests(path, name)), None)
-    return manifest if replaced or REPLACED_BY not in (manifest or {}) else None
-
-
-def sound_manifests(path: Place, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of the sound manifests of an output folder, also of manifests whose files are being replaced.
-
-    Raises:
-        StoreError: a manifest cannot be read.
-    """
-    for each in manifest_names(name):
-        try:
-            manifest = whole_manifest(folder_at(path).read(each))
-            (_Curated if each == MANIFEST else _Manifest).model_validate(manifest)
-        except (FileNotFoundError, NotADirectoryError, ValidationError):
-            continue
-        except OSError as error:
-            raise StoreError(f"{file_at(path, each)} cannot be read: {error.strerror or error}") from error
-        assert manifest is not None
-        yield each, manifest
-
-
-def manifest_names(name: str) -> tuple[str, ...]:
-    """Possible names of a manifest, the current name first."""
-    return (name, OLD_EXPORT_MANIFEST) if name == EXPORT_MANIFEST else (name,)
+    try:
+        manifest = whole_manifest(folder_at(path).read(name))
+        (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return None
+    except OSError as error:
+        raise StoreError(f"{file_at(path, name)} cannot be read: {error.strerror or error}") from error
+    assert manifest is not None
+    return manifest if replaced or REPLACED_BY not in manifest else None
 
 
 def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:

@@ -249,13 +249,13 @@ def cluster_map(
     return picture(1600, 1000, draw, few_colours=True)
 
 
-def cluster_maps(maps: Sequence[Map], title: str, note: str) -> bytes:
+def cluster_maps(maps: Sequence[Map], note: str) -> bytes:
     """Maps side by side, 1600 x 1000 pixels. maps: title, xy float (N, 2), labels int (N,), and names of the clusters,
     of each."""
 
     def draw(figure: Figure) -> None:
         missing = dict.fromkeys(drawable(names)[1] for _, _, _, names in maps)
-        _title(figure, title, _joined(note, *missing), 0.03, 0.945)
+        _title(figure, "The same documents in both spaces", _joined(note, *missing), 0.03, 0.945)
         width = (0.94 - 0.02 * (len(maps) - 1)) / len(maps)
         for at, (name, xy, labels, names) in enumerate(maps):
             left = 0.03 + at * (width + 0.02)

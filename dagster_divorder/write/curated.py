@@ -42,9 +42,7 @@ from dagster_divorder.store.output_manifests import (
     MANIFEST,
     is_whole,
     manifest_bytes,
-    manifest_names,
     read_manifest,
-    sound_manifests,
 )
 from dagster_divorder.store.state import changing, load_state, save_state
 
@@ -100,7 +98,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
             f"{place} holds the output of another store, {owner['path']}; an output belongs to one store: set "
             f"{_setting(name)} to another folder, or move the files of {place} away"
         )
-    by_manifest = {*manifest["files"], *manifest_names(name)}
+    by_manifest = {*manifest["files"], name}
     if noted is None:
         # The store was recreated, or the output was moved. The files beside it belong to this store too.
         return by_manifest | set(filter(is_beside, folder_at(place).sizes()))
@@ -458,12 +456,13 @@ class OutputFolder:
 
     def _withdraw(self, key: str) -> None:
         """Mark the published manifest as replaced by `key`, if the commit changes a file that it names."""
-        for name, manifest in sound_manifests(self.path, self.manifest):
-            if any(
-                manifest["files"].get(file, entry)["sha256"] != entry["sha256"]
-                for file, entry in self.entries.items()
-            ):
-                self.folder.write({name: manifest_bytes({**manifest, REPLACED_BY: key})}, self.store.check)
+        manifest = read_manifest(self.path, self.manifest, replaced=True)
+        if manifest and any(
+            manifest["files"].get(file, entry)["sha256"] != entry["sha256"]
+            for file, entry in self.entries.items()
+        ):
+            marked = manifest_bytes({**manifest, REPLACED_BY: key})
+            self.folder.write({self.manifest: marked}, self.store.check)
 
 
 def add_to_output(

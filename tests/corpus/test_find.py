@@ -81,7 +81,7 @@ def make_output(folder: Path) -> None:
 
 def make_store(folder: Path) -> None:
     touch(folder, "rejects/rejects.0.jsonl", "receipts/raw_docs.json")
-    (folder / "format.json").write_text('{"version":1}')
+    (folder / "format.json").write_text('{"format":"divorder store","version":4}')
 
 
 @pytest.mark.parametrize("pattern", ["", "**/*.jsonl", "*/*.jsonl", "*/c*.jsonl", "*/curated.jsonl", "**"])

@@ -6,7 +6,6 @@ import gzip
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
 from dagster_divorder.cli.runs import summary
-from dagster_divorder.corpus.find import find_files
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.tokenize import special_ids
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.readers.shards import rotate_shards
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_times
@@ -36,16 +33,11 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store import output_manifests, sources
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import (
     EXPORT_MANIFEST,
-    NEIGHBOUR,
     export_manifest_file,
-    manifest_check,
-    read_whole,
 )
-from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.store.state import load_state, save_state
+from dagster_divorder.store.output_manifests import damaged_file
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
@@ -177,78 +169,6 @@ def test_other_tools_open_the_folder_of_an_export(make: Make) -> None:
     ids = [row.tolist() for row in pd.read_parquet(folder)["input_ids"]]
     assert loaded["train"]["input_ids"][:] == pl.read_parquet(folder)["input_ids"].to_list() == ids
     assert ids == training(settings)
-
-
-def as_version_2(folder: Path) -> None:
-    """Lay an export as exports up to version 2 were: the manifest and the tokenizer among the files of rows."""
-    file = export_manifest_file(folder)
-    manifest = read_whole(file) or {}
-    for name in list(manifest["files"]):
-        if name.startswith(NEIGHBOUR):
-            (file.parent / name.removeprefix(NEIGHBOUR)).rename(folder / name.removeprefix(NEIGHBOUR))
-            manifest["files"][name.removeprefix(NEIGHBOUR)] = manifest["files"].pop(name)
-    manifest |= {"format_version": 2, "key": "0" * 32}
-    (folder / "manifest.json").write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
-    file.unlink()
-    file.parent.rmdir()
-
-
-@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "moved"])
-def test_an_export_of_version_2_opens_and_is_replaced_by_the_next_run(
-    ledger: bool, make: Make, tmp_path: Path
-) -> None:
-    settings = make("megatron", "mds", "ds", sequence={"length": 64, "batch": 4})
-    run_all(settings, Silent())
-    mine = settings.exports.path / "mine.jsonl"
-    mine.write_bytes((tmp_path / "docs.jsonl").read_bytes())
-    whole, folder = files_of(settings), settings.exports.path / "megatron"
-    read = list(batches(SequenceStream(folder)))
-    beside = {"manifest.json", "tokenizer.json", "tokenizer_config.json"}
-    for pattern in ("", "/**/*.json*"):
-        assert find_files([f"{settings.exports.path}{pattern}"]).files == [mine]
-    for name in settings.exports.formats:
-        as_version_2(settings.exports.path / name)
-        assert beside < set(os.listdir(settings.exports.path / name))
-    store = LocalStore(settings.store.path)
-    state = load_state(store)
-    # What a store of that version noted, or has lost.
-    noted = {
-        folder: [name.removeprefix(NEIGHBOUR) for name in names] for folder, names in state.outputs.items()
-    }
-    save_state(store, replace(state, outputs=noted if ledger else {}))
-    assert list(batches(SequenceStream(folder))) == read
-    assert "every file is unaltered" in str(verify(settings, folder, None))
-    assert rotate_shards(folder, 0).files == list(folder.glob("*.bin"))
-    for pattern in ("", "/**/*.json*"):
-        assert find_files([f"{settings.exports.path}{pattern}"]).files == [mine]
-    run_all(settings, Silent())
-    assert files_of(settings) == whole
-
-
-def test_a_kill_while_an_export_of_version_2_is_replaced_leaves_no_mixture(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make("mds", sequence={"length": 64, "batch": 4})
-    run_all(settings, Silent())
-    whole, folder = files_of(settings), settings.exports.path / "mds"
-    as_version_2(folder)
-    replaced = {"index.json"}
-    (old,) = (path.name for path in folder.glob("*.mds"))
-    replace = os.replace
-
-    def killed(source: Path, target: Path) -> None:
-        replace(source, target)
-        if target.name in replaced:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(os, "replace", killed)
-        run_all(settings.model_copy(update={"seed": 1}), Silent())
-    assert (folder / old).is_file() and read_manifest(folder, EXPORT_MANIFEST) is None
-    with pytest.raises(InputError, match="copy both"):
-        verify(settings, folder, None)
-    run_all(settings, Silent())
-    assert files_of(settings) == whole
 
 
 def manifest_of(settings: Settings, name: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dagster_divorder.stages.mix.repeats import load_sources, load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask, trained_tokens
+from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask
 from tests.conftest import TOPICS, topic_text, write_jsonl
 
 Make = Callable[..., Settings]
@@ -54,6 +54,12 @@ def corpus(tmp_path: Path) -> Path:
 def settings_of(make: Make, **sections: Any) -> Settings:
     inputs = {"format": "messages", "source_field": "source"}
     return make(**({"input": inputs} | sections))
+
+
+def trained_tokens(run: Run) -> np.ndarray:
+    mask = load_loss_mask(run)
+    assert mask is not None
+    return mask.tokens(run.view.document_row)
 
 
 def run(settings: Settings, *stages: str) -> Run:

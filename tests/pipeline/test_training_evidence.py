@@ -346,18 +346,6 @@ def test_curricula_are_trained_and_shown(
     assert "last weights, less windows shuffled" in shown and "EMA" in shown
 
 
-def test_an_earlier_training_has_no_averages(done: Path, corpus: Path) -> None:
-    run = Run(settings_of(done, corpus, {}), LocalStore(done / "store").open(), GRAPH, Silent())
-    files = run.receipt("training_evidence").files
-    arrays = stage.unpack(
-        run.store.read(next(file for name, file in files.items() if name.startswith("run-")))
-    )
-    before = {name: array for name, array in arrays.items() if name != "averaged"}
-    found = stage._unpack(stage.pack_arrays(before))
-    assert np.isnan(found.averaged).all() and found.averaged.shape == arrays["averaged"].shape
-    assert np.isfinite(arrays["averaged"]).all()
-
-
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     """Blocks of one topic each, as the input has them: a check that cannot tell them from a shuffle is none."""
     run = ran(settings({"tokens": 6_000, "seeds": 1, "orders": FEW, "learning_rates": (1e-2,)}))

@@ -21,7 +21,7 @@ from dagster_divorder.store.manifests import export_manifest_file, read_whole
 from dagster_divorder.write.exports import parquet
 from tests.conftest import examples
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
-from tests.write.exports.made import TAG, arguments
+from tests.write.exports.made import arguments
 
 
 def check(export: Export, rows: list[int], stream: Stream) -> None:
@@ -126,7 +126,7 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"in the format mds, .* this reader reads parquet, olmo, megatron"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"format_version": 5})
-    with pytest.raises(InputError, match="has version 5 of the exports; this reader reads 1 to 4"):
+    with pytest.raises(InputError, match="has version 5 of the exports; this reader reads 3 and 4"):
         open_export(tmp_path)
     write_manifest(tmp_path, manifest | {"rows": 0})
     with pytest.raises(InputError, match="holds no sequence"):
@@ -212,18 +212,3 @@ def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
     write_manifest(tmp_path, {**manifest, "replaced_by": "ab"})
     with pytest.raises(StoreError, match="is being rewritten, or a run was interrupted while writing it"):
         open_export(tmp_path)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_exports_of_version_1_still_open(name: str, tmp_path: Path) -> None:
-    """Their names had no tag, and their manifests neither `prefix` nor `head`."""
-    stream = write_export(tmp_path, name, {"lengths": [20] * 9, "epochs": 2}, shard_bytes=40)
-    manifest = read_whole(export_manifest_file(tmp_path)) or {}
-    old = {}
-    for file, entry in manifest["files"].items():
-        before = file.replace(f"-{TAG}", "").replace(f".{TAG}", "")
-        (tmp_path / file).rename(tmp_path / before)
-        old[before] = {key: entry[key] for key in ("bytes", "sha256")}
-    del manifest["prefix"]
-    write_manifest(tmp_path, {**manifest, "format_version": 1, "files": old})
-    check(open_export(tmp_path), list(range(len(stream))), stream)

@@ -103,9 +103,7 @@ def test_names_do_not_lie_over_each_other(spread):
 
 def test_two_maps_stand_side_by_side():
     xy, labels, names = documents(400, 4)
-    both = pixels(
-        cluster_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], "two", "")
-    )
+    both = pixels(cluster_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], ""))
     assert both.shape[:2] == (1000, 1600)
     colour = 0.65 * cluster_colours(4)[0] + 0.35
     left, right = of_colour(both[:, :800], colour), of_colour(both[:, 800:], colour)

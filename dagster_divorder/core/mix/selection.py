@@ -73,12 +73,10 @@ def spokes(
     steps: int = 20,
     rate: float = 1.0,
     tolerance: float = 1e-4,
-    start: Floats | None = None,
 ) -> Optimum:
     """Weights of candidates, `rows` int64 (n,) of vectors (N, D).
 
-    Ends after `steps` steps, or when the objective changes by at most `tolerance`. quality: float64 (n,) >= 0. start:
-    positive weights float64 (n,); None: equal weights.
+    Ends after `steps` steps, or when the objective changes by at most `tolerance`. quality: float64 (n,) >= 0.
 
     Raises:
         InputError: there is no candidate; alpha without quality; a negative or non-finite quality, or none above 0.
@@ -96,7 +94,7 @@ def spokes(
             "quality holds negative or missing numbers, or only zeros; expected finite numbers from 0 on"
         )
     # Mean 1 keeps products within the range of float32.
-    weights = np.ones(len(rows)) if start is None else start * (len(rows) / start.sum())
+    weights = np.ones(len(rows))
     values, axes = spectrum(gram(vectors, rows, weights))
     objective = [_objective(values, weights, quality, alpha)]
     for _ in range(steps):

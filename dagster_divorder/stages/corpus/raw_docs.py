@@ -98,7 +98,7 @@ class _RawDocs(Stage):
         files = {
             "view": result.view.save(run.store, survey.version),
             "rejects": result.rejects,
-            "readings": save_file_states(run.store, "readings", result.states),
+            "readings": save_file_states(run.store, result.states),
         }
         if schema is not None and kind == "parquet":
             data = schema.serialize().to_pybytes()
@@ -301,8 +301,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
     if skipped:
         more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
         sentences.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
-    # Receipts of earlier versions lack these facts.
-    if unfinished := facts.get("unfinished"):
+    if unfinished := facts["unfinished"]:
         (path, line, byte), count = unfinished[0], facts["partial_lines"]
         more = f" So do {count - 1:,} more files." if count > 1 else ""
         sentences.append(
@@ -310,8 +309,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
             f"without a newline.{more} It is read once its newline has come; if nothing writes to the file, it was cut "
             "short: copy it again."
         )
-    if "text_bytes" in facts:
-        sentences.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
+    sentences.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -325,7 +323,7 @@ def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
         "skipped_folders": Table([{"folder": folder} for folder in facts["skipped_folders"]]),
         "first_rejects": Table(first_rejects(run, receipt)),
         "unfinished_lines": Table(
-            [dict(zip(("file", "line", "byte"), line, strict=True)) for line in facts.get("unfinished", ())]
+            [dict(zip(("file", "line", "byte"), line, strict=True)) for line in facts["unfinished"]]
         ),
     }
 

@@ -756,21 +756,18 @@ def _masked_rows(
     return rows.reshape(3, -1, length)
 
 
-def _train(
-    store: Store, folder: str, task: Task, each: _Training, advance: Advance = lambda tokens: None
-) -> str:
+def _train(store: Store, folder: str, task: Task, each: _Training, advance: Advance) -> str:
     """Train one model in an engine's worker and store the result. Returns why it failed, or ""."""
     if task.device == "cuda":
         import torch
 
         torch.cuda.set_device(worker_number())
-    apart = trained_order(each.order).apart
     task = replace(
         task,
         seed=each.seed,
         learning_rate=each.rate,
         schedule=each.schedule,
-        attend_within_documents=apart,
+        attend_within_documents=trained_order(each.order).apart,
     )
     trained = _trained(task, unpack(store.read_verified(each.data)), advance)
     arrays = {**trained._asdict(), "failed": np.array([trained.failed])}
@@ -778,7 +775,7 @@ def _train(
     return "" if trained.failed < 0 else _failure(each, trained)
 
 
-def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance = lambda tokens: None) -> Trained:
+def _trained(task: Task, arrays: Mapping[str, np.ndarray], advance: Advance) -> Trained:
     from dagster_divorder.models.training import in_memory_export, train
 
     return train(task, in_memory_export(arrays, task.batch), advance)
@@ -793,9 +790,7 @@ def _failure(each: _Training, trained: Trained) -> str:
 
 def _unpack(data: bytes) -> Trained:
     arrays: dict[str, Any] = unpack(data)
-    # Trainings of an earlier version have no averaged weights.
-    averaged = np.full((len(AVERAGES), arrays["heldout"].shape[1]), np.nan)
-    return Trained(**{"averaged": averaged, **arrays, "failed": int(arrays["failed"][0])})
+    return Trained(**{**arrays, "failed": int(arrays["failed"][0])})
 
 
 def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:

@@ -274,13 +274,9 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
 
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
-    # Left out if unset, so that results of earlier versions keep their keys.
-    mixing = settings.mixing.model_dump(mode="json")
-    power = mixing["weights"] if isinstance(mixing["weights"], float) else None
     return {
-        "mixing": mixing if power is None else {**mixing, "weights": "temperature"},
+        "mixing": settings.mixing.model_dump(mode="json"),
         "trait": settings.mixed_trait,
-        "exponent": power,
         "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
         # The values of all traits decide which part is spread evenly.
         "traits": sorted(settings.order.traits),

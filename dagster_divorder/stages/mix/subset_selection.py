@@ -390,10 +390,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
-    # Left out if unset, so that results of earlier versions keep their keys.
-    unset = {"min_quality"} if settings.selection.min_quality is None else set()
-    selection = settings.selection.model_dump(mode="json", exclude=unset)
-    return {"selection": {**selection, **SPOKES}, "seed": settings.seed}
+    return {"selection": {**settings.selection.model_dump(mode="json"), **SPOKES}, "seed": settings.seed}
 
 
 SUBSET_SELECTION = WholeCorpus(

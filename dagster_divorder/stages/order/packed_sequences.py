@@ -437,7 +437,7 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
 
 def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
     decides = {
-        "packing": settings.packing.key,
+        "packing": settings.packing.model_dump(mode="json"),
         "length": settings.sequence.length,
         "separate_copies": settings.copies_apart,
         "cut": settings.order.cut,

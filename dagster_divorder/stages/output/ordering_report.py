@@ -514,8 +514,7 @@ def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
     sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
     return {
         **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        # The form from before [refit], so that reports keep their keys.
-        "order": {**settings.order.written, "refit": "auto"},
+        "order": settings.order.written,
         "model": [base, advanced.vocab_size, advanced.token_dims, deep],
         "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
         "k": settings.clusters.number or "auto",

@@ -90,12 +90,6 @@ def answer_tokens(run: Run) -> np.ndarray:
     return mask.tokens(run.view.document_row)
 
 
-def trained_tokens(run: Run) -> np.ndarray:
-    """Number of trained tokens of each record, int64 (N,)."""
-    mask, rows = load_loss_mask(run), run.view.document_row
-    return run.column("token_counts", "lengths")[rows] if mask is None else mask.tokens(rows)
-
-
 def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:
     """The mask of the document rows of fragments. files: of token_counts. train_on: as `chats.train_on`, but not
     "all"."""

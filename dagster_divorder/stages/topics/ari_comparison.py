@@ -310,7 +310,7 @@ def _maps(
         xy = cluster_map.fit(both.spaces[at].space.rows(view, mapped), run.settings.seed).xy
         panels.append((both.kinds[at].capitalize(), xy, labels[: len(mapped)], names[at]))
     note = f"{len(mapped):,} documents; clusters that are matched have the same colour"
-    return cluster_maps(panels, "The same documents in both spaces", note), None
+    return cluster_maps(panels, note), None
 
 
 def _count(settings: Settings) -> int:
