@@ -21,7 +21,7 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import execute, make_corpus, metadata_of, versions_of
+from tests.defs.conftest import execute, make_corpus
 
 Load = Callable[[], dg.Definitions]
 
@@ -144,15 +144,6 @@ def test_a_tick_waits_for_a_change_that_settles_soon(
     result = daemon.tick()
     assert waited == slept
     assert isinstance(result, dg.RunRequest) == bool(slept)
-
-
-def test_a_missing_input_is_said_plainly(
-    settings: Settings, config: Path, instance: dg.DagsterInstance
-) -> None:
-    (config.parent / "docs.jsonl").unlink()
-    said = str(Daemon(settings, instance).tick())
-    assert "no file matches" in said
-    assert str(config.parent / "docs.jsonl") in said
 
 
 @pytest.mark.parametrize("job", ["curate", "report", "__ASSET_JOB"])
@@ -422,26 +413,6 @@ def test_without_automation_nothing_starts_by_itself(tmp_path: Path) -> None:
     defs = build_definitions(make_corpus(tmp_path), upstream={"raw_docs": ["docs"]}, automation=False)
     assert not defs.sensors and not defs.schedules
     assert not any(spec.automation_condition for spec in defs.resolve_all_asset_specs())
-
-
-def test_a_partition_a_day_is_one_corpus_that_grows(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    news = Project(tmp_path, instance, days=True)
-    assert news.tick() is None
-    for day, new in (("2026-11-03", 12), ("2026-11-05", 4)):  # and none on the days before and between
-        news.update(day)
-        request = news.tick()
-        assert request and request.partition_key is None
-        shown = metadata_of(news.run("raw_docs", "base_model", "token_counts"))
-        assert shown["news/raw_docs"]["new_documents"].value == new
-        assert shown["news/token_counts"]["new_documents"].value == new
-        assert news.tick() is None
-    assert shown["news/raw_docs"]["documents"].value == 16
-    # A day that is made again with the same records changes nothing that follows.
-    version = versions_of(news.run("raw_docs"))
-    news.written -= 1
-    news.update("2026-11-05")
-    assert news.tick()
-    assert versions_of(news.run("raw_docs")) == version
 
 
 @pytest.mark.parametrize("executor", [dg.in_process_executor, dg.multiprocess_executor])

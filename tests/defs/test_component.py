@@ -229,17 +229,6 @@ def test_two_components_with_one_prefix_are_refused(
     assert sentence.format(folders[0] / "component.py") in refusal(project)
 
 
-def test_two_components_that_write_to_one_place_are_refused(project: DefsFolderSandbox) -> None:
-    for name in ("news", "blog"):
-        settings = tables(name) | {"store": {"path": "{{ context.project_root }}/out/store"}}
-        write(project, name, {"settings": settings, "key_prefix": name})
-    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
-        specs(project)
-    for name in ("news", "blog"):
-        place = f"store.path {project.project_root}/out/store of the corpus '{name}'"
-        assert f"{place} ({project.defs_folder_path / name / 'defs.yaml'})" in str(refused.value.__cause__)
-
-
 def test_documents_of_one_file_and_folders_below_folders_have_their_own_settings(
     project: DefsFolderSandbox,
 ) -> None:

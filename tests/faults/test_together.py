@@ -87,18 +87,6 @@ def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dic
     assert differing(config, alone) == []
 
 
-def test_a_second_run_fails_at_once_where_it_is_not_to_wait(config: Path) -> None:
-    store = config.parent / "store"
-    with LocalStore(store).lease(), started(*RUN, config=config, DIVORDER_STORE__WAIT="false") as process:
-        said = process.communicate(timeout=DEADLINE)[0]
-    assert process.returncode == 1
-    assert said == (
-        f"divorder: store {store} is in use by another run (process {os.getpid()}); "
-        "wait for it to end, or stop it\n"
-    )
-    assert os.listdir(store) == ["lease"]
-
-
 def test_a_run_that_is_terminated_frees_the_store_at_once(
     config: Path, runner: Runner, alone: dict[str, Any]
 ) -> None:

@@ -118,27 +118,6 @@ def test_the_base_models_tokens_are_not_made_again(
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)
 
 
-def test_what_is_there_is_not_computed_or_loaded_again(
-    corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_settings(deep={"model": str(models["bert"])}, advanced={"stored": "float16"})
-    first = run(settings)
-    vectors = stored(settings)
-    assert vectors.dtype == np.float16
-    with monkeypatch.context() as patch:
-        patch.setattr(deep_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at"))
-        again = run(settings)
-    assert (again.key, again.version) == (first.key, first.version)
-    assert again.figures["new_documents"] == 0
-    for name in ("dim", "max_tokens", "tokens", "truncated_documents", "device"):
-        assert again.figures[name] == first.figures[name]
-    write_jsonl(corpus, [*topic_records(10), {"text": "one more"}])
-    appended = run(settings)
-    assert appended.figures["new_documents"] == 1
-    assert appended.key == first.key != appended.version
-    np.testing.assert_array_equal(stored(settings)[:-1], vectors)
-
-
 @pytest.mark.parametrize(
     ("change", "same"),
     [

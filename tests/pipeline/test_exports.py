@@ -501,29 +501,6 @@ def tokens_of(run: Run, record: int) -> list[int]:
     raise AssertionError(record)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, workers: int) -> None:
-    settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
-    folder = settings.exports.path / "parquet"
-    run_all(settings, Silent())
-    whole = list(batches(SequenceStream(folder)))
-    assert len(list(folder.glob("*.parquet"))) > 4
-    stream = SequenceStream(folder, workers=workers)
-    reading = batches(stream)
-    begun = [next(reading) for _ in range(3)]
-    run_all(settings.model_copy(update={"seed": 1}), Silent())
-    again = list(batches(SequenceStream(folder)))
-    assert [*begun, *reading] == whole != again
-    assert not {file.name for file in folder.iterdir()} - {*stream_files(folder)}
-    state = stream.state_dict()
-    with pytest.raises(InputError, match=f"the state belongs to the plan {state['plan']}, and"):
-        SequenceStream(folder).load_state_dict(state)
-
-
-def stream_files(folder: Path) -> list[str]:
-    return list(orjson.loads(export_manifest_file(folder).read_bytes())["files"])
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return save_tokenizer(save_model(tmp_path / "llama"))

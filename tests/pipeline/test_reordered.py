@@ -15,7 +15,6 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import plan, run
-from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
@@ -104,34 +103,6 @@ def test_an_append_says_from_which_row_on_the_export_is_another(
     assert f"{settings.exports.path / 'parquet'} changed from row {first:,} of {len(before):,} on" in sentence
     assert CHOOSE in sentence and "divorder freeze --step N" in sentence
     assert made(settings)[1] == [], "nothing is new"
-
-
-def test_conversations_and_pairs_say_it_too(tmp_path: Path, make: Make) -> None:
-    def answer(at: int) -> list[dict[str, str]]:
-        return [{"role": "assistant", "content": f"answer {at} of {at % 5} " * (at % 7 + 1)}]
-
-    def ask(at: int) -> list[dict[str, str]]:
-        return [{"role": "user", "content": f"question {at % 3}"}]
-
-    kinds: dict[str, Callable[[int], dict[str, Any]]] = {
-        "messages": lambda at: {"messages": ask(at) + answer(at)},
-        "pairs": lambda at: {"prompt": ask(at), "chosen": answer(at), "rejected": answer(at + 1)},
-    }
-    for kind, record in kinds.items():
-        paths = {"input": {"paths": [str(tmp_path / kind / "docs.jsonl")]}}
-        places = {name: {"path": tmp_path / kind / name} for name in ("store", "output", "exports")}
-        formats = {} if kind == "messages" else {"exports": {**places["exports"], "formats": ()}}
-        write_jsonl(tmp_path / kind / "docs.jsonl", map(record, range(40)))
-        settings = recognised(make(**{**paths, **places, **formats}))
-        made(settings)
-        write_jsonl(tmp_path / kind / "docs.jsonl", map(record, range(50)))
-        (said,) = made(settings)[1]
-        place, unit, of = (
-            (places["output"]["path"], "record", "40")
-            if kind == "pairs"
-            else (places["exports"]["path"] / "parquet", "row", r"\d+")
-        )
-        assert re.match(rf"{place} changed from {unit} \d+ of {of} on", said)
 
 
 def test_who_has_made_the_choice_hears_nothing(tmp_path: Path, make: Make) -> None:
@@ -291,19 +262,6 @@ def test_the_commands_and_the_check_say_it(tmp_path: Path, make: Make) -> None:
     assert again.data["reordered"] is None and AFTER not in str(again)
     chosen = make(order={"frozen_tokens": 0})
     assert run_checks(GRAPH, chosen, "exports")["trainers_keep_the_order"].passed
-
-
-def test_what_the_sentence_says_brings_the_earlier_rows_back(tmp_path: Path, make: Make) -> None:
-    made(make())
-    before = rows(make())
-    append(tmp_path, 22)
-    assert len(made(make())[1]) == 1
-    append(tmp_path, 20)
-    made(make())
-    assert rows(make()) == before
-    append(tmp_path, 22)
-    made(make(order={"frozen_tokens": 8 * LENGTH}))
-    assert rows(make())[:8] == before[:8]
 
 
 def test_no_run_starts_by_itself_before_the_choice_is_made(tmp_path: Path, make: Make) -> None:

@@ -217,20 +217,6 @@ def test_an_append_adds_to_the_mix_and_computes_new_documents_only(
     assert sum(row["planned share"] for row in sources.values()) == pytest.approx(1)
 
 
-def test_what_cannot_be_mixed_is_a_sentence(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
-
-    def says(**mixing: Any) -> str:
-        with pytest.raises(InputError) as caught:
-            run_all(make_settings(mixing=mixing), Silent())
-        return str(caught.value)
-
-    assert "'moon'" in says(weights={"moon": 1.0}) and "sea.example" in says(weights={"moon": 1.0})
-    beyond = says(weights={"sea.example": 0.9, "rail.example": 0.1}, max_repeats=1)
-    assert "mixing.max_repeats" in beyond and "weights = {" in beyond
-    assert "'nope'" in says(weights="sqrt", trait="nope")
-
-
 def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
     tmp_path: Path, make_settings: Make
 ) -> None:
@@ -252,15 +238,6 @@ def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
     said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
     assert "mixing.weights names '" in said
     assert "selection.method chooses none of them" in said
-
-
-def test_shares_of_any_size_are_shares(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 80))
-    settings = make_settings(
-        input={"source_field": "source"}, mixing={"weights": {"a": 1e308, "b": 1e308}, "total_tokens": 2000}
-    )
-    rows = load_sources(ran(settings, "repeats"))
-    assert [row["planned share"] for row in rows] == [0.5, 0.5]
 
 
 def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.corpus import ingest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline import merge
@@ -192,45 +191,6 @@ def test_many_small_appends_are_merged_and_keep_their_shapes(
     more = documents[documents["id"].str.startswith("v/", na=False)]
     assert more["source"].tolist() == ["web"] * 4
     assert (documents["source"] == "books").sum() == 64
-
-
-def test_what_was_consumed_of_one_input_stays_where_others_join(
-    tmp_path: Path, corpus: Callable[..., Settings]
-) -> None:
-    alone = corpus(
-        input={"paths": [str(tmp_path / "in/web")], "text_field": "body"}, order={"length_bins": 5}
-    )
-    run_all(alone, Silent())
-    before = load_results(alone.store.path).documents.sort_values("position")
-    consumed = int(before["tokens"].sum() * 0.3)
-    run_and_check(corpus(order={"frozen_tokens": consumed, "length_bins": 5}))
-    after = load_results(alone.store.path).documents.sort_values("position")
-    kept = int((before["tokens"].cumsum() - before["tokens"] < consumed).sum())
-    assert 0 < kept < len(before)
-    assert after["record_id"].tolist()[:kept] == before["record_id"].tolist()[:kept]
-
-
-@pytest.mark.parametrize("at", range(0, 40, 9))
-def test_a_run_that_ends_anywhere_is_taken_up(
-    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
-    whole = corpus("whole")
-    run_and_check(whole)
-    put, left = LocalStore.put_hashed, [at]
-
-    def stop(self: LocalStore, *given: Any, **named: Any) -> str:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return put(self, *given, **named)
-
-    settings = corpus("broken")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(LocalStore, "put_hashed", stop)
-        run_all(settings, Silent())
-    run_and_check(settings)
-    assert output_of(settings) == output_of(whole)
 
 
 def test_equal_lines_of_two_inputs_are_read_each_by_its_own_fields(

@@ -6,8 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -206,19 +204,6 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
         receipt = run_graph(graph, settings, Silent(), graph)["tally"]
         assert receipt.figures["above"] == number
         assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
-
-
-def test_a_killed_run_goes_on_at_the_fragment_where_it_died(folder: Path) -> None:
-    settings = settings_in(folder)
-    for number in (1, 2):
-        run_graph(GRAPH, settings, Silent(), ["raw_docs"])
-        append(folder, number)
-    script = f"from tests.pipeline.test_toy_stages import *; run_tally(settings_in(Path({str(folder)!r})))"
-    environment = {**os.environ, DIES_AFTER: "2"}
-    died = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    assert died.returncode == -signal.SIGKILL
-    assert planned(settings)["letters"] == 12
-    assert run_tally(settings)["letters"]["new_documents"] == 12
 
 
 def test_damage_is_repaired_by_the_stage_that_made_the_file(folder: Path) -> None:
