@@ -384,19 +384,6 @@ def test_a_step_that_fails_ends_its_turn() -> None:
             raise ValueError
 
 
-def test_two_corpora_run_in_one_process(corpus: Corpus) -> None:
-    defs = project(corpus("news"), corpus("wiki"))
-    assets = [[prefix, name] for prefix in ("news", "wiki") for name in ("raw_docs", "base_model")]
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = execute(defs, instance, *assets)
-        kept = instance.get_run_by_id(run.run_id)
-    assert {name: shown["documents"].value for name, shown in metadata_of(run).items()} == {
-        "/".join(asset): 120 for asset in assets
-    }
-    # The sensor of each corpus knows the run.
-    assert kept and {"divorder/store.news", "divorder/store.wiki"} <= kept.tags.keys()
-
-
 def test_steps_in_processes_of_their_own_wait_for_each_other_whatever_the_store_says(tmp_path: Path) -> None:
     config = make_corpus(tmp_path)
     config.write_text(config.read_text().replace("[store]", "[store]\nwait = false"))

@@ -49,7 +49,6 @@ from dagster_divorder.store.state import load_state, save_state
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import BOS, EOS, PAD, save_model, save_tokenizer
 
@@ -110,21 +109,6 @@ def training(settings: Settings) -> list[list[int]]:
             ids += document[packed.start[at] : packed.start[at] + packed.length[at]]
         sequences.append(ids)
     return sequences
-
-
-@pytest.mark.parametrize("memory", [1 << 30, 1000], ids=["in memory", "through files"])
-def test_rows_are_the_plans_sequences_in_their_order(
-    memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
-    settings = make(
-        "parquet", packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2}
-    )
-    run_all(settings, Silent())
-    files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
-    table = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-    assert [row["input_ids"] for row in table] == training(settings)
-    assert [sum(row["seq_lengths"]) for row in table] == [len(row["input_ids"]) for row in table]
 
 
 def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path: Path) -> None:

@@ -182,41 +182,6 @@ def token_ids(run: Run) -> list[list[int]]:
     return [rows[row] for row in run.view.document_row.tolist()]
 
 
-def test_without_a_mix_the_stage_is_not_there(mixed: Settings) -> None:
-    plain = mixed.model_copy(update={"mixing": Settings().mixing})
-    run = ran(plain)
-    assert "repeats" not in GRAPH.upstream(plain)
-    assert not (mixed.store.path / "stages" / "repeats").exists()
-    assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
-    # A mix of everything once has the same items; what was computed of documents stays.
-    once = mixed.model_copy(update={"mixing": mixed.mixing.model_copy(update={"weights": "natural"})})
-    ran(once)
-    assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
-    assert open_run(once).receipt("clusters").figures["new_documents"] == 0
-
-
-def test_an_append_adds_to_the_mix_and_computes_new_documents_only(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    records = topic_records(40)
-    settings = make_settings(mixing={"weights": "sqrt"}, sequence={"length": 64, "batch": 4})
-    write_jsonl(tmp_path / "docs.jsonl", [record for record in records if record["source"] != "sea.example"])
-    ran(settings)
-    write_jsonl(
-        tmp_path / "more.jsonl", [record for record in records if record["source"] == "sea.example"][:7]
-    )
-    paths = [str(tmp_path / name) for name in ("docs.jsonl", "more.jsonl")]
-    settings = settings.model_copy(
-        update={"input": settings.input.model_copy(update={"paths": tuple(paths)})}
-    )
-    run = ran(settings)
-    assert run.receipt("token_counts").figures["new_documents"] == 7
-    sources = {row["value"]: row for row in load_sources(run)}
-    # The small source is read again, the others in part.
-    assert sources["sea.example"]["epochs"] > 1.5 > 1 > sources["rail.example"]["epochs"]
-    assert sum(row["planned share"] for row in sources.values()) == pytest.approx(1)
-
-
 def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
     tmp_path: Path, make_settings: Make
 ) -> None:
@@ -278,13 +243,7 @@ def sourced(first: int, count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"mixing": {"weights": {"a": 0.2, "b": 0.8}}}, id="a part of one"),
-        pytest.param({"mixing": {"weights": "sqrt"}}, id="sqrt"),
-        pytest.param({"mixing": {"weights": 0.1}}, id="power"),
-        pytest.param({"mixing": {"weights": "natural", "total_tokens": 1500}}, id="total"),
         pytest.param({"mixing": {"weights": "unimax", "max_repeats": 2, "total_tokens": 2500}}, id="unimax"),
-        pytest.param({"mixing": {"weights": {"a": 1.0}, "total_tokens": 4000}}, id="several epochs"),
-        pytest.param({"mixing": {"weights": "sqrt"}, "heldout": {"documents": 0.1}}, id="held out"),
         pytest.param(
             {
                 "mixing": {"weights": {"a": 0.2, "b": 0.8}},

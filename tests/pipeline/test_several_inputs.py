@@ -231,12 +231,6 @@ def test_parquet_of_the_same_columns_stays_parquet(tmp_path: Path, make_settings
         run_all(make_settings(input=[*inputs, other], output={"format": "parquet"}), Silent())
 
 
-def test_an_input_that_joins_keeps_what_was_computed(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
-    alone = corpus(input={"paths": [str(tmp_path / "in/web")], "text_field": "body"}, order={})
-    run_all(alone, Silent())
-    assert new_documents(run_and_check(corpus())) == 96
-
-
 @pytest.mark.parametrize(
     ("second", "said"),
     [

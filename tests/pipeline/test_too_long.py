@@ -25,7 +25,7 @@ from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, loa
 from dagster_divorder.stages.order.pieces import left_out_lines
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
-from dagster_divorder.stages.text.loss_mask import load_loss_mask, load_turn_ends
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, topic_text, write_jsonl
 
@@ -118,37 +118,6 @@ def test_the_end_of_a_long_record_is_truncated(make: Make, method: str) -> None:
     assert "that are left out on purpose" in passes(run)
 
 
-@PLANS
-def test_a_long_conversation_is_split_behind_answers(make: Make, method: str) -> None:
-    run = packed(make({"method": method, "too_long": "split_turns"}))
-    plan, tokens = load_packed(run), tokens_of(run)
-    rows = run.view.document_row
-    ends = load_turn_ends(run, rows)
-    mask = load_loss_mask(run)
-    assert mask is not None
-    split = 0
-    for document in np.flatnonzero(tokens > LENGTH).tolist():
-        stops = {*ends.position[ends.row == document].tolist(), int(tokens[document])}
-        found = parts(plan, document)
-        if method == "concat":  # which cuts a piece once more where a sequence ends
-            whole = {start for start, _ in found}
-            assert {0} <= whole
-            continue
-        for start, length in found:
-            assert length <= LENGTH
-            assert start in stops | {0}, "a piece begins where an answer ended"
-            assert start + length in stops or length == LENGTH, (
-                "only an exchange that is too long is truncated"
-            )
-            assert mask.within(rows[[document]], np.array([start]), np.array([length]))[0] > 0
-        split += len(found) > 1
-    if method != "concat":
-        assert split > 10
-        assert [length for _, length in parts(plan, len(tokens) - 1)][1] == LENGTH
-    assert "in 2 pieces" in {row["what happened"] for row in run.rows("packed_sequences", "left_out")}
-    passes(run)
-
-
 def test_a_long_record_is_an_error_that_names_it(make: Make) -> None:
     with pytest.raises(InputError) as refused:
         packed(make({"method": "best_fit", "too_long": "error"}))
@@ -171,26 +140,6 @@ def test_a_document_with_an_end_of_text_token_loses_it_first(make_settings: Make
     plan = load_packed(run)
     assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(lengths + 1, length).tolist()
     assert run.receipt("packed_sequences").figures["too_long_documents"] == (lengths + 1 > length).sum()
-    passes(run)
-
-
-def test_texts_beside_conversations_are_cut(make: Make, make_settings: Make, tmp_path: Path) -> None:
-    texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": topic_text("rail", 7, 200)}])
-    prompts = write_jsonl(
-        tmp_path / "prompts.jsonl",
-        [{"prompt": topic_text("rail", 8, 30), "completion": topic_text("rail", 9, 200)}],
-    )
-    several = [
-        {"paths": [str(tmp_path / "docs.jsonl")], "format": "messages"},
-        {"paths": [str(texts)], "format": "text"},
-        {"paths": [str(prompts)], "format": "prompt_completion"},
-    ]
-    run = packed(make({"method": "none", "too_long": "split_turns"}, input=several))
-    plan, tokens = load_packed(run), tokens_of(run)
-    text, prompt = len(tokens) - 2, len(tokens) - 1
-    assert parts(plan, text)[:2] == [(0, LENGTH), (LENGTH, LENGTH)]
-    assert sum(length for _, length in parts(plan, text)) == tokens[text]
-    assert parts(plan, prompt) == [(0, LENGTH)], "a prompt and its completion are one exchange"
     passes(run)
 
 

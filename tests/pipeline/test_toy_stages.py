@@ -181,17 +181,6 @@ def test_a_fit_is_made_again_now_or_never_as_asked(folder: Path) -> None:
     assert run_tally(now)["mean_letters"]["fitted"] == "asked for by --refit clusters"
 
 
-def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(folder: Path) -> None:
-    run_tally(settings_in(folder))
-    seed = settings_in(folder, seed=1)
-    assert planned(seed)["tally"] == 12
-    run_tally(seed)
-    assert planned(settings_in(folder))["tally"] == 0
-    # None of them reads it.
-    other = settings_in(folder, sequence={"batch": 7})
-    assert set(planned(other).values()) == {0}
-
-
 def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said(folder: Path) -> None:
     settings, said = settings_in(folder), itertools.count()
     tally_now = replace(
