@@ -259,13 +259,11 @@ def test_a_run_whose_process_was_killed_is_said_to_have_failed(
 
 # Assets upstream -----------------------------------------------------------------------------------------------------
 
-DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01")
-
 
 class Project:
     """A project whose asset `docs` writes the corpus of a prefix, with ticks of that corpus's two sensors."""
 
-    def __init__(self, folder: Path, instance: dg.DagsterInstance, days: bool = False) -> None:
+    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
         self.folder, self.instance = folder, instance
         config = make_corpus(folder)
         self.written, written = 0, folder / "in"
@@ -276,11 +274,10 @@ class Project:
             .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
         )
 
-        @dg.asset(partitions_def=DAYS if days else None)
+        @dg.asset
         def docs() -> None:
             self.written += 1
-            name = dg.AssetExecutionContext.get().partition_key if days else str(self.written)
-            write_jsonl(written / f"{name}.jsonl", topic_records(1, start=100 * self.written))
+            write_jsonl(written / f"{self.written}.jsonl", topic_records(1, start=100 * self.written))
 
         self.docs, self.settings = docs, load_settings(config)
         corpus = build_definitions(config, key_prefix="news", upstream={"raw_docs": docs})
@@ -289,9 +286,9 @@ class Project:
         )
         self.cursors: dict[str, str | None] = {}
 
-    def update(self, partition: str | None = None) -> None:
+    def update(self) -> None:
         """Materialise `docs` in a run of its own."""
-        assert dg.materialize([self.docs], instance=self.instance, partition_key=partition).success
+        assert dg.materialize([self.docs], instance=self.instance).success
 
     def run(self, *assets: str) -> Any:
         return execute(self.defs, self.instance, *(["news", asset] for asset in assets))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Our command line, and `dg`, the successor of Dagster's (which tests/ui runs), in processes of their own."""
+"""`dg`, the successor of Dagster's command line (which tests/ui runs), in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that cannot be used: read-only, a file in the way, a store of another version. Through the command line."""
+"""Folders that cannot be used: read-only, full, a file in the way. Through the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noticed between two runs: nothing new, an append, a line still being written, and every other change."""
+"""What is noticed between two runs: nothing new, and a line that is still being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of deep_embeddings: when and on what the bootstrap's decoder is trained, odd corpora, fingerprints."""
+"""The model of deep_embeddings: when and on what the bootstrap's decoder is trained, fingerprints."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 
@@ -44,21 +44,6 @@ FITS = {
     "shallow_components": "clusters",
 }
 """Every fit that is made here, and the name by which `--refit` asks for another one."""
-
-
-class Notes:
-    """Progress that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __call__(self, what: str, total: int | None = None, unit: str = "") -> Any:
-        from dagster_divorder.engine.progress import Silent
-
-        return Silent()(what, total, unit)
-
-    def note(self, message: str) -> None:
-        self.said.append(message)
 
 
 def settings_in(folder: Path, **sections: Any) -> Settings:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dagster_divorder import load_results
-from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.prune import prune
@@ -22,7 +21,7 @@ from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import CONTEXT, save_model, save_tokenizer
 
-pytestmark = pytest.mark.usefixtures("no_matrix_units")
+pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
 
 STAGE = "gradient_embeddings"
 SMALL: dict[str, Any] = {
@@ -34,12 +33,6 @@ SMALL: dict[str, Any] = {
 RECORDS = topic_records(10)
 
 Make = Callable[..., Settings]
-
-
-@pytest.fixture(autouse=True)
-def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
 
 
 @pytest.fixture

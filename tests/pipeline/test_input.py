@@ -21,7 +21,7 @@ from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt, load_receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 
@@ -166,16 +166,6 @@ def test_cr_line_ends_are_named(tmp_path: Path, make_settings: Make, end: bytes)
     # CRLF of which the LF is not written yet is none.
     found, rejects = reading.read(record(50) + b"\r\n" + record(20)[:-3] + b"\r")
     assert (found["partial_lines"], rejects) == (1, [])
-
-
-class Notes(Silent):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.said.append(message)
 
 
 def test_a_last_line_cut_short_is_told_with_its_place_until_it_is_whole(

@@ -1,4 +1,4 @@
-"""A corpus that is ordered in shards: every document and token once, the mix of the whole in each, keys that follow."""
+"""A corpus that is ordered in shards: every document and token once, the mix of the whole in each."""
 
 from __future__ import annotations
 

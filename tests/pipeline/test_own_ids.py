@@ -25,7 +25,7 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.state import Receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 READ = ("raw_docs", "ids")
@@ -152,18 +152,14 @@ def test_ids_keep_their_type_and_every_digit(
 
 
 def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_settings: Make) -> None:
-    class Notes(Silent):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    notes: list[str] = []
+    notes = Notes()
     records = with_ids()
     records[3]["id"], records[4]["id"] = None, "doc-5"
     del records[9]["id"]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    figures = run_all(make_settings(input={"id_field": "id"}), Notes(), READ)["ids"].figures
+    figures = run_all(make_settings(input={"id_field": "id"}), notes, READ)["ids"].figures
     assert (figures["records_without_id"], figures["repeated_ids"]) == (2, 1)
-    assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes
+    assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes.said
 
 
 # Vectors joined by them ----------------------------------------------------------------------------------------------

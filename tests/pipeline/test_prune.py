@@ -1,4 +1,4 @@
-"""Merging and pruning change files, never results; deleted documents are really gone."""
+"""Pruning changes files, never results; deleted documents are really gone."""
 
 from __future__ import annotations
 

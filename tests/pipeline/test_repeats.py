@@ -1,4 +1,4 @@
-"""The stage `repeats`: every record as often as planned in all that follows it; without a mix, as before."""
+"""The stage `repeats`: every record as often as planned in all that follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders along a score through the stages: one schedule over all epochs, consumed beginnings, copies, exports."""
+"""Orders along a score through the stages: one schedule over all epochs, its check, exports."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -27,6 +26,8 @@ from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
+pytestmark = pytest.mark.usefixtures("small_fragments")
+
 Make = Callable[..., Settings]
 
 RECORDS: list[dict[str, Any]] = [
@@ -34,12 +35,6 @@ RECORDS: list[dict[str, Any]] = [
     for at, record in enumerate(topic_records(30))
 ]
 RECORDS.append({**RECORDS[0], "quality": 0.9, "id": "again"})  # another record of the same text
-
-
-@pytest.fixture(autouse=True)
-def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
 
 
 @pytest.fixture

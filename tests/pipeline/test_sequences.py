@@ -1,4 +1,4 @@
-"""Packed sequences and their order on real files: every token once, consumed beginnings kept, epochs, moving mixes."""
+"""Packed sequences and their order on real files: consumed beginnings kept, epochs, copies apart."""
 
 from __future__ import annotations
 

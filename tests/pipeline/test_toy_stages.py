@@ -1,13 +1,11 @@
-"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, is pruned, survives a kill, is
-repaired, and is materialised by Dagster. Nothing of the package knows them."""
+"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, is pruned, is repaired, and
+is materialised by Dagster. Nothing of the package knows them."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +43,12 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
-DIES_AFTER = "TOY_DIES_AFTER"
-
 
 @dataclass(frozen=True)
 class CountLetters:
     store: Store
-    calls: Iterator[int] = field(default_factory=itertools.count)
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        if next(self.calls) == int(os.environ.get(DIES_AFTER, -1)):
-            os.kill(os.getpid(), signal.SIGKILL)
         texts = read_content(self.store, fragment.file).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
