@@ -432,12 +432,10 @@ def mark(number: int) -> str:
     ("heldout", "trait", "every_stage", "learnt_before"),
     [
         ({"documents": 0.07}, "source", True, False),
-        ({"documents": 0.07}, "score", False, False),
         ({"documents": ["valid.jsonl"]}, "source", False, False),
-        ({"documents": 0.07}, "length", False, True),
         ({"documents": 0.07}, "cluster", False, True),
     ],
-    ids=["source", "number", "files", "length", "cluster"],
+    ids=["source", "files", "cluster"],
 )
 def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     tmp_path: Path,

@@ -215,7 +215,6 @@ CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
         20,
         {"sequence": {"length": 64, "batch": 2, "epochs": 3}, "packing": {"piece_tokens": 32}},
     ),
-    "best fit": (20, {"packing": {"method": "best_fit", "end_of_text": True}}),
     "no source, a number, a flag": (
         20,
         {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},

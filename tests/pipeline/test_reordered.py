@@ -70,8 +70,6 @@ def first_difference(before: list[Any], after: list[Any]) -> int:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "concat": {},
-    "best_fit": {"packing": {"method": "best_fit"}},
-    "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
     "none": {"packing": {"method": "none"}},
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "epochs": {"sequence": {"epochs": 2}},

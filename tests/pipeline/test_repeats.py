@@ -110,39 +110,6 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     assert {stage.scope for stage in make_plan(GRAPH, mixed).stages} == {"nothing"}
 
 
-@pytest.mark.parametrize("weights", [{"0": 0.5, "1": 0.3, "3": 0.2}, "sqrt"])
-def test_whole_numbers_are_mixed_as_texts_are(tmp_path: Path, make_settings: Make, weights: Any) -> None:
-    """Of JSON and Parquet, also where the numbers of a field are balanced in bins elsewhere."""
-    made = []
-    names = [f"{topic}.example" for topic in ("sea", "kitchen", "garden", "rail")]
-    for kind in (str, int, "mixed", "parquet"):
-        folder = tmp_path / str(kind)
-        records: list[dict[str, Any]] = topic_records(30)
-        for at, record in enumerate(records):
-            number = names.index(record["source"])
-            record["source"] = (
-                number if kind in (int, "parquet") or (kind == "mixed" and at % 2) else str(number)
-            )
-        file = write_jsonl(folder / "docs.jsonl", records)
-        if kind == "parquet":
-            file = folder / "docs.parquet"
-            pq.write_table(pa.Table.from_pylist(records), file)
-        settings = make_settings(
-            input={"paths": [str(file)], "source_field": "source"},
-            store={"path": folder / "store"},
-            output={"path": folder / "out", "sidecars": ()},
-            order={"traits": {"cluster": 1.0, "source": 1.0}},
-            mixing={"weights": weights},
-            sequence={"length": 64, "batch": 8},
-        )
-        run = ran(settings)
-        assert {source["value"] for source in load_sources(run)} == {"0", "1", "2", "3"}
-        made.append([(folder / "out" / name).read_bytes() for name in ("order.npy", "sequence_order.npy")])
-        documents = load_results(settings.store.path).documents
-        assert documents["source"].tolist() == [str(record["source"]) for record in records]
-    assert made[0] == made[1] == made[2] == made[3]
-
-
 def test_numbers_that_are_not_whole_are_mixed_in_bins(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run = ran(make_settings(mixing={"trait": "score", "weights": "sqrt"}), "repeats")
