@@ -25,7 +25,7 @@ MATERIALIZE = ("-m", "dagster", "asset", "materialize", "--select", "*", "-m", "
 
 
 @contextmanager
-def started(*command: str, config: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(*command: str, config: Path) -> Iterator[subprocess.Popen[str]]:
     """A process of its own session, killed at the end if it still runs."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
@@ -35,7 +35,7 @@ def started(*command: str, config: Path, **environment: str) -> Iterator[subproc
         text=True,
         start_new_session=True,
         cwd=config.parent,
-        env={**os.environ, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1", **environment},
+        env={**os.environ, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1"},
     )
     try:
         yield process

@@ -72,15 +72,14 @@ class Corpus:
 
 @pytest.fixture
 def make_corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Corpus]:
-    def make(name: str = "a", **sections: Any) -> Corpus:
+    def make(**sections: Any) -> Corpus:
         chosen = make_settings(
-            input={"paths": [str(tmp_path / name / "docs.jsonl")]},
-            store={"path": tmp_path / name / "store"},
+            input={"paths": [str(tmp_path / "docs.jsonl")]},
             refit={"clusters": "never"},
             engine={"workers": 1},
             **sections,
         )
-        return Corpus(tmp_path / name / "docs.jsonl", chosen)
+        return Corpus(tmp_path / "docs.jsonl", chosen)
 
     return make
 

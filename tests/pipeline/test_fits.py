@@ -46,18 +46,12 @@ FITS = {
 """Every fit that is made here, and the name by which `--refit` asks for another one."""
 
 
-def settings_in(folder: Path, **sections: Any) -> Settings:
+def settings_in(folder: Path) -> Settings:
     return Settings(
-        **SMALL
-        | {
-            "input": {"paths": [str(folder / "docs.jsonl")]},
-            "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "sidecars": ()},
-        }
-        | {
-            name: {**SMALL.get(name, {}), **section} if isinstance(section, dict) else section
-            for name, section in sections.items()
-        }
+        **SMALL,
+        input={"paths": [str(folder / "docs.jsonl")]},
+        store={"path": folder / "store"},
+        output={"path": folder / "curated", "sidecars": ()},
     )
 
 
