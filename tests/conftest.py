@@ -36,6 +36,8 @@ os.environ.update(
 
 from dagster_divorder.core import kernels
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap, decoder
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
@@ -290,6 +292,23 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
     return path
+
+
+class Notes(Silent):
+    """Progress that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture
+def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small corpora have several fragments."""
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
 
 
 @pytest.fixture

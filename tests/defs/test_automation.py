@@ -21,7 +21,7 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import execute, make_corpus, metadata_of, versions_of
+from tests.defs.conftest import execute, make_corpus
 
 Load = Callable[[], dg.Definitions]
 
@@ -146,15 +146,6 @@ def test_a_tick_waits_for_a_change_that_settles_soon(
     assert isinstance(result, dg.RunRequest) == bool(slept)
 
 
-def test_a_missing_input_is_said_plainly(
-    settings: Settings, config: Path, instance: dg.DagsterInstance
-) -> None:
-    (config.parent / "docs.jsonl").unlink()
-    said = str(Daemon(settings, instance).tick())
-    assert "no file matches" in said
-    assert str(config.parent / "docs.jsonl") in said
-
-
 @pytest.mark.parametrize("job", ["curate", "report", "__ASSET_JOB"])
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.CANCELING])
 def test_while_a_run_is_under_way_no_other_is_asked_for(
@@ -268,13 +259,11 @@ def test_a_run_whose_process_was_killed_is_said_to_have_failed(
 
 # Assets upstream -----------------------------------------------------------------------------------------------------
 
-DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01")
-
 
 class Project:
     """A project whose asset `docs` writes the corpus of a prefix, with ticks of that corpus's two sensors."""
 
-    def __init__(self, folder: Path, instance: dg.DagsterInstance, days: bool = False) -> None:
+    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
         self.folder, self.instance = folder, instance
         config = make_corpus(folder)
         self.written, written = 0, folder / "in"
@@ -285,11 +274,10 @@ class Project:
             .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
         )
 
-        @dg.asset(partitions_def=DAYS if days else None)
+        @dg.asset
         def docs() -> None:
             self.written += 1
-            name = dg.AssetExecutionContext.get().partition_key if days else str(self.written)
-            write_jsonl(written / f"{name}.jsonl", topic_records(1, start=100 * self.written))
+            write_jsonl(written / f"{self.written}.jsonl", topic_records(1, start=100 * self.written))
 
         self.docs, self.settings = docs, load_settings(config)
         corpus = build_definitions(config, key_prefix="news", upstream={"raw_docs": docs})
@@ -298,9 +286,9 @@ class Project:
         )
         self.cursors: dict[str, str | None] = {}
 
-    def update(self, partition: str | None = None) -> None:
+    def update(self) -> None:
         """Materialise `docs` in a run of its own."""
-        assert dg.materialize([self.docs], instance=self.instance, partition_key=partition).success
+        assert dg.materialize([self.docs], instance=self.instance).success
 
     def run(self, *assets: str) -> Any:
         return execute(self.defs, self.instance, *(["news", asset] for asset in assets))  # type: ignore[arg-type]
@@ -422,26 +410,6 @@ def test_without_automation_nothing_starts_by_itself(tmp_path: Path) -> None:
     defs = build_definitions(make_corpus(tmp_path), upstream={"raw_docs": ["docs"]}, automation=False)
     assert not defs.sensors and not defs.schedules
     assert not any(spec.automation_condition for spec in defs.resolve_all_asset_specs())
-
-
-def test_a_partition_a_day_is_one_corpus_that_grows(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    news = Project(tmp_path, instance, days=True)
-    assert news.tick() is None
-    for day, new in (("2026-11-03", 12), ("2026-11-05", 4)):  # and none on the days before and between
-        news.update(day)
-        request = news.tick()
-        assert request and request.partition_key is None
-        shown = metadata_of(news.run("raw_docs", "base_model", "token_counts"))
-        assert shown["news/raw_docs"]["new_documents"].value == new
-        assert shown["news/token_counts"]["new_documents"].value == new
-        assert news.tick() is None
-    assert shown["news/raw_docs"]["documents"].value == 16
-    # A day that is made again with the same records changes nothing that follows.
-    version = versions_of(news.run("raw_docs"))
-    news.written -= 1
-    news.update("2026-11-05")
-    assert news.tick()
-    assert versions_of(news.run("raw_docs")) == version
 
 
 @pytest.mark.parametrize("executor", [dg.in_process_executor, dg.multiprocess_executor])

@@ -229,37 +229,6 @@ def test_two_components_with_one_prefix_are_refused(
     assert sentence.format(folders[0] / "component.py") in refusal(project)
 
 
-def test_two_components_that_write_to_one_place_are_refused(project: DefsFolderSandbox) -> None:
-    for name in ("news", "blog"):
-        settings = tables(name) | {"store": {"path": "{{ context.project_root }}/out/store"}}
-        write(project, name, {"settings": settings, "key_prefix": name})
-    with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
-        specs(project)
-    for name in ("news", "blog"):
-        place = f"store.path {project.project_root}/out/store of the corpus '{name}'"
-        assert f"{place} ({project.defs_folder_path / name / 'defs.yaml'})" in str(refused.value.__cause__)
-
-
-def test_documents_of_one_file_and_folders_below_folders_have_their_own_settings(
-    project: DefsFolderSandbox,
-) -> None:
-    def processed(name: str) -> dict[str, Any]:
-        owned = {
-            "target": f"key:{name}/*",
-            "attributes": {"owners": [f"team:{name}"], "tags": {"corpus": name}},
-        }
-        attributes = {"settings": tables(name), "key_prefix": name}
-        return {"type": TYPE, "attributes": attributes, "post_processing": {"assets": [owned]}}
-
-    write(project, "training/text/corpora", processed("news"), processed("blog"))
-    loaded = specs(project)
-    assert {key.split("/")[0] for key in loaded} == {"news", "blog"}
-    for name in ("news", "blog"):
-        spec = loaded[f"{name}/raw_docs"]
-        assert (spec.owners, spec.tags["corpus"]) == ([f"team:{name}"], name)
-        assert {dep.asset_key.path[0] for dep in loaded[f"{name}/curated_output"].deps} == {name}
-
-
 def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
     project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,15 +328,6 @@ def test_a_scaffold_of_a_corpus_loads(
     assert settings.store.path == project.project_root / "divorder/news/store"
     # The folder may lie elsewhere on another machine.
     assert str(project.project_root) not in (project.defs_folder_path / "news/divorder.toml").read_text()
-
-
-def test_a_scaffold_says_which_records_are_no_documents(
-    project: DefsFolderSandbox, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = project.project_root / "data/news.jsonl"
-    corpus.write_text(corpus.read_text() + '{"text": 7}\n')
-    project.scaffold_component(DivOrderComponent, "news", {"paths": [str(corpus)]})
-    assert "1 of 121 records examined will be refused" in capsys.readouterr().out
 
 
 def test_a_scaffold_without_a_corpus_is_refused_until_it_is_filled_in(project: DefsFolderSandbox) -> None:

@@ -75,19 +75,6 @@ def test_every_asset_says_what_it_is(load: Load) -> None:
         assert spec.description and spec.description.rstrip()[-1] in ".)", spec.key
 
 
-def test_an_edited_settings_file_changes_the_code_version_it_concerns(load: Load, config: Path) -> None:
-    def versions() -> dict[str, str | None]:
-        return {spec.key.to_user_string(): spec.code_version for spec in load().resolve_all_asset_specs()}
-
-    before = versions()
-    # A balanced order knows nothing of batches; its measures do.
-    config.write_text(config.read_text().replace("batch = 4", "batch = 5"))
-    after = versions()
-    changed = {name for name in before if before[name] != after[name]}
-    assert "diversity_metrics" in changed and "sequence_order" not in changed
-    assert changed.isdisjoint(GRAPH.needed(load_settings(config), "clusters"))
-
-
 def assets_of(defs: dg.Definitions, job: str) -> set[str]:
     return {key.to_user_string() for key in defs.resolve_job_def(job).asset_layer.executable_asset_keys}
 
@@ -105,12 +92,6 @@ def test_jobs_hold_all_that_they_need_and_no_more(load: Load, config: Path) -> N
     assert explored == assets_needed(settings, *evidence)
     assert "curated_output" not in explored
     assert {"ordering_report", "ordering_animation", "curated_output"} <= assets_of(defs, "report")
-
-
-def test_deep_embeddings_are_no_part_of_curate_unless_they_are_clustered(load: Load, config: Path) -> None:
-    assert "deep_embeddings" not in assets_of(load(), "curate")
-    config.write_text(as_toml({"embedding": {"kind": "deep"}}))
-    assert "deep_embeddings" in assets_of(load(), "curate")
 
 
 def test_a_job_needs_nothing_filled_in(load: Load) -> None:

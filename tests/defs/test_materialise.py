@@ -98,21 +98,6 @@ def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
     assert computed.keys() >= {"documents_per_second", "new_documents_per_second"}
 
 
-def test_edited_settings_show_their_stage_as_stale_and_what_follows_once_it_has_run(
-    curated: Any, load: Load, config: Path
-) -> None:
-    _, instance, _ = curated
-    config.write_text(config.read_text().replace("k = 4", "k = 3"))
-    defs = load()
-    stages = GRAPH.needed(load_settings(config))
-    assert "clusters" in unsynced(defs, instance)
-    assert unsynced(defs, instance).isdisjoint(GRAPH.needed(load_settings(config), "shallow_embeddings"))
-    execute(defs, instance, "clusters")
-    assert "clusters" not in unsynced(defs, instance)
-    assert "greedy_order" in unsynced(defs, instance)
-    assert "token_counts" not in unsynced(defs, instance) & set(stages)
-
-
 def test_refused_records_are_shown_where_they_lie(load: Load, config: Path) -> None:
     config.write_text(config.read_text().replace("[input]", '[input]\nid_field = "source"'))
     file = write_jsonl(config.parent / "docs.jsonl", topic_records(30))
@@ -182,16 +167,3 @@ def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
         {"name": ".txt", "files": 1},
     ]
     assert {"folder": str(folder / "other")} in rows_of(shown["skipped_folders"])
-
-
-def test_several_inputs_are_one_corpus_in_dagster(config: Path, load: Load) -> None:
-    write_jsonl(config.parent / "web.jsonl", [{"body": r["text"]} for r in topic_records(5, start=200)])
-    blocks = '[[input]]\npaths = ["web.jsonl"]\ntext_field = "body"\nsource = "web"\n'
-    config.write_text(config.read_text().replace("[input]", blocks + "[[input]]"))
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = load().resolve_job_def("curate").execute_in_process(instance=instance)
-        assert run.success
-        assert metadata_of(run)["raw_docs"]["records"].value == 140
-        write_jsonl(config.parent / "web.jsonl", [{"body": r["text"]} for r in topic_records(6, start=200)])
-        run = load().resolve_job_def("curate").execute_in_process(instance=instance)
-        assert metadata_of(run)["clusters"]["new_documents"].value == 4

@@ -1,4 +1,4 @@
-"""Folders that cannot be used: read-only, a file in the way, a store of another version. Through the command line."""
+"""Folders that cannot be used: read-only, full, a file in the way. Through the command line."""
 
 from __future__ import annotations
 
@@ -75,31 +75,6 @@ def test_a_file_where_a_folder_should_be(
     assert f"{file}{below} cannot be written" in said
     assert "is a file, expected a folder; move it away, or set another path" in said
     assert file.read_text() == "mine"
-
-
-def test_a_folder_where_an_output_file_should_be(config: Path, tmp_path: Path, runner: Runner) -> None:
-    (tmp_path / "curated/order.npy").mkdir(parents=True)
-    assert "curated/order.npy is there and was not written by this store" in fails(config, runner)
-    (tmp_path / "curated/order.npy").rmdir()
-    assert runner.run(config, tmp_path / "log") == 0
-
-
-def test_a_store_of_a_newer_version(config: Path, tmp_path: Path, runner: Runner) -> None:
-    assert runner.run(config, tmp_path / "log") == 0
-    before = output_of(config)
-    (tmp_path / "store/format.json").write_text('{"format": "divorder store", "version": 999}')
-    said = fails(config, runner)
-    assert "format version 999, this package reads version 4; install the version that wrote it" in said
-    assert output_of(config) == before
-
-
-def test_an_output_manifest_that_is_none_is_not_overwritten(
-    config: Path, tmp_path: Path, runner: Runner
-) -> None:
-    (tmp_path / "curated").mkdir()
-    (tmp_path / "curated/curated_meta.json").write_text("my own notes")
-    assert "curated/curated_meta.json is there and was not written by this store" in fails(config, runner)
-    assert (tmp_path / "curated/curated_meta.json").read_text() == "my own notes"
 
 
 @pytest.mark.parametrize("state", ["read-only", "full"])

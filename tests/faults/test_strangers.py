@@ -174,15 +174,3 @@ def test_all_that_a_run_stores_is_known_as_its_own(done: Path) -> None:
     store = LocalStore(load_settings(done / "divorder.toml", {}).store.path)
     there = {path.relative_to(store.root).as_posix() for path in store.root.rglob("*") if path.is_file()}
     assert there == set(store.files())
-
-
-def test_two_stores_cannot_share_an_output(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
-    config = tmp_path / "divorder.toml"
-    config.write_text(CONFIG.format(input="in", store="other", output="out"))
-    whole = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    for command in ("plan", "run"):
-        status, said = divorder(config, command)
-        assert status == 1
-        assert "holds the output of another store" in said
-    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole

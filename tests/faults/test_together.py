@@ -25,7 +25,7 @@ MATERIALIZE = ("-m", "dagster", "asset", "materialize", "--select", "*", "-m", "
 
 
 @contextmanager
-def started(*command: str, config: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(*command: str, config: Path) -> Iterator[subprocess.Popen[str]]:
     """A process of its own session, killed at the end if it still runs."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
@@ -35,7 +35,7 @@ def started(*command: str, config: Path, **environment: str) -> Iterator[subproc
         text=True,
         start_new_session=True,
         cwd=config.parent,
-        env={**os.environ, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1", **environment},
+        env={**os.environ, "DIVORDER_CONFIG": str(config), "PYTHONUNBUFFERED": "1"},
     )
     try:
         yield process
@@ -85,18 +85,6 @@ def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dic
     # One of them did the work, and the other one found it done.
     assert sorted("(written)" in said for said in written) == [False, True]
     assert differing(config, alone) == []
-
-
-def test_a_second_run_fails_at_once_where_it_is_not_to_wait(config: Path) -> None:
-    store = config.parent / "store"
-    with LocalStore(store).lease(), started(*RUN, config=config, DIVORDER_STORE__WAIT="false") as process:
-        said = process.communicate(timeout=DEADLINE)[0]
-    assert process.returncode == 1
-    assert said == (
-        f"divorder: store {store} is in use by another run (process {os.getpid()}); "
-        "wait for it to end, or stop it\n"
-    )
-    assert os.listdir(store) == ["lease"]
 
 
 def test_a_run_that_is_terminated_frees_the_store_at_once(

@@ -36,7 +36,6 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     [
         ("centroids", {"clusters": {"k": 30}}, {"clusters": {"k": 15}}, ["clusters.k 30 -> 15"]),
         ("token_counts", {"clusters": {"k": 30}}, {"clusters": {"k": 15}}, []),
-        ("centroids", {}, {"seed": 5}, ["seed 0 -> 5"]),
         (
             "traits",
             {"order": {"traits": {"cluster": 1, "length": 1}}},
@@ -62,8 +61,6 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             ["curriculum.shape saw -> fold", "curriculum.options.sections 2 -> unset"],
         ),
         ("greedy_order", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
-        ("strategy_comparison", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
-        ("sequence_order", {}, {"order": {"within": 0.5}}, []),
         ("packed_sequences", {}, {"order": {"within": 0.5}}, []),
         (
             "packed_sequences",

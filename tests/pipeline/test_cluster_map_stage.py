@@ -72,15 +72,14 @@ class Corpus:
 
 @pytest.fixture
 def make_corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Corpus]:
-    def make(name: str = "a", **sections: Any) -> Corpus:
+    def make(**sections: Any) -> Corpus:
         chosen = make_settings(
-            input={"paths": [str(tmp_path / name / "docs.jsonl")]},
-            store={"path": tmp_path / name / "store"},
+            input={"paths": [str(tmp_path / "docs.jsonl")]},
             refit={"clusters": "never"},
             engine={"workers": 1},
             **sections,
         )
-        return Corpus(tmp_path / name / "docs.jsonl", chosen)
+        return Corpus(tmp_path / "docs.jsonl", chosen)
 
     return make
 
@@ -136,29 +135,6 @@ def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pyte
     old = ~shown.placed.astype(bool)
     apart = np.linalg.norm(shown.xy[~old][:, None] - shown.xy[old][None], axis=2)
     assert (shown.labels[old][apart.argmin(axis=1)] == shown.labels[~old]).mean() > 0.7
-
-
-def test_it_does_not_matter_in_how_many_runs_documents_came(
-    make_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once, by_parts = make_corpus("at once"), make_corpus("by parts")
-    at_once.run(RECORDS)
-    at_once.run(RECORDS + MORE)
-    by_parts.run(RECORDS)
-    by_parts.run(RECORDS + MORE[:5])
-    asked: list[int] = []
-    place = cluster_map.place
-    monkeypatch.setattr(
-        cluster_map, "place", lambda vectors, *a, **k: asked.append(len(vectors)) or place(vectors, *a, **k)
-    )
-    by_parts.run(RECORDS + MORE)
-    assert asked == [19], "those that were placed before are not placed again"
-    assert by_parts.places() == at_once.places()
-    assert by_parts.receipts["map_fit"].version == at_once.receipts["map_fit"].version
-    names = ("places", "map", "picture")
-    assert [by_parts.receipts["cluster_map"].files[n].split("/")[-1] for n in names] == [
-        at_once.receipts["cluster_map"].files[n].split("/")[-1] for n in names
-    ], "the same bytes: files are named by their hash"
 
 
 def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus) -> None:
@@ -234,14 +210,6 @@ def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
         assert corpus.run(RECORDS + MORE).figures["placed"] == 24, "a map that is there needs no umap-learn"
         refused = corpus.run(None, "cluster_map")
         assert "pip install umap-learn" in refused.figures["note"] and refused.figures["placed"] == 24
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_few_documents(corpus: Corpus, count: int) -> None:
-    corpus.run(RECORDS[:count])
-    assert len(corpus.places()) == count
-    corpus.run(RECORDS[: count + 1])
-    assert len(corpus.places()) == count + 1 and corpus.shown().placed.sum() == 1
 
 
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:

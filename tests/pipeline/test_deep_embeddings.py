@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.deep import Model, load
@@ -26,10 +25,10 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import Notes, topic_records, write_jsonl
 from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer
 
-pytestmark = pytest.mark.usefixtures("no_matrix_units")
+pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
 
 STAGE = "deep_embeddings"
 
@@ -41,12 +40,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         save_model(folder / kind, kind)
         save_tokenizer(folder / kind, *AFFIXES[kind])
     return {kind: folder / kind for kind in ("bert", "llama")}
-
-
-@pytest.fixture(autouse=True)
-def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
 
 
 @pytest.fixture
@@ -116,27 +109,6 @@ def test_the_base_models_tokens_are_not_made_again(
     run(settings)
     found = expected(models["llama"], texts_of(corpus), max_tokens=20)
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)
-
-
-def test_what_is_there_is_not_computed_or_loaded_again(
-    corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_settings(deep={"model": str(models["bert"])}, advanced={"stored": "float16"})
-    first = run(settings)
-    vectors = stored(settings)
-    assert vectors.dtype == np.float16
-    with monkeypatch.context() as patch:
-        patch.setattr(deep_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at"))
-        again = run(settings)
-    assert (again.key, again.version) == (first.key, first.version)
-    assert again.figures["new_documents"] == 0
-    for name in ("dim", "max_tokens", "tokens", "truncated_documents", "device"):
-        assert again.figures[name] == first.figures[name]
-    write_jsonl(corpus, [*topic_records(10), {"text": "one more"}])
-    appended = run(settings)
-    assert appended.figures["new_documents"] == 1
-    assert appended.key == first.key != appended.version
-    np.testing.assert_array_equal(stored(settings)[:-1], vectors)
 
 
 @pytest.mark.parametrize(
@@ -209,19 +181,15 @@ def test_documents_without_a_finite_vector_are_named(
         broken.dims, broken.masked = whole.dims, whole.masked
         return broken
 
-    class Notes(Silent):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    notes: list[str] = []
+    notes = Notes()
     monkeypatch.setattr("dagster_divorder.models.deep.load", load_broken)
     settings = make_settings(deep={"model": str(models["bert"])})
-    report = run(settings, Notes()).figures
+    report = run(settings, notes).figures
     flagged = stored(settings, "flagged")
     assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25, len(texts)]
     assert np.isfinite(stored(settings)).all()
     assert report["flagged_documents"] == len(report["flagged_ids"]) == 2
-    assert any("2 documents have no finite vector" in note for note in notes)
+    assert any("2 documents have no finite vector" in note for note in notes.said)
     named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
     report = run(named).figures
     assert (report["new_documents"], report["flagged_ids"]) == (0, ["doc-3", "doc-25"])

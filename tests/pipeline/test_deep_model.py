@@ -1,4 +1,4 @@
-"""The model of deep_embeddings: when and on what the bootstrap's decoder is trained, odd corpora, fingerprints."""
+"""The model of deep_embeddings: when and on what the bootstrap's decoder is trained, fingerprints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.topics import deep_model
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
 from dagster_divorder.store.sample import document_ids
-from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
@@ -108,28 +107,6 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
     assert 0 < len(np.unique(pairs.document)) < len(texts)
     np.testing.assert_array_equal(ids, np.concatenate(expected))
     assert ids.dtype == parts[0]["ids"].dtype
-
-
-ODD_CORPORA: dict[str, list[str]] = {
-    "one word": ["word"],
-    "one document": ["the tide takes the boat out and brings the boat back " * 5],
-    "two of few words": ["a short one", "another"],
-    "all alike but one": [*["the same text every time, word for word, again and again"] * 5, "different"],
-}
-
-
-@pytest.mark.parametrize("texts", ODD_CORPORA.values(), ids=ODD_CORPORA)
-@pytest.mark.parametrize("dim", [2, 19])
-def test_any_corpus_has_deep_embeddings(
-    texts: list[str], dim: int, tmp_path: Path, make_settings: Make
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    settings = make_settings(advanced={"token_dims": dim})
-    run = prepared(settings, "deep_embeddings")
-    receipt, view = run.receipt("deep_embeddings"), run.view
-    assert (receipt.figures["dim"], receipt.figures["flagged_documents"]) == (dim, 0)
-    vectors = StageFiles(run.store, receipt.stage, receipt.key).column(view.documents, "vectors")
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
 
 
 def test_no_tokens_to_train_on_is_no_training(corpus: Path, make_settings: Make) -> None:

@@ -121,26 +121,6 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
     }
 
 
-def test_a_large_corpus_is_sampled_in_whole_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(corpus, sequence={"length": 16, "batch": 2})
-    run_all(settings, Silent())
-    run = open_run(settings)
-    packed, order = load_packed(run), load_sequence_order(run)[0]
-    monkeypatch.setattr(stationarity, "SEQUENCES", 60)
-    sample, _ = stationarity.load_sample(run, load_stream(run))
-    assert len(sample) == 60 < len(packed)
-    # Runs of neighbours in the order, two by two.
-    where = {
-        (int(packed.document[at]), int(packed.start[at])): place
-        for place, at in enumerate(packed.indptr[order].tolist())
-    }
-    firsts = sample.indptr[:-1]
-    begins = zip(sample.document[firsts].tolist(), sample.start[firsts].tolist(), strict=True)
-    places = [where[begin] for begin in begins]
-    assert (np.array(places[1::2]) - places[::2] == 1).all() and places == sorted(places)
-    assert places[0] == 0 and places[-1] > 0.9 * len(order)
-
-
 def test_it_is_measured_once_whatever_evidence_comes_later(corpus: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(242, 6)).astype(np.float32))
     settings = settings_of(
@@ -162,22 +142,6 @@ def test_it_is_measured_once_whatever_evidence_comes_later(corpus: Path, tmp_pat
     assert later["curated_output"].figures["written"] is False
 
 
-def test_orders_that_drift_are_found_and_a_shuffle_is_not(corpus: Path) -> None:
-    found = {}
-    for strategy in ("original", "random"):
-        settings = settings_of(
-            corpus, order={"strategy": strategy}, sequence={"length": 64, "batch": 8, "strategy": strategy}
-        )
-        run_all(settings, Silent())
-        found[strategy] = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
-    assert found["random"].passed and found["random"].text.startswith("Nothing drifts")
-    assert not found["original"].passed
-    places = {row["feature"]: row for row in found["original"].figures["features"]}
-    assert places["place in the input"]["measure"] == "rank correlation with position"
-    assert places["place in the input"]["in order"] > 0.99
-    assert "sequence.strategy is 'original'" in found["original"].remedy
-
-
 def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
     moving = {"progress": [0.0, 1.0], "sea.example": [0.9, 0.1]}
     settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
@@ -188,11 +152,3 @@ def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
         "source",
         "words",
     }
-
-
-def test_of_a_few_sequences_nothing_is_told(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
-    settings = settings_of(tmp_path, sequence={"length": 1 << 16})
-    run_all(settings, Silent())
-    found = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
-    assert found.passed and "too few to judge drift" in found.text

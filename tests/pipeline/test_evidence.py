@@ -17,7 +17,7 @@ from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_table, load_verdict, remedy
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -108,15 +108,6 @@ def test_the_table_has_a_column_an_order(corpus: Path) -> None:
     assert worse["curated"] == metrics["curated"]["shuffled_batches_worse"]["cluster"]
 
 
-def test_windows_run_on_into_the_next_epoch(corpus: Path) -> None:
-    settings = settings_of(corpus, sequence={"length": 64, "batch": 4, "epochs": 3})
-    metrics = metrics_of(settings)
-    for name in ("sequences_random", "sequences"):
-        tokens = metrics[name]["tokens"]
-        assert metrics[name]["windows"]["batch"]["cluster"]["positions"] == 3 * tokens - 256 + 1
-    assert metrics["curated"]["windows"]["batch"]["cluster"]["positions"] == tokens - 256 + 1
-
-
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
@@ -153,31 +144,6 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
 )
 def test_a_failed_check_says_what_to_change(corpus: Path, sections: dict[str, Any], said: str) -> None:
     assert said in remedy(settings_of(corpus, **sections))
-
-
-def test_strategies_are_compared_in_pairs(corpus: Path) -> None:
-    settings = settings_of(
-        corpus, comparison={"documents": ("original", "balanced"), "sequences": ("original", "random")}
-    )
-    run_all(settings, Silent(), [*GRAPH.needed(settings), "strategy_comparison"])
-    rows = load_comparison(open_run(settings))
-    pairs = [(row["documents"], row["sequences"]) for row in rows]
-    assert pairs == [
-        ("original", "original"),
-        ("original", "random"),
-        ("balanced", "original"),
-        ("balanced", "random"),
-    ]
-    as_packed, shuffled, balanced, _ = rows
-    assert as_packed["distinct clusters a sequence"] == shuffled["distinct clusters a sequence"]
-    assert as_packed["batch TV, clusters"] > shuffled["batch TV, clusters"] > 0
-    assert balanced["distinct clusters a sequence"] > as_packed["distinct clusters a sequence"] + 0.25
-    assert balanced["worst share, batch anywhere"] < as_packed["worst share, batch anywhere"]
-    for row in rows:
-        assert 0 <= row["fewest"] <= row["distinct clusters a sequence"] and row["std"] >= 0
-        assert 0 < row["fewest, flush"] <= row["distinct clusters, flush"] and row["std, flush"] >= 0
-        assert row["seconds, documents"] >= 0 and row["seconds, sequences"] >= 0
-        assert row["peak memory, MB"] is None or row["peak memory, MB"] >= 0
 
 
 def test_one_command_prints_the_comparison_of_any_corpus(

@@ -41,7 +41,6 @@ from dagster_divorder.store.output_manifests import damaged_file
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import BOS, EOS, PAD, save_model, save_tokenizer
 
@@ -102,21 +101,6 @@ def training(settings: Settings) -> list[list[int]]:
             ids += document[packed.start[at] : packed.start[at] + packed.length[at]]
         sequences.append(ids)
     return sequences
-
-
-@pytest.mark.parametrize("memory", [1 << 30, 1000], ids=["in memory", "through files"])
-def test_rows_are_the_plans_sequences_in_their_order(
-    memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
-    settings = make(
-        "parquet", packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2}
-    )
-    run_all(settings, Silent())
-    files = sorted((settings.exports.path / "parquet").glob("*.parquet"))
-    table = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-    assert [row["input_ids"] for row in table] == training(settings)
-    assert [sum(row["seq_lengths"]) for row in table] == [len(row["input_ids"]) for row in table]
 
 
 def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path: Path) -> None:
@@ -419,29 +403,6 @@ def tokens_of(run: Run, record: int) -> list[int]:
             return ids
         row -= len(arrays["lengths"])
     raise AssertionError(record)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_training_goes_on_with_its_plan_while_another_is_exported(make: Make, workers: int) -> None:
-    settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
-    folder = settings.exports.path / "parquet"
-    run_all(settings, Silent())
-    whole = list(batches(SequenceStream(folder)))
-    assert len(list(folder.glob("*.parquet"))) > 4
-    stream = SequenceStream(folder, workers=workers)
-    reading = batches(stream)
-    begun = [next(reading) for _ in range(3)]
-    run_all(settings.model_copy(update={"seed": 1}), Silent())
-    again = list(batches(SequenceStream(folder)))
-    assert [*begun, *reading] == whole != again
-    assert not {file.name for file in folder.iterdir()} - {*stream_files(folder)}
-    state = stream.state_dict()
-    with pytest.raises(InputError, match=f"the state belongs to the plan {state['plan']}, and"):
-        SequenceStream(folder).load_state_dict(state)
-
-
-def stream_files(folder: Path) -> list[str]:
-    return list(orjson.loads(export_manifest_file(folder).read_bytes())["files"])
 
 
 @pytest.fixture

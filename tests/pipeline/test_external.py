@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.core.topics import cluster_map
 from dagster_divorder.core.topics.cluster import DRIFT
 from dagster_divorder.corpus import ingest
 from dagster_divorder.corpus.vectors import Block, NpyVectors
@@ -110,39 +109,6 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     assert corpus.read()["read"] == "no: it has not changed"
 
 
-def test_vectors_of_your_own_may_be_compared_without_being_clustered(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
-    corpus.write(TEXTS)
-    settings = corpus.settings(embedding={"kind": "shallow"})
-    assert "external_embeddings" not in GRAPH.needed(settings)
-    made = run_all(settings, Silent(), GRAPH.needed(settings, "ari_comparison"))
-    assert made["ari_comparison"].figures["spaces"] == ["shallow", "external"]
-    assert set(made["ari_comparison"].upstream) == {
-        "raw_docs",
-        "shallow_embeddings",
-        "external_embeddings",
-    }
-    auto = settings.model_copy(update={"embedding": corpus.settings(embedding={"kind": "auto"}).embedding})
-    run_all(auto, Silent())
-    scopes = {stage.stage: stage.scope for stage in make_plan(GRAPH, auto).stages}
-    assert scopes["external_embeddings"] == scopes["ari_comparison"] == "nothing"
-
-
-def test_an_append_computes_the_new_vectors_and_clusters_nothing_again(corpus: Corpus) -> None:
-    corpus.write(TEXTS)
-    first = corpus.run(packing={"method": "related"})
-    # Vectors that lie no farther out than the others, so that clusters are not fitted again.
-    corpus.write([*TEXTS[:30], "more 1", "more 2", *TEXTS[30:], "more 3"])
-    made = corpus.run(packing={"method": "related"})
-    for stage in ("external_embeddings", "clusters"):
-        assert (made[stage].figures["new_documents"], made[stage].figures["reused_documents"]) == (3, 60)
-        assert made[stage].key == first[stage].key
-    assert made["clusters"].figures["fitted"].startswith("no: kept")
-    assert made["external_embeddings"].figures["read"] == "no: they are stored"
-
-
 def test_clusters_are_fitted_again_for_documents_that_lie_far_out_and_not_for_a_few_by_chance(
     corpus: Corpus,
 ) -> None:
@@ -181,20 +147,6 @@ def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
     assert (back.figures["new_documents"], back.key) == (0, first.key)
     np.save(corpus.path, np.pad(vectors, ((0, 0), (0, 1))))
     assert corpus.read()["read"] == "the vectors have 7 dims now, not 6"
-
-
-def test_the_path_of_the_file_says_nothing(corpus: Corpus) -> None:
-    corpus.write(TEXTS)
-    first = corpus.run(*READ)["external_embeddings"]
-    corpus.write([*TEXTS, "new"])
-    corpus.path = corpus.path.rename(corpus.folder / "vectors-2.npy")
-    second = corpus.run(*READ)["external_embeddings"]
-    assert (second.key, second.figures["new_documents"]) == (first.key, 1)
-    # Another model's, and back.
-    other = corpus.folder / "other.npy"
-    np.save(other, vectors_of([*TEXTS, "new"], model=1))
-    assert corpus.read(embedding={"path": other})["new_documents"] == 61
-    assert corpus.read()["new_documents"] == 0
 
 
 def parquet(corpus: Corpus, vectors: np.ndarray, order: np.ndarray, **keys: list[Any]) -> Path:

@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 
@@ -46,33 +46,12 @@ FITS = {
 """Every fit that is made here, and the name by which `--refit` asks for another one."""
 
 
-class Notes:
-    """Progress that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __call__(self, what: str, total: int | None = None, unit: str = "") -> Any:
-        from dagster_divorder.engine.progress import Silent
-
-        return Silent()(what, total, unit)
-
-    def note(self, message: str) -> None:
-        self.said.append(message)
-
-
-def settings_in(folder: Path, **sections: Any) -> Settings:
+def settings_in(folder: Path) -> Settings:
     return Settings(
-        **SMALL
-        | {
-            "input": {"paths": [str(folder / "docs.jsonl")]},
-            "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "sidecars": ()},
-        }
-        | {
-            name: {**SMALL.get(name, {}), **section} if isinstance(section, dict) else section
-            for name, section in sections.items()
-        }
+        **SMALL,
+        input={"paths": [str(folder / "docs.jsonl")]},
+        store={"path": folder / "store"},
+        output={"path": folder / "curated", "sidecars": ()},
     )
 
 
@@ -127,14 +106,6 @@ def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
         (named,) = re.findall(r"delete (\S+) to fit again", said)
         shutil.rmtree(named)
     assert run(settings) == versions
-
-
-def test_fits_outlive_a_state_that_is_lost(made: Path, everything: tuple[Path, dict[str, Any]]) -> None:
-    (made / "store/state.json").unlink()
-    settings = settings_in(made)
-    with pytest.raises(StoreError, match=r"state\.json is damaged or gone; run again"):
-        make_plan(GRAPH, settings)
-    assert run(settings) == everything[1]
 
 
 def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
@@ -206,22 +177,3 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     fresh = run_all(make_settings(embedding={"pca": pca}, **places), Notes(), stages)
     for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):
         assert renewed[stage].version == fresh[stage].version, stage
-
-
-def test_a_corpus_that_grows_many_times_over_is_the_same_corpus(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
-    run_all(settings, Notes())
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(120))
-    receipts = run_all(settings, Notes())
-    assert receipts["base_model"].figures["documents_left"] == 1.0
-    assert receipts["base_model"].figures["note"] is None
-    assert receipts["clusters"].figures["fitted"].startswith("the corpus has grown")
-
-
-def test_what_was_asked_never_to_be_fitted_again_is_not(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(refit={"clusters": "never"})
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    run_all(settings, Notes())
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20, start=300))
-    assert run_all(settings, Notes())["clusters"].figures["fitted"].startswith("no: kept")

@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from dagster_divorder import load_results
-from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.models.embed import NOT_FINITE
-from dagster_divorder.models.gradients import GradientModel
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
@@ -25,7 +21,7 @@ from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import CONTEXT, save_model, save_tokenizer
 
-pytestmark = pytest.mark.usefixtures("no_matrix_units")
+pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
 
 STAGE = "gradient_embeddings"
 SMALL: dict[str, Any] = {
@@ -37,12 +33,6 @@ SMALL: dict[str, Any] = {
 RECORDS = topic_records(10)
 
 Make = Callable[..., Settings]
-
-
-@pytest.fixture(autouse=True)
-def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
 
 
 @pytest.fixture
@@ -139,65 +129,6 @@ def test_the_key_is_what_settings_come_to(
         assert embed.spec.window <= CONTEXT
         keys.append(GRAPH[STAGE].key(here))
     assert (keys[0] == keys[1]) is same
-
-
-def test_documents_without_a_finite_gradient_are_named_and_zero(
-    corpus: Path, make_settings: Make, llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_jsonl(corpus, [{**record, "id": f"doc-{at}"} for at, record in enumerate(RECORDS)])
-    settings = made(
-        make_settings,
-        gradients={"model": str(llama)},
-        advanced={"stored": "float16"},
-        input={"id_field": "id"},
-    )
-    plain = run(settings)
-    vectors = np.array(load_results(settings.store.path).gradients)
-    assert vectors.dtype == np.float16
-    passes = GradientModel._pass
-    spoilt = {tuple(row) for row in _tokens(settings)[[3, 25]]}
-
-    def lost(self: Any, ids: np.ndarray, lengths: np.ndarray, gradients: Any) -> torch.Tensor:
-        found = passes(self, ids, lengths, gradients)
-        return found | torch.tensor([tuple(row[1:6].tolist()) in spoilt for row in ids])
-
-    class Notes(Silent):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    notes: list[str] = []
-    monkeypatch.setattr(GradientModel, "_pass", lost)
-    again = made(
-        make_settings,
-        gradients={"model": str(llama)},
-        advanced={"stored": "float16"},
-        input={"id_field": "id"},
-        store={"path": settings.store.path.parent / "again"},
-    )
-    report = run(again, Notes()).figures
-    assert report["flagged_ids"] == ["doc-3", "doc-25"]
-    assert any(
-        "2 documents have no finite gradient and are kept out of every choice" in note for note in notes
-    )
-    here = open_run(again)
-    flagged = here.column(STAGE, "flagged")[here.view.document_row]
-    assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25]
-    found = load_results(again.store.path).gradients
-    assert not found[[3, 25]].any()
-    others = ~np.isin(np.arange(len(RECORDS)), (3, 25))
-    np.testing.assert_allclose(found[others], vectors[others], atol=1e-3)
-    assert plain.figures["flagged_documents"] == 0
-
-
-def _tokens(settings: Settings) -> np.ndarray:
-    """The first five tokens of each record, int64 (N, 5)."""
-    here = open_run(settings)
-    embed = gradient_embeddings.gradients_of(here)
-    rows = []
-    for tokens in map(embed.read_tokens, here.view.documents):
-        starts = np.cumsum(tokens["lengths"]) - tokens["lengths"]
-        rows += [tokens["ids"][start : start + 5] for start in starts]
-    return np.stack(rows).astype(np.int64)[here.view.document_row]
 
 
 def test_models_that_will_not_do_end_a_run_with_a_sentence(

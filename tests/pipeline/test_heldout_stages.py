@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import re
@@ -433,12 +432,10 @@ def mark(number: int) -> str:
     ("heldout", "trait", "every_stage", "learnt_before"),
     [
         ({"documents": 0.07}, "source", True, False),
-        ({"documents": 0.07}, "score", False, False),
         ({"documents": ["valid.jsonl"]}, "source", False, False),
-        ({"documents": 0.07}, "length", False, True),
         ({"documents": 0.07}, "cluster", False, True),
     ],
-    ids=["source", "number", "files", "length", "cluster"],
+    ids=["source", "files", "cluster"],
 )
 def test_a_word_of_held_out_texts_alone_is_in_nothing_that_is_learnt_or_shown(
     tmp_path: Path,
@@ -575,23 +572,6 @@ def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings:
         write_jsonl(tmp_path / f"{name}.jsonl", records)
     with pytest.raises(InputError, match=r"all 12 documents are held out.*remove documents from its files"):
         ran(make_settings(heldout={"documents": [str(tmp_path / "valid.jsonl")]}))
-
-
-def test_a_validation_set_that_was_deleted_is_refused_or_drawn_anew(
-    tmp_path: Path, make_settings: Callable[..., Settings]
-) -> None:
-    """Of ten records one is held out; once it is gone, a tenth of what is left is none of any value."""
-    records = topic_records(3)[:10]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(heldout={"documents": 0.2}, mixing={"trait": "source"})
-    run_all(settings, Silent())
-    held = set(pq.read_table(settings.output.path / "heldout.parquet")["text"].to_pylist())
-    left = [record for record in records if record["text"] not in held]
-    assert held and left
-    write_jsonl(tmp_path / "docs.jsonl", left[:4])
-    with contextlib.suppress(InputError):
-        run_all(settings, Silent())
-        assert pq.read_table(settings.output.path / "heldout.parquet").num_rows
 
 
 def chat_records(per_topic: int = 12) -> list[dict[str, Any]]:

@@ -183,27 +183,6 @@ def test_readers_give_the_labels_of_the_documents_under_every_setting(
         assert batch["labels"][0].tolist() == row
 
 
-def test_labels_go_on_at_a_state_and_with_other_ranks_whatever_the_layout(make: Make) -> None:
-    settings = make(
-        "parquet",
-        sequence={"length": 64, "batch": 4, "epochs": 2},
-        exports={"world_size": 2, "micro_batch": 2},
-    )
-    run_all(settings, Silent())
-    path = settings.exports.path / "parquet"
-    expected = [row + [-100] * (64 - len(row)) for row in slow_labels(settings)]
-    stream = SequenceStream(path)
-    batches = iter(stream)
-    read = [next(batches)["labels"].tolist() for _ in range(3)]
-    ranks = [SequenceStream(path, rank=rank, world_size=4, workers=rank % 2) for rank in range(4)]
-    for rank in ranks:
-        rank.load_state_dict(stream.state_dict())
-    read += [
-        [labels for part in parts for labels in part["labels"].tolist()] for parts in zip(*ranks, strict=True)
-    ]
-    assert [row for batch in read for row in batch] == expected[: len(expected) // 4 * 4]
-
-
 def test_a_mixture_trains_on_all_of_a_plain_export_and_on_the_mask_of_another(
     make: Make, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A corpus that is ordered in shards: every document and token once, the mix of the whole in each, keys that follow."""
+"""A corpus that is ordered in shards: every document and token once, the mix of the whole in each."""
 
 from __future__ import annotations
 
@@ -91,18 +91,6 @@ def test_shards_have_the_mix_of_the_whole_and_copies_are_apart(corpus: Path, mak
     assert copies[1] - copies[0] == 2, "half an epoch apart"
 
 
-def test_the_setting_is_in_the_key_only_where_it_makes_shards(corpus: Path, make_settings: Make) -> None:
-    keys = {}
-    for shards_of in (10_000_000, RECORDS, 200, 181):
-        run = ran(make_settings(order={"shards_of": shards_of}, sequence={"length": 64}))
-        keys[shards_of] = [
-            run.receipt(stage).key for stage in ("greedy_order", "packed_sequences", "sequence_order")
-        ]
-    assert keys[10_000_000] == keys[RECORDS]
-    assert keys[200] == keys[181], "two shards either way"
-    assert all(one != other for one, other in zip(keys[RECORDS], keys[200], strict=True))
-
-
 def test_within_orders_every_shard(corpus: Path, make_settings: Make) -> None:
     shards = []
     for within in (1.0, 0.0):
@@ -117,23 +105,6 @@ def test_what_looks_at_no_trait_is_one_order(corpus: Path, make_settings: Make) 
     run = ran(make_settings(order={"shards_of": 100, "strategy": "original"}, sequence={"length": 64}))
     assert load_order(run).tolist() == list(range(RECORDS))
     assert not len(load_shards(run))
-
-
-def test_what_is_consumed_stays_in_front_of_the_first_shard(corpus: Path, make_settings: Make) -> None:
-    before = ran(make_settings(sequence={"length": 64}), "curated_output")
-    order, packed, orders = load_order(before), load_packed(before), load_sequence_order(before)
-    consumed = 40 * 64
-    run = ran(make_settings(order={"shards_of": 100, "frozen_tokens": consumed}, sequence={"length": 64}))
-    tokens = load_traits(run).tokens[order]
-    frozen = int((np.cumsum(tokens) - tokens < consumed).sum())
-    assert load_order(run)[:frozen].tolist() == order[:frozen].tolist()
-    assert load_shards(run)[0] > frozen
-    now, first = load_packed(run), load_sequence_order(run)[0]
-    for place in range(40):
-        one, other = packed.part(*[orders[0][place] + add for add in (0, 1)]), now.part(place, place + 1)
-        assert first[place] == place
-        assert one.document.tolist() == other.document.tolist()
-        assert one.start.tolist() == other.start.tolist()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from dagster_divorder import run_all, run_stage
-from dagster_divorder.cli import main
 from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
@@ -91,14 +90,6 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert "160 documents" in page.text and str(corpus / "docs.jsonl") in page.text
 
 
-def test_what_the_corpus_holds_is_text(corpus: Path) -> None:
-    settings = settings_of(corpus)
-    report(settings)
-    page = page_of(settings)
-    assert "script" not in {tag for tag, _ in page.elements}
-    assert page.text.count(HOSTILE[:40]) > 20
-
-
 def test_a_page_that_was_altered_or_removed_is_put_back(corpus: Path) -> None:
     settings = settings_of(corpus)
     first = report(settings)
@@ -140,23 +131,6 @@ def test_pruning_leaves_it_and_another_output_keeps_it_under_its_date(corpus: Pa
     assert list(settings.output.path.glob("ordering_report-*.html")) == [earlier]
     beside.unlink()
     assert not [name for name in settings.output.path.iterdir() if name.name.startswith(".tmp")]
-
-
-def test_the_last_run_counts_every_stage_and_tells_it_from_earlier_ones(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
-    settings = settings_of(tmp_path)
-    run_all(settings, Silent())
-    other = settings_of(tmp_path, order={"traits": {"cluster": 2.0}})
-    report(other)
-    rows = re.findall(
-        r"<tr.*?</tr>", (settings.output.path / PAGE).read_text().rpartition("<thead>")[2], re.S
-    )[1:]
-    said = [" ".join(re.sub("<[^>]+>", " ", row).split()) for row in rows]
-    stages = [line.split()[0] for line in said]
-    assert set(stages[:-1]) == set(GRAPH.needed(other, "ordering_report")) - {"ordering_report"}
-    assert any(line.startswith("token_counts kept") for line in said)
-    assert any(line.startswith("greedy_order all computed") for line in said)
-    assert said[-1].startswith("all stages")
 
 
 def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
@@ -241,7 +215,6 @@ CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
         20,
         {"sequence": {"length": 64, "batch": 2, "epochs": 3}, "packing": {"piece_tokens": 32}},
     ),
-    "best fit": (20, {"packing": {"method": "best_fit", "end_of_text": True}}),
     "no source, a number, a flag": (
         20,
         {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},
@@ -281,17 +254,3 @@ def test_it_needs_an_output(tmp_path: Path) -> None:
     (settings.output.path / "curated_meta.json").unlink()
     with pytest.raises(MissingStageError, match="does not hold the output that curated_output made last"):
         run_stage("ordering_report", settings, Silent())
-
-
-def test_one_command_makes_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
-    (tmp_path / "divorder.toml").write_text(
-        'seed = 1\n[input]\npaths = ["docs.jsonl"]\n[store]\npath = "store"\n[output]\npath = "out"\n'
-        "[advanced]\nvocab_size = 512\ntoken_dims = 8\n[clusters]\nk = 3\n[sequence]\nlength = 64\nbatch = 2\n"
-    )
-    assert main(["--config", str(tmp_path / "divorder.toml"), "report"]) == 0
-    said = capsys.readouterr().out
-    assert str(tmp_path / "out" / PAGE) in said and "divorder report --all" in said
-    check((tmp_path / "out" / PAGE).read_bytes())

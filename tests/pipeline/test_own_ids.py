@@ -16,18 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.corpus.ids import own_ids, read_ids
+from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.state import Receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 READ = ("raw_docs", "ids")
@@ -153,50 +151,15 @@ def test_ids_keep_their_type_and_every_digit(
         assert own_ids(run, np.array([at])) == [shown]
 
 
-def test_positions_keep_their_ids_through_appends_deletions_and_merged_fragments(
-    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 8)
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 1024)
-    settings = make_settings(input={"id_field": "id"})
-    records = with_ids(20)
-    for now in (records[:30], records, [*records[::-3], records[4], records[4]], records[50:]):
-        write_jsonl(tmp_path / "docs.jsonl", now)
-        made = run_all(settings, Silent(), READ)["ids"]
-        run = open_run(settings)
-        at = np.random.default_rng(0).permutation(len(now))[: len(now) // 2]
-        found = read_ids(run.files("ids"), run.view, at).to_pylist()
-        assert found == [now[position]["id"] for position in at]
-        assert made.figures["repeated_ids"] == len(now) - len({record["id"] for record in now})
-        assert read_ids(run.files("ids"), run.view, at[:0]).to_pylist() == []
-    prune(GRAPH, settings, run.store)
-    run.forget()
-    assert len(run.view.records) < 5
-    assert read_ids(run.files("ids"), run.view, np.arange(30)).to_pylist() == [of["id"] for of in now]
-
-
 def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_settings: Make) -> None:
-    class Notes(Silent):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    notes: list[str] = []
+    notes = Notes()
     records = with_ids()
     records[3]["id"], records[4]["id"] = None, "doc-5"
     del records[9]["id"]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    figures = run_all(make_settings(input={"id_field": "id"}), Notes(), READ)["ids"].figures
+    figures = run_all(make_settings(input={"id_field": "id"}), notes, READ)["ids"].figures
     assert (figures["records_without_id"], figures["repeated_ids"]) == (2, 1)
-    assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes
-
-
-def test_a_field_that_no_record_has_an_id_in_is_refused(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", with_ids())
-    for field in ("nope", "score", "nope"):
-        with pytest.raises(
-            InputError, match=f"no record has a string or a whole number in the field '{field}'"
-        ):
-            run_all(make_settings(input={"id_field": field}), Silent())
+    assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes.said
 
 
 # Vectors joined by them ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from dagster_divorder.cli.runs import plan as plan_page
 from dagster_divorder.cli.runs import prune as prune_page
 from dagster_divorder.errors import RejectLimitError
 from dagster_divorder.pipeline.plan import Plan, make_plan
-from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
@@ -78,25 +77,6 @@ def test_nothing_new_and_planning_stores_nothing(corpus: Path, make_settings: Ma
     checked_against_the_run(settings)
 
 
-def test_an_append_computes_the_new_documents(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
-    made = checked_against_the_run(settings)
-    assert planned(made)["token_counts"] == ("new", 8)
-    assert planned(made)["base_model"] == ("nothing", 0)
-    assert planned(made)["greedy_order"] == ("all", 88)
-
-
-def test_moved_and_deleted_records_compute_no_document(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    write_jsonl(corpus, topic_records(20)[::-1][3:])
-    made = checked_against_the_run(settings)
-    assert planned(made)["token_counts"] == ("nothing", 0)
-    assert planned(made)["curated_output"] == ("all", 77)
-
-
 def test_a_changed_setting_names_its_stage_and_what_follows(corpus: Path, make_settings: Make) -> None:
     run(make_settings())
     changed = make_settings(embedding={"pooling": "mean"})
@@ -124,37 +104,6 @@ def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: 
     assert planned(made)["clusters"] == ("new", 4)
     assert planned(made)["token_counts"] == ("nothing", 0)
     assert planned(made)["greedy_order"] == ("all", 84)
-
-
-def test_what_is_gone_is_not_kept(corpus: Path, make_settings: Make) -> None:
-    first, other = make_settings(), make_settings(order={"length_bins": 3})
-    run(first)
-    run(other)
-    prune(GRAPH, other, LocalStore(other.store.path))
-    made = checked_against_the_run(first)
-    assert planned(made)["greedy_order"] == ("all", 80)
-    assert planned(made)["clusters"] == ("nothing", 0)
-
-
-def test_texts_that_repeat_are_one_document(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    again = [{**record, "source": "a copy"} for record in topic_records(20)[:7]]
-    write_jsonl(corpus, [*topic_records(20), *again, *topic_records(1, start=90)])
-    made = checked_against_the_run(settings)
-    assert (made.records, made.new_records) == (91, 11)
-    assert planned(made)["token_counts"] == ("new", 4)
-
-
-def test_refusals_alone_make_the_output_stale(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(input={"max_reject_share": 0.1})
-    run(settings)
-    with corpus.open("ab") as file:
-        file.write(b'{"no": "text"}\n')
-    made = checked_against_the_run(settings)
-    assert planned(made)["token_counts"] == ("nothing", 0)
-    assert planned(made)["curated_output"] == ("all", 80)
-    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
 def test_a_renamed_input_or_a_lost_output_is_written_again(corpus: Path, make_settings: Make) -> None:
@@ -201,24 +150,3 @@ def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(corpus: Path, 
     assert planned(asked)["map_fit"] == ("all", 80)
     assert whys(asked)["map_fit"] == "asked for by --refit cluster_map"
     assert planned(asked).keys() == {*planned(make_plan(GRAPH, settings)), "map_fit"}
-
-
-def test_a_calibration_is_kept_until_the_corpus_has_changed(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(clusters={"k": [2, 4]})
-
-    def scopes() -> tuple[str, str]:
-        made = planned(make_plan(GRAPH, settings))
-        return made["k_calibration"][0], made["clusters"][0]
-
-    assert scopes() == ("all", "all")
-    run(settings)
-    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
-    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
-    assert scopes() == ("nothing", "new")
-    assert run(settings)["k_calibration"]["new_documents"] == 0
-    write_jsonl(corpus, [*topic_records(20), *topic_records(6, start=90)])
-    # How many clusters there are to be is known once it has run.
-    assert scopes() == ("all", "all")
-    assert whys(make_plan(GRAPH, settings))["k_calibration"] == "23% of the documents have changed since"
-    assert whys(make_plan(GRAPH, settings))["centroids"] == "k_calibration is made again"
-    assert run(settings)["k_calibration"]["new_documents"] == 104

@@ -1,4 +1,4 @@
-"""Merging and pruning change files, never results; deleted documents are really gone."""
+"""Pruning changes files, never results; deleted documents are really gone."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.prune import disk_use, plan_prune, prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from tests.conftest import topic_records, write_jsonl
-from tests.pipeline.test_pipeline import PER_DOCUMENT, output_bytes, run
+from tests.pipeline.test_pipeline import output_bytes, run
 
 Make = Callable[..., Settings]
 TRAITS = {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}
@@ -27,31 +25,6 @@ def stored_texts(store: LocalStore) -> list[str]:
     return [
         text for file in store.hashed("documents").values() for text in read_content(store, file).to_pylist()
     ]
-
-
-def test_small_fragments_of_many_appends_are_merged_and_nothing_is_computed_again(
-    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merge, "MERGE_FROM", 4)
-    settings = make_settings(order={"traits": TRAITS}, refit={"clusters": "never"})
-    store = LocalStore(settings.store.path)
-    counts = []
-    for appended in range(20, 28):
-        write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *topic_records(appended - 20, start=100)])
-        reports = run(settings)
-        for stage in PER_DOCUMENT:
-            assert reports[stage]["new_documents"] == (80 if appended == 20 else 4), (appended, stage)
-        counts.append(len(store.hashed("documents")))
-    assert max(counts) <= 4
-    assert len(stored_texts(store)) == 80 + 4 * 7
-    for stage in PER_DOCUMENT:
-        (folder,) = store.folders(f"stages/{stage}")
-        assert set(store.hashed(folder)) == set(store.hashed("documents"))
-    merged = output_bytes(settings)
-    monkeypatch.setattr(merge, "MERGE_FROM", 1_000)
-    again = run(settings)
-    assert [again[stage]["new_documents"] for stage in PER_DOCUMENT] == [0, 0, 0]
-    assert output_bytes(settings) == merged
 
 
 def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path, make_settings: Make) -> None:
@@ -156,23 +129,6 @@ def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_i
     assert plan_prune(GRAPH, store).bytes == {}
     run(settings)
     pd.testing.assert_frame_equal(load_results(store.root).documents, pruned)
-
-
-def test_deleted_documents_that_come_back_are_computed_again_after_a_prune(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    settings = make_settings()
-    records = topic_records()
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    run(settings)
-    first = output_bytes(settings)
-    write_jsonl(tmp_path / "docs.jsonl", records[:-7])
-    run(settings)
-    prune(GRAPH, settings, LocalStore(settings.store.path))
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    reports = run(settings)
-    assert [reports[stage]["new_documents"] for stage in PER_DOCUMENT] == [7, 7, 7]
-    assert output_bytes(settings) == first
 
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:

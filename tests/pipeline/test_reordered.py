@@ -9,18 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import plan, run
-from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Receipts
-from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output import exports
@@ -73,8 +70,6 @@ def first_difference(before: list[Any], after: list[Any]) -> int:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "concat": {},
-    "best_fit": {"packing": {"method": "best_fit"}},
-    "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
     "none": {"packing": {"method": "none"}},
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "epochs": {"sequence": {"epochs": 2}},
@@ -106,34 +101,6 @@ def test_an_append_says_from_which_row_on_the_export_is_another(
     assert made(settings)[1] == [], "nothing is new"
 
 
-def test_conversations_and_pairs_say_it_too(tmp_path: Path, make: Make) -> None:
-    def answer(at: int) -> list[dict[str, str]]:
-        return [{"role": "assistant", "content": f"answer {at} of {at % 5} " * (at % 7 + 1)}]
-
-    def ask(at: int) -> list[dict[str, str]]:
-        return [{"role": "user", "content": f"question {at % 3}"}]
-
-    kinds: dict[str, Callable[[int], dict[str, Any]]] = {
-        "messages": lambda at: {"messages": ask(at) + answer(at)},
-        "pairs": lambda at: {"prompt": ask(at), "chosen": answer(at), "rejected": answer(at + 1)},
-    }
-    for kind, record in kinds.items():
-        paths = {"input": {"paths": [str(tmp_path / kind / "docs.jsonl")]}}
-        places = {name: {"path": tmp_path / kind / name} for name in ("store", "output", "exports")}
-        formats = {} if kind == "messages" else {"exports": {**places["exports"], "formats": ()}}
-        write_jsonl(tmp_path / kind / "docs.jsonl", map(record, range(40)))
-        settings = recognised(make(**{**paths, **places, **formats}))
-        made(settings)
-        write_jsonl(tmp_path / kind / "docs.jsonl", map(record, range(50)))
-        (said,) = made(settings)[1]
-        place, unit, of = (
-            (places["output"]["path"], "record", "40")
-            if kind == "pairs"
-            else (places["exports"]["path"] / "parquet", "row", r"\d+")
-        )
-        assert re.match(rf"{place} changed from {unit} \d+ of {of} on", said)
-
-
 def test_who_has_made_the_choice_hears_nothing(tmp_path: Path, make: Make) -> None:
     made(make())
     for per_topic, frozen in ((23, 0), (26, 3 * LENGTH)):
@@ -143,40 +110,6 @@ def test_who_has_made_the_choice_hears_nothing(tmp_path: Path, make: Make) -> No
         receipts, said = made(settings)
         assert said == [] and "reordered" not in receipts["exports"].figures
         assert run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"].passed
-
-
-def test_unset_gives_the_keys_and_bytes_of_zero(tmp_path: Path, make: Make) -> None:
-    def everything(frozen: dict[str, int]) -> tuple[dict[str, tuple[str, str, str]], dict[str, bytes]]:
-        settings = make(order=frozen, output={"path": tmp_path / "curated", "sidecars": ("arrays",)})
-        stages = GRAPH.needed(settings, "ordering_report")
-        receipts = run_all(settings, Silent(), stages)
-        keys = {
-            name: (receipt.fingerprint, receipt.key, receipt.version) for name, receipt in receipts.items()
-        }
-        files = {
-            str(path.relative_to(tmp_path)): path.read_bytes()
-            for folder in ("curated", "exports")
-            for path in (tmp_path / folder).rglob("*")
-            if path.is_file()
-        }
-        return keys, files
-
-    unset, zero = everything({}), everything({"frozen_tokens": 0})
-    assert unset == zero, "a run of the other is up to date"
-    for folder in ("store", "curated", "exports"):
-        shutil.move(tmp_path / folder, tmp_path / f"{folder}-of-unset")
-    shutil.copytree(tmp_path / "store-of-unset/fits", tmp_path / "fits")
-    anew = everything({"frozen_tokens": 0})
-    assert anew[0] == unset[0]
-    moment = {"curated/curated_meta.json", "curated/ordering_report.html", "exports/_parquet/manifest.json"}
-    assert {name: data for name, data in anew[1].items() if name not in moment} == {
-        name: data for name, data in unset[1].items() if name not in moment
-    }
-    manifests = [orjson.loads(files["exports/_parquet/manifest.json"]) for files in (unset[1], anew[1])]
-    for manifest in manifests:
-        del manifest["store"], manifest["check"]
-    assert manifests[0] == manifests[1]
-    assert manifests[0]["order"]["frozen_tokens"] == 0
 
 
 def test_an_order_that_stays_says_nothing(tmp_path: Path, make: Make) -> None:
@@ -291,47 +224,3 @@ def test_the_commands_and_the_check_say_it(tmp_path: Path, make: Make) -> None:
     assert again.data["reordered"] is None and AFTER not in str(again)
     chosen = make(order={"frozen_tokens": 0})
     assert run_checks(GRAPH, chosen, "exports")["trainers_keep_the_order"].passed
-
-
-def test_what_the_sentence_says_brings_the_earlier_rows_back(tmp_path: Path, make: Make) -> None:
-    made(make())
-    before = rows(make())
-    append(tmp_path, 22)
-    assert len(made(make())[1]) == 1
-    append(tmp_path, 20)
-    made(make())
-    assert rows(make()) == before
-    append(tmp_path, 22)
-    made(make(order={"frozen_tokens": 8 * LENGTH}))
-    assert rows(make())[:8] == before[:8]
-
-
-def test_no_run_starts_by_itself_before_the_choice_is_made(tmp_path: Path, make: Make) -> None:
-    settle = {"advanced": {"vocab_size": 512, "token_dims": 16, "settle_seconds": 0.0}}
-    settings, cursor, now = make(**settle), Cursor(), 0.0
-
-    def check(settings: Settings) -> tuple[bool, str]:
-        nonlocal cursor, now
-        now += 1
-        outcome = check_input(GRAPH, settings, Cursor.from_json(cursor.to_json()), now, lambda: None)
-        cursor = outcome.cursor
-        return outcome.start, outcome.reason
-
-    run_all(settings, Silent())
-    assert check(settings) == (False, "no change in 1 input file since the last run")
-    append(tmp_path, 22)
-    for _ in range(3):
-        start, reason = check(settings)
-        assert not start
-        assert re.match(
-            r"docs.jsonl has [\d,]+ bytes more; no run starts yet: order.frozen_tokens is", reason
-        )
-    assert check(make(**settle, order={"frozen_tokens": 0}))[0]
-    # A run by hand answers the change, too.
-    append(tmp_path, 24)
-    assert not check(settings)[0]
-    run_all(settings, Silent())
-    assert "all bytes as in the last run" in check(settings)[1]
-    append(tmp_path, 26)
-    shutil.rmtree(tmp_path / "exports")
-    assert check(settings)[0], "there is nothing to lose"

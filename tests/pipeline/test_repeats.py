@@ -1,4 +1,4 @@
-"""The stage `repeats`: every record as often as planned in all that follows it; without a mix, as before."""
+"""The stage `repeats`: every record as often as planned in all that follows it."""
 
 from __future__ import annotations
 
@@ -110,39 +110,6 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     assert {stage.scope for stage in make_plan(GRAPH, mixed).stages} == {"nothing"}
 
 
-@pytest.mark.parametrize("weights", [{"0": 0.5, "1": 0.3, "3": 0.2}, "sqrt"])
-def test_whole_numbers_are_mixed_as_texts_are(tmp_path: Path, make_settings: Make, weights: Any) -> None:
-    """Of JSON and Parquet, also where the numbers of a field are balanced in bins elsewhere."""
-    made = []
-    names = [f"{topic}.example" for topic in ("sea", "kitchen", "garden", "rail")]
-    for kind in (str, int, "mixed", "parquet"):
-        folder = tmp_path / str(kind)
-        records: list[dict[str, Any]] = topic_records(30)
-        for at, record in enumerate(records):
-            number = names.index(record["source"])
-            record["source"] = (
-                number if kind in (int, "parquet") or (kind == "mixed" and at % 2) else str(number)
-            )
-        file = write_jsonl(folder / "docs.jsonl", records)
-        if kind == "parquet":
-            file = folder / "docs.parquet"
-            pq.write_table(pa.Table.from_pylist(records), file)
-        settings = make_settings(
-            input={"paths": [str(file)], "source_field": "source"},
-            store={"path": folder / "store"},
-            output={"path": folder / "out", "sidecars": ()},
-            order={"traits": {"cluster": 1.0, "source": 1.0}},
-            mixing={"weights": weights},
-            sequence={"length": 64, "batch": 8},
-        )
-        run = ran(settings)
-        assert {source["value"] for source in load_sources(run)} == {"0", "1", "2", "3"}
-        made.append([(folder / "out" / name).read_bytes() for name in ("order.npy", "sequence_order.npy")])
-        documents = load_results(settings.store.path).documents
-        assert documents["source"].tolist() == [str(record["source"]) for record in records]
-    assert made[0] == made[1] == made[2] == made[3]
-
-
 def test_numbers_that_are_not_whole_are_mixed_in_bins(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run = ran(make_settings(mixing={"trait": "score", "weights": "sqrt"}), "repeats")
@@ -182,55 +149,6 @@ def token_ids(run: Run) -> list[list[int]]:
     return [rows[row] for row in run.view.document_row.tolist()]
 
 
-def test_without_a_mix_the_stage_is_not_there(mixed: Settings) -> None:
-    plain = mixed.model_copy(update={"mixing": Settings().mixing})
-    run = ran(plain)
-    assert "repeats" not in GRAPH.upstream(plain)
-    assert not (mixed.store.path / "stages" / "repeats").exists()
-    assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
-    # A mix of everything once has the same items; what was computed of documents stays.
-    once = mixed.model_copy(update={"mixing": mixed.mixing.model_copy(update={"weights": "natural"})})
-    ran(once)
-    assert load_results(mixed.store.path).documents["repeats"].tolist() == [1] * len(run.view)
-    assert open_run(once).receipt("clusters").figures["new_documents"] == 0
-
-
-def test_an_append_adds_to_the_mix_and_computes_new_documents_only(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    records = topic_records(40)
-    settings = make_settings(mixing={"weights": "sqrt"}, sequence={"length": 64, "batch": 4})
-    write_jsonl(tmp_path / "docs.jsonl", [record for record in records if record["source"] != "sea.example"])
-    ran(settings)
-    write_jsonl(
-        tmp_path / "more.jsonl", [record for record in records if record["source"] == "sea.example"][:7]
-    )
-    paths = [str(tmp_path / name) for name in ("docs.jsonl", "more.jsonl")]
-    settings = settings.model_copy(
-        update={"input": settings.input.model_copy(update={"paths": tuple(paths)})}
-    )
-    run = ran(settings)
-    assert run.receipt("token_counts").figures["new_documents"] == 7
-    sources = {row["value"]: row for row in load_sources(run)}
-    # The small source is read again, the others in part.
-    assert sources["sea.example"]["epochs"] > 1.5 > 1 > sources["rail.example"]["epochs"]
-    assert sum(row["planned share"] for row in sources.values()) == pytest.approx(1)
-
-
-def test_what_cannot_be_mixed_is_a_sentence(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
-
-    def says(**mixing: Any) -> str:
-        with pytest.raises(InputError) as caught:
-            run_all(make_settings(mixing=mixing), Silent())
-        return str(caught.value)
-
-    assert "'moon'" in says(weights={"moon": 1.0}) and "sea.example" in says(weights={"moon": 1.0})
-    beyond = says(weights={"sea.example": 0.9, "rail.example": 0.1}, max_repeats=1)
-    assert "mixing.max_repeats" in beyond and "weights = {" in beyond
-    assert "'nope'" in says(weights="sqrt", trait="nope")
-
-
 def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
     tmp_path: Path, make_settings: Make
 ) -> None:
@@ -252,15 +170,6 @@ def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
     said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
     assert "mixing.weights names '" in said
     assert "selection.method chooses none of them" in said
-
-
-def test_shares_of_any_size_are_shares(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 80))
-    settings = make_settings(
-        input={"source_field": "source"}, mixing={"weights": {"a": 1e308, "b": 1e308}, "total_tokens": 2000}
-    )
-    rows = load_sources(ran(settings, "repeats"))
-    assert [row["planned share"] for row in rows] == [0.5, 0.5]
 
 
 def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None:
@@ -301,13 +210,7 @@ def sourced(first: int, count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"mixing": {"weights": {"a": 0.2, "b": 0.8}}}, id="a part of one"),
-        pytest.param({"mixing": {"weights": "sqrt"}}, id="sqrt"),
-        pytest.param({"mixing": {"weights": 0.1}}, id="power"),
-        pytest.param({"mixing": {"weights": "natural", "total_tokens": 1500}}, id="total"),
         pytest.param({"mixing": {"weights": "unimax", "max_repeats": 2, "total_tokens": 2500}}, id="unimax"),
-        pytest.param({"mixing": {"weights": {"a": 1.0}, "total_tokens": 4000}}, id="several epochs"),
-        pytest.param({"mixing": {"weights": "sqrt"}, "heldout": {"documents": 0.1}}, id="held out"),
         pytest.param(
             {
                 "mixing": {"weights": {"a": 0.2, "b": 0.8}},

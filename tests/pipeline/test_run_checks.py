@@ -274,14 +274,6 @@ def with_model(folder: Path, model: Path, texts: Iterable[str], **sections: Any)
 TOPICS_OF_10 = [record["text"] for record in topic_records(10)]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_token_table_that_is_not_finite_is_refused(tmp_path: Path, model: Path, value: float) -> None:
-    change_table(model, lambda table: table[5:7].fill(value))
-    said = r"2 rows of embed_tokens.weight in .*model.safetensors hold NaN or infinity"
-    with pytest.raises(InputError, match=said):
-        run_all(with_model(tmp_path, model, TOPICS_OF_10), stages=STAGES)
-
-
 def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Path) -> None:
     change_table(model, lambda table: table.fill(np.nan))
     settings = with_model(

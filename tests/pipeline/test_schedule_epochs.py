@@ -1,4 +1,4 @@
-"""Orders along a score through the stages: one schedule over all epochs, consumed beginnings, copies, exports."""
+"""Orders along a score through the stages: one schedule over all epochs, its check, exports."""
 
 from __future__ import annotations
 
@@ -62,26 +62,6 @@ def check(settings: Settings) -> Finding:
     return GRAPH["sequence_order"].checks[0].check(open_run(settings))
 
 
-def test_one_schedule_goes_over_all_epochs(corpus: Path, make_settings: Make) -> None:
-    settings = along(make_settings, epochs=3, curriculum={"shape": "rise"})
-    orders, rank = read(settings)
-    sequences = len(rank)
-    assert orders.shape == (3, sequences)
-    assert (np.bincount(orders.reshape(-1), minlength=sequences) == 3).all()
-    assert (orders[:, -1] == sequences - 1).all(), "the sequence that is not full ends every epoch"
-    means = rank[orders[:, :-1]].mean(axis=1)
-    assert means[0] < 0.25 < 0.42 < means[1] < 0.58 < 0.75 < means[2]
-    assert check(settings).passed
-    assert check(settings).text == f"{sequences:,} sequences, each exactly 3 times."
-
-    each, rank = read(along(make_settings, epochs=3, curriculum={"shape": "rise", "epochs": "each"}))
-    assert (np.sort(each, axis=1) == np.arange(sequences)).all()
-    assert np.abs(rank[each[:, :-1]].mean(axis=1) - 0.5).max() < 0.02
-    assert (
-        np.diff(rank[each].reshape(3, -1)[:, : sequences // 8 * 8].reshape(3, 8, -1).mean(axis=2)) > 0
-    ).all()
-
-
 @pytest.mark.parametrize("fault", ["lost", "doubled", "unknown"])
 def test_the_check_of_the_order_counts_over_all_epochs(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -103,57 +83,6 @@ def test_the_check_of_the_order_counts_over_all_epochs(
     )
 
 
-@pytest.mark.parametrize(("shape", "epochs"), [("rise", 1), ("rise", 3), ("fold", 3), ("saw", 1)])
-def test_a_consumed_beginning_stays_and_the_schedule_goes_on(
-    corpus: Path, make_settings: Make, shape: str, epochs: int
-) -> None:
-    settings = along(make_settings, epochs=epochs, curriculum={"shape": shape})
-    orders, _ = read(settings, "curated_output")
-    consumed = orders.shape[1] // 3
-    names = contents(settings)
-    before = [names[sequence] for sequence in orders[0, :consumed]]
-
-    write_jsonl(corpus, scored(60) + scored(20, 60, above=0.7))
-    frozen = replace_order(settings, frozen_tokens=consumed * LENGTH)
-    orders, rank = read(frozen)
-    names = contents(frozen)
-    assert [names[sequence] for sequence in orders[0, :consumed]] == before
-    assert (np.bincount(orders.reshape(-1), minlength=len(rank)) == epochs).all()
-    assert check(frozen).passed
-    # Every token is in one sequence of the plan.
-    runs = sorted(run for sequence in names for run in sequence)
-    tokens = load_results(settings.store.path).documents.set_index("record_id")["tokens"]
-    reached: dict[str, int] = {}
-    for record, start, length in runs:
-        assert reached.get(record, 0) == start
-        reached[record] = start + length
-    assert reached == tokens.to_dict()
-    if shape == "rise":
-        rest = rank[orders.reshape(-1)[consumed:]]
-        rest = rest[: len(rest) // 6 * 6].reshape(6, -1).mean(axis=1)
-        assert (np.diff(rest) > 0).all()
-        assert rest[0] > rank[orders[0, :consumed]].mean()
-    again, _ = read(frozen)
-    assert np.array_equal(again, orders)
-
-
-def contents(settings: Settings) -> list[tuple[tuple[str, int, int], ...]]:
-    """The runs of each sequence of the plan, by record."""
-    packed = load_packed(open_run(settings))
-    ids = load_results(settings.store.path).documents["record_id"].tolist()
-    runs = list(
-        zip(
-            [ids[document] for document in packed.document],
-            packed.start.tolist(),
-            packed.length.tolist(),
-            strict=True,
-        )
-    )
-    return [
-        tuple(runs[first:last]) for first, last in zip(packed.indptr[:-1], packed.indptr[1:], strict=True)
-    ]
-
-
 @pytest.mark.parametrize("now", [{"epochs": "each"}, {"strength": 0.0}], ids=str)
 def test_a_beginning_with_repeats_needs_its_schedule(
     corpus: Path, make_settings: Make, now: dict[str, Any]
@@ -166,10 +95,6 @@ def test_a_beginning_with_repeats_needs_its_schedule(
     ):
         read(along(make_settings, epochs=2, curriculum=now, **frozen))
     read(along(make_settings, epochs=2, **frozen))
-
-
-def replace_order(settings: Settings, **changes: Any) -> Settings:
-    return settings.model_copy(update={"order": settings.order.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize("format", ["megatron", "parquet", "olmo"])
@@ -230,30 +155,6 @@ def test_records_that_are_not_packed_are_all_in_the_output(corpus: Path, make_se
     lines = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
     before = corpus.read_bytes().splitlines()
     assert lines == [before[record] for record in order]
-
-
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_copies_stay_apart_inside_windows(corpus: Path, make_settings: Make, epochs: int) -> None:
-    records = scored(120)
-    write_jsonl(corpus, records + records)
-    options: dict[str, Any] = {"epochs": epochs, "curriculum": {"shape": "rise", "window": 16}}
-    distances = {}
-    for apart in (False, True):
-        settings = along(make_settings, order={"separate_copies": apart}, **options)
-        orders, rank = read(settings)
-        means = rank[orders.reshape(-1)]
-        means = means[: len(means) // 8 * 8].reshape(8, -1).mean(axis=1)
-        assert (np.diff(means) > 0).all()
-        texts = load_results(settings.store.path).documents["doc_id"].to_numpy()
-        packed = load_packed(open_run(settings))
-        places: dict[tuple[str, int], list[int]] = {}
-        for place, sequence in enumerate(orders.reshape(-1)):
-            for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-                places.setdefault((texts[packed.document[at]], packed.start[at]), []).append(place)
-        gaps = np.concatenate([np.diff(found) for found in places.values() if len(found) > epochs])
-        distances[apart] = np.quantile(gaps, 0.1)
-    # A window has 64 sequences, so copies of a text are up to 32 / epochs apart.
-    assert distances[True] >= 0.5 * 32 / epochs > distances[False]
 
 
 def test_the_number_of_epochs_decides_only_a_schedule_over_all(make_settings: Make, corpus: Path) -> None:

@@ -12,15 +12,13 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.core.measure.schedule import Lap, measure_along, of_sequences
-from dagster_divorder.core.measure.stationarity import SampledSchedule
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.measure import schedule, stationarity
+from dagster_divorder.stages.measure import schedule
 from dagster_divorder.stages.measure.diversity_metrics import load_verdict
 from dagster_divorder.stages.measure.schedule import load_schedule, sequence_laps
-from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from tests.conftest import topic_records, write_jsonl
@@ -190,30 +188,3 @@ def test_what_cannot_be_had_is_said_with_a_remedy(
     finding = run_checks(GRAPH, settings, stage="diversity_metrics")["follows_the_schedule"]
     assert not finding.passed and "The order cannot follow" in finding.text
     assert remedy in finding.remedy
-
-
-def test_windows_sorted_by_cluster_drift_and_a_window_shuffle_does_not(corpus: Path) -> None:
-    settings = along(corpus, {"shape": "rise"})
-    run_all(settings, Silent())
-    run = open_run(settings)
-    stream, packed = load_stream(run), load_packed(run)
-    (lap,) = sequence_laps(run, stream, packed)
-    cluster = stream.traits.codes["cluster"][packed.document[packed.indptr[:-1]]]
-    windows = [lap.plain[begin:end] for begin, end in zip(lap.bounds[:-1], lap.bounds[1:], strict=True)]
-    clumped = np.concatenate([window[np.argsort(cluster[window], kind="stable")] for window in windows])
-    assert drift_along(run, lap.shuffled([1])).passed and load_stationarity(run).passed
-    drifting = {drift.feature for drift in drift_along(run, clumped).drifting}
-    assert {"cluster", "words", "shallow vectors"} <= drifting
-
-
-def test_a_sample_of_the_sequences_takes_several_batches_of_a_window(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = along(corpus, {"shape": "rise", "window": 8}, sequence={"batch": 2})
-    run_all(settings, Silent())
-    run = open_run(settings)
-    monkeypatch.setattr(stationarity, "SEQUENCES", 100)
-    sample, sampled = stationarity.load_sample(run, load_stream(run))
-    assert len(sample) == 96 and isinstance(sampled, SampledSchedule) and not sampled.whole
-    assert np.diff(sampled.bounds).tolist() == [8] * 12
-    assert drift_along(run).passed

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -27,6 +26,8 @@ from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
+pytestmark = pytest.mark.usefixtures("small_fragments")
+
 Make = Callable[..., Settings]
 
 RECORDS: list[dict[str, Any]] = [
@@ -34,12 +35,6 @@ RECORDS: list[dict[str, Any]] = [
     for at, record in enumerate(topic_records(30))
 ]
 RECORDS.append({**RECORDS[0], "quality": 0.9, "id": "again"})  # another record of the same text
-
-
-@pytest.fixture(autouse=True)
-def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
 
 
 @pytest.fixture
@@ -243,10 +238,7 @@ def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("0.8", "field 'q' holds numbers as text, such as '0.8'; write them as numbers, without quotes"),
         ("good", "field 'q' holds 'good'; expected a number in each record"),
-        (True, "field 'q' holds true and false; expected a number"),
-        ([0.5], "field 'q' holds lists; expected a number"),
         ({"score": 1, "of": 2}, "field 'q' holds objects; name one of their fields: 'q.score', 'q.of'"),
     ],
 )
@@ -333,11 +325,6 @@ def test_whole_numbers_that_float64_does_not_hold_are_said(make_settings: Make, 
         (
             [(1 << 60) + at for at in range(40)],
             r"in every record; .*9,007,199,254,740,992 and more: those that differ",
-        ),
-        ([0.5] * 40, r"'q' is 0\.5 in every record; expected scores that differ"),
-        (
-            [1.0, 2.0, *[None] * 38],
-            r"38 of 40 records have no 'q'; expected a score for at least half of them",
         ),
         ([float("nan")] * 40, r"40 of 40 records have no 'q'"),
     ],

@@ -1,4 +1,4 @@
-"""Packed sequences and their order on real files: every token once, consumed beginnings kept, epochs, moving mixes."""
+"""Packed sequences and their order on real files: consumed beginnings kept, epochs, copies apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.order.curricula import Windows
-from dagster_divorder.core.packing import FILLED, PackedSequences
+from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -23,7 +23,7 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order import packed_sequences
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from tests.conftest import copy_fits, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 64
@@ -57,35 +57,6 @@ def every_token(lengths: np.ndarray) -> list[tuple[int, int]]:
     return [(document, at) for document, length in enumerate(lengths.tolist()) for at in range(length)]
 
 
-@pytest.mark.parametrize(
-    "packing",
-    [
-        {"method": "concat"},
-        {"method": "best_fit"},
-        {"method": "related"},
-        {"method": "concat", "piece_tokens": 20},
-        {"method": "best_fit", "piece_tokens": 20, "end_of_text": True},
-        {"method": "none"},
-        {"method": "none", "piece_tokens": 20, "end_of_text": True},
-    ],
-    ids=str,
-)
-def test_every_token_is_in_exactly_one_sequence(
-    corpus: Path, make_settings: Make, packing: dict[str, Any]
-) -> None:
-    settings = make_settings(sequence={"length": LENGTH}, packing=packing)
-    packed, orders = run(settings)
-    lengths = load_results(settings.store.path).documents["tokens"].to_numpy()
-    assert sorted(token_numbers(packed)) == every_token(lengths + packing.get("end_of_text", False))
-    assert packed.tokens.max() <= LENGTH
-    assert sorted(orders[0].tolist()) == list(range(len(packed)))
-    if packing["method"] in FILLED:
-        assert (packed.padding[:-1] == 0).all()
-        assert orders[0][-1] == len(packed) - 1, "the sequence that is not full comes last"
-    if packing["method"] == "none":
-        assert (np.diff(packed.indptr) == 1).all()
-
-
 def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(sequence={"length": LENGTH, "epochs": 2})
     packed, orders = run(settings, "curated_output")
@@ -107,21 +78,6 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert frame["position"].is_monotonic_increasing
     first = frame[frame["position"] == 0][["document", "start", "length"]]
     assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
-
-
-def test_related_documents_share_sequences(corpus: Path, make_settings: Make) -> None:
-    def clusters_a_sequence(method: str) -> float:
-        settings = make_settings(
-            sequence={"length": LENGTH},
-            packing={"method": method},
-            store={"path": corpus.parent / method},
-            output={"path": corpus.parent / f"{method}_out"},
-        )
-        packed, _ = run(settings)
-        labels = load_results(settings.store.path).documents["cluster"].to_numpy()[packed.document]
-        return float(np.mean([len(set(labels[a:b])) for a, b in pairwise(packed.indptr)]))
-
-    assert clusters_a_sequence("related") < 0.75 * clusters_a_sequence("concat")
 
 
 @pytest.mark.parametrize(
@@ -254,40 +210,6 @@ def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_
     assert table["document"].to_pylist() == packed.document.tolist()
 
 
-def test_a_mix_that_moves(corpus: Path, make_settings: Make) -> None:
-    moving = {"source": {"progress": [0.0, 1.0], "sea.example": [0.5, 0.0]}}
-    settings = make_settings(
-        input={"source_field": "source"},
-        order={"traits": {"cluster": 1.0, "source": 5.0}, "targets": moving},
-        sequence={"length": LENGTH},
-    )
-    packed, orders = run(settings)
-    documents = load_results(settings.store.path).documents
-    sea = (documents["source"] == "sea.example").to_numpy()
-
-    def share(positions: np.ndarray) -> float:
-        return float(
-            documents["tokens"].to_numpy()[positions][sea[positions]].sum()
-            / documents["tokens"].to_numpy()[positions].sum()
-        )
-
-    by_place = np.argsort(documents["position"].to_numpy())
-    third = len(by_place) // 3
-    early, late = share(by_place[:third]), share(by_place[-third:])
-    assert early > 2 * late
-    in_sequences = [
-        float(sum(run[2] for s in part for run in held(packed, s) if sea[run[0]]))
-        for part in (orders[0][: len(packed) // 3], orders[0][-(len(packed) // 3) :])
-    ]
-    assert in_sequences[0] > 2 * in_sequences[1]
-
-
-def test_a_target_for_a_value_that_is_not_there(corpus: Path, make_settings: Make) -> None:
-    moving = {"source": {"progress": [0.0, 1.0], "lake.example": [0.5, 0.0]}}
-    with pytest.raises(InputError, match=r"order\.targets\.source names 'lake\.example'"):
-        run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
-
-
 def test_targets_sum_to_one_at_most(corpus: Path, make_settings: Make) -> None:
     moving = {"source": {"progress": [0.0, 1.0], "sea.example": [0.5, 0.7], "rail.example": [0.5, 0.5]}}
     with pytest.raises(InputError, match=r"order\.targets\.source sum to 1\.2; expected at most 1"):
@@ -299,65 +221,6 @@ def test_targets_that_name_every_value_sum_to_one(corpus: Path, make_settings: M
     moving = {"source": {"progress": [0.0, 1.0], **dict.fromkeys(sources, (0.1, 0.1))}}
     with pytest.raises(InputError, match=rf"names every value.* sum to 0\.{len(sources)}; expected 1"):
         run(make_settings(order={"traits": {"source": 1.0}, "targets": moving}))
-
-
-def test_pieces_of_copies_are_separated(corpus: Path, make_settings: Make) -> None:
-    write_jsonl(corpus, topic_records(100) + topic_records(100)[::4])
-
-    def nearest(separate: bool) -> int:
-        settings = make_settings(
-            order={"separate_copies": separate},
-            packing={"piece_tokens": 20},
-            sequence={"length": LENGTH, "strategy": "original"},
-            store={"path": corpus.parent / str(separate)},
-            output={"path": corpus.parent / f"{separate}_out"},
-        )
-        packed, _ = run(settings)
-        text = load_results(settings.store.path).documents["doc_id"].to_numpy()[packed.document]
-        places: dict[tuple[str, int], list[int]] = {}
-        for place, key in enumerate(zip(text.tolist(), packed.start.tolist(), strict=True)):
-            places.setdefault(key, []).append(place)
-        return min(b - a for of in places.values() for a, b in pairwise(of))
-
-    assert nearest(True) > 10 * nearest(False)
-
-
-def test_copies_are_separated(corpus: Path, make_settings: Make) -> None:
-    write_jsonl(corpus, topic_records(100) + topic_records(100)[::4])
-    near, far = (
-        make_settings(
-            order={"separate_copies": separate},
-            store={"path": corpus.parent / str(separate)},
-            output={"path": corpus.parent / f"{separate}_out"},
-        )
-        for separate in (False, True)
-    )
-    stages = GRAPH.needed(near, "greedy_order")
-    spacing = [
-        run_all(settings, Silent(), stages)["greedy_order"].figures["copies"] for settings in (near, far)
-    ]
-    assert spacing[0]["copies"] == spacing[1]["copies"]
-    assert spacing[1]["smallest"] > 2 * spacing[0]["smallest"]
-
-
-def test_copies_are_spread_the_same_way_whatever_fragments_hold_them(
-    corpus: Path, make_settings: Make
-) -> None:
-    records = topic_records(20) + topic_records(20)[::3]
-    separate = {"order": {"separate_copies": True}, "packing": {"method": "best_fit"}}
-    grown, fresh = (
-        make_settings(
-            **separate, store={"path": corpus.parent / name}, output={"path": corpus.parent / f"{name}_out"}
-        )
-        for name in ("grown", "fresh")
-    )
-    write_jsonl(corpus, records[::-1])
-    run(grown)
-    copy_fits(grown.store.path, fresh.store.path)
-    write_jsonl(corpus, records)
-    (one, orders), (other, found) = run(grown), run(fresh)
-    np.testing.assert_array_equal(one.document, other.document)
-    np.testing.assert_array_equal(orders, found)
 
 
 def nearest_in_the_stream(settings: Settings) -> tuple[float, int]:
@@ -429,13 +292,6 @@ def test_copies_stay_apart_behind_a_consumed_beginning(corpus: Path, make_settin
     )
 
 
-def test_related_documents_are_never_equal(corpus: Path, make_settings: Make) -> None:
-    write_jsonl(corpus, with_copies())
-    settings = make_settings(packing={"method": "related"}, sequence={"length": 4 * LENGTH})
-    assert run_all(settings, Silent())["sequence_order"].figures["copies"]["together"] == 0
-    assert nearest_in_the_stream(settings)[1] == 0
-
-
 def ranks_in_sequences(settings: Settings) -> tuple[float, float, np.ndarray]:
     """(the spread of the ranks of a sequence's tokens; that of all tokens; mean ranks of the sequences as they are
     read)."""
@@ -453,9 +309,9 @@ def ranks_in_sequences(settings: Settings) -> tuple[float, float, np.ndarray]:
 @pytest.mark.parametrize(
     ("packing", "strength"),
     [
-        *(({"method": method}, 1.0) for method in ("concat", "best_fit", "related", "none")),
-        ({"method": "best_fit", "piece_tokens": 40}, 1.0),
-        *(({"method": method}, 0.7) for method in ("concat", "none")),
+        ({"method": "concat"}, 1.0),
+        ({"method": "best_fit"}, 1.0),
+        ({"method": "none"}, 0.7),
     ],
     ids=str,
 )

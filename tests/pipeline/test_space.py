@@ -79,16 +79,6 @@ def test_components_are_fitted_again_with_the_clusters(corpus: Path, make_settin
     assert (asked["key"], asked["new_documents"]) == (grown["key"], 0)
 
 
-def test_every_number_of_components_is_a_space_of_its_own(corpus: Path, make_settings: Make) -> None:
-    keys = [cluster(make_settings(embedding={"pca": number}))["key"] for number in (0, 3, 2)]
-    assert len(set(keys)) == 3
-    for number, key in zip((0, 3, 2), keys, strict=True):
-        again = cluster(make_settings(embedding={"pca": number}))
-        assert (again["key"], again["new_documents"]) == (key, 0)
-    deep = cluster(make_settings(embedding={"pca": {"shallow": 2, "deep": 3}}))
-    assert (deep["key"], deep["new_documents"]) == (keys[2], 0), "that of the deep space is of it alone"
-
-
 def test_a_plan_knows_the_components(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(embedding={"pca": 3})
 
@@ -130,12 +120,6 @@ def test_more_dims_than_documents_without_components_come_with_a_hint(
     assert cluster(make_settings(clusters={"k": 3}))["hint"] == (
         "16 dims for 12 documents; embedding.pca = 6 may give clearer clusters"
     )
-
-
-def test_one_document_has_components_too(corpus: Path, make_settings: Make) -> None:
-    write_jsonl(corpus, topic_records(1)[:1])
-    report = cluster(make_settings(embedding={"pca": 1}))
-    assert (report["cluster_sizes"], report["explained_variance"]) == ([1], 0.0)
 
 
 def test_another_recommended_number_of_clusters_is_a_reason_to_fit(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.mix.repeats import load_stream
-from dagster_divorder.stages.order import packed_sequences
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, load_packed
 from dagster_divorder.stages.order.pieces import left_out_lines
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
-from dagster_divorder.stages.text.loss_mask import load_loss_mask, load_turn_ends
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, topic_text, write_jsonl
 
@@ -121,49 +118,6 @@ def test_the_end_of_a_long_record_is_truncated(make: Make, method: str) -> None:
     assert "that are left out on purpose" in passes(run)
 
 
-@PLANS
-def test_a_long_record_is_dropped(make: Make, method: str) -> None:
-    run = packed(make({"method": method, "too_long": "drop"}))
-    plan, tokens = load_packed(run), tokens_of(run)
-    assert sorted(set(plan.document.tolist())) == np.flatnonzero(tokens <= LENGTH).tolist()
-    assert plan.length.sum() == tokens[tokens <= LENGTH].sum()
-    assert {row["what happened"] for row in run.rows("packed_sequences", "left_out")} == {
-        "too long: left out"
-    }
-    passes(run)
-
-
-@PLANS
-def test_a_long_conversation_is_split_behind_answers(make: Make, method: str) -> None:
-    run = packed(make({"method": method, "too_long": "split_turns"}))
-    plan, tokens = load_packed(run), tokens_of(run)
-    rows = run.view.document_row
-    ends = load_turn_ends(run, rows)
-    mask = load_loss_mask(run)
-    assert mask is not None
-    split = 0
-    for document in np.flatnonzero(tokens > LENGTH).tolist():
-        stops = {*ends.position[ends.row == document].tolist(), int(tokens[document])}
-        found = parts(plan, document)
-        if method == "concat":  # which cuts a piece once more where a sequence ends
-            whole = {start for start, _ in found}
-            assert {0} <= whole
-            continue
-        for start, length in found:
-            assert length <= LENGTH
-            assert start in stops | {0}, "a piece begins where an answer ended"
-            assert start + length in stops or length == LENGTH, (
-                "only an exchange that is too long is truncated"
-            )
-            assert mask.within(rows[[document]], np.array([start]), np.array([length]))[0] > 0
-        split += len(found) > 1
-    if method != "concat":
-        assert split > 10
-        assert [length for _, length in parts(plan, len(tokens) - 1)][1] == LENGTH
-    assert "in 2 pieces" in {row["what happened"] for row in run.rows("packed_sequences", "left_out")}
-    passes(run)
-
-
 def test_a_long_record_is_an_error_that_names_it(make: Make) -> None:
     with pytest.raises(InputError) as refused:
         packed(make({"method": "best_fit", "too_long": "error"}))
@@ -186,26 +140,6 @@ def test_a_document_with_an_end_of_text_token_loses_it_first(make_settings: Make
     plan = load_packed(run)
     assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(lengths + 1, length).tolist()
     assert run.receipt("packed_sequences").figures["too_long_documents"] == (lengths + 1 > length).sum()
-    passes(run)
-
-
-def test_texts_beside_conversations_are_cut(make: Make, make_settings: Make, tmp_path: Path) -> None:
-    texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": topic_text("rail", 7, 200)}])
-    prompts = write_jsonl(
-        tmp_path / "prompts.jsonl",
-        [{"prompt": topic_text("rail", 8, 30), "completion": topic_text("rail", 9, 200)}],
-    )
-    several = [
-        {"paths": [str(tmp_path / "docs.jsonl")], "format": "messages"},
-        {"paths": [str(texts)], "format": "text"},
-        {"paths": [str(prompts)], "format": "prompt_completion"},
-    ]
-    run = packed(make({"method": "none", "too_long": "split_turns"}, input=several))
-    plan, tokens = load_packed(run), tokens_of(run)
-    text, prompt = len(tokens) - 2, len(tokens) - 1
-    assert parts(plan, text)[:2] == [(0, LENGTH), (LENGTH, LENGTH)]
-    assert sum(length for _, length in parts(plan, text)) == tokens[text]
-    assert parts(plan, prompt) == [(0, LENGTH)], "a prompt and its completion are one exchange"
     passes(run)
 
 
@@ -251,32 +185,6 @@ def test_parts_of_a_cut_prompt_make_no_sequence(make: Make, corpus: Path) -> Non
     passes(laid)
 
 
-@pytest.mark.parametrize("packing", [
-    {"method": "none", "too_long": "split_turns"},
-    {"method": "best_fit", "too_long": "truncate"},
-    {"method": "none", "too_long": "drop", "end_of_text": True},
-], ids=str)  # fmt: skip
-def test_a_consumed_beginning_stays_in_every_epoch(make: Make, corpus: Path, packing: dict[str, Any]) -> None:
-    epochs = {"epochs": 2, "batch": 4}
-    run = packed(make(packing, sequence=epochs), "curated_output")
-    plan, orders = load_packed(run), load_sequence_order(run)
-    consumed = 20
-
-    def read(plan: PackedSequences, order: np.ndarray) -> list[list[tuple[int, int, int]]]:
-        runs = [range(plan.indptr[at], plan.indptr[at + 1]) for at in order[:consumed].tolist()]
-        return [
-            [(int(plan.document[r]), int(plan.start[r]), int(plan.length[r])) for r in one] for one in runs
-        ]
-
-    before = read(plan, orders[0])
-    write_jsonl(corpus, [*chats(), *chats(5)[:10]])
-    run = packed(make(packing, sequence=epochs, order={"frozen_tokens": consumed * LENGTH}))
-    after, epochs_after = load_packed(run), load_sequence_order(run)
-    assert read(after, epochs_after[0]) == before
-    assert (np.sort(epochs_after, axis=1) == np.arange(len(after))).all()
-    passes(run)
-
-
 def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
     """What was consumed of a record counts as its tokens; the rest follows the new rule."""
     packed(make({"method": "concat", "too_long": "cut"}), "curated_output")
@@ -287,40 +195,6 @@ def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
     assert ((plan.start + plan.length)[later] <= LENGTH).all()
     assert (np.bincount(plan.document, plan.length, len(tokens)) <= np.maximum(tokens, LENGTH)).all()
     passes(run)
-
-
-def test_repeats_copies_and_cut_records_keep_the_rules(make: Make, corpus: Path) -> None:
-    records = chats() + chats(6)
-    write_jsonl(corpus, [{**record, "kind": record["id"].split("-")[0]} for record in records])
-    settings = make(
-        {"method": "none", "too_long": "drop"},
-        order={"traits": {"cluster": 1.0, "kind": 1.0}, "separate_copies": True, "cut": ["rail-1"]},
-        mixing={"trait": "kind", "weights": {"rail": 3.0, "sea": 1.0, "garden": 1.0}},
-    )
-    run = packed(settings)
-    plan, stream = load_packed(run), load_stream(run)
-    tokens, items = stream.traits.tokens, np.arange(len(stream.view))
-    names = np.array([record["id"] for record in records])[stream.record(items)]
-    assert np.bincount(stream.record(items)).max() > 1, "records are repeated"
-    assert sorted(plan.document) == np.flatnonzero((tokens <= LENGTH) & (names != "rail-1")).tolist()
-    passes(run)
-
-
-def test_a_record_that_is_really_lost_is_noticed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = packed(make({"method": "best_fit", "too_long": "truncate"}))
-    plan, tokens = load_packed(run), tokens_of(run)
-    for lost in (int((tokens <= LENGTH).argmax()), int((tokens > LENGTH).argmax())):
-        kept = np.flatnonzero(plan.document != lost)
-        counts = np.bincount(np.searchsorted(plan.indptr, kept, side="right") - 1, minlength=len(plan))
-        damaged = replace(
-            plan,
-            **{name: getattr(plan, name)[kept] for name in ("document", "start", "length")},
-            indptr=np.concatenate([[0], np.cumsum(counts)]),
-        )
-        monkeypatch.setattr(packed_sequences, "load_packed", lambda run, damaged=damaged: damaged)
-        finding = PACKED_SEQUENCES.checks[0].check(run)
-        assert not finding.passed
-        assert f"the first document at fault is record {lost:,} of the input" in finding.text
 
 
 def test_nothing_left_to_train_on_is_refused(make: Make) -> None:
@@ -433,16 +307,3 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     answer = str(verify(settings, settings.output.path, "axolotl"))
     assert f"{len(curated(settings))} records, batches of 4" in answer
     assert "batch TV, mean, %" in answer, "records are sequences of the plan, and so can be measured"
-
-
-def test_batches_of_records_hold_as_many_long_ones_as_others(make: Make) -> None:
-    """Balanced in tokens alone, a long record would be followed by many short ones."""
-    run = packed(make({"method": "none", "too_long": "truncate"}, sequence={"batch": 8}))
-    lengths = np.log(load_packed(run).length)
-
-    def spread(order: np.ndarray) -> float:
-        return float(lengths[order[: len(order) // 8 * 8]].reshape(-1, 8).mean(axis=1).std())
-
-    random = np.random.default_rng(0)
-    shuffled = np.mean([spread(random.permutation(len(lengths))) for _ in range(20)])
-    assert spread(load_sequence_order(run)[0]) < 0.7 * shuffled

@@ -1,15 +1,11 @@
-"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, is pruned, survives a kill, is
-repaired, and is materialised by Dagster. Nothing of the package knows them."""
+"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, is pruned, is repaired, and
+is materialised by Dagster. Nothing of the package knows them."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +43,12 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
-DIES_AFTER = "TOY_DIES_AFTER"
-
 
 @dataclass(frozen=True)
 class CountLetters:
     store: Store
-    calls: Iterator[int] = field(default_factory=itertools.count)
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        if next(self.calls) == int(os.environ.get(DIES_AFTER, -1)):
-            os.kill(os.getpid(), signal.SIGKILL)
         texts = read_content(self.store, fragment.file).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
@@ -183,17 +174,6 @@ def test_a_fit_is_made_again_now_or_never_as_asked(folder: Path) -> None:
     assert run_tally(now)["mean_letters"]["fitted"] == "asked for by --refit clusters"
 
 
-def test_settings_that_decide_a_result_make_it_again_and_switching_back_is_free(folder: Path) -> None:
-    run_tally(settings_in(folder))
-    seed = settings_in(folder, seed=1)
-    assert planned(seed)["tally"] == 12
-    run_tally(seed)
-    assert planned(settings_in(folder))["tally"] == 0
-    # None of them reads it.
-    other = settings_in(folder, sequence={"batch": 7})
-    assert set(planned(other).values()) == {0}
-
-
 def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said(folder: Path) -> None:
     settings, said = settings_in(folder), itertools.count()
     tally_now = replace(
@@ -206,19 +186,6 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
         receipt = run_graph(graph, settings, Silent(), graph)["tally"]
         assert receipt.figures["above"] == number
         assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
-
-
-def test_a_killed_run_goes_on_at_the_fragment_where_it_died(folder: Path) -> None:
-    settings = settings_in(folder)
-    for number in (1, 2):
-        run_graph(GRAPH, settings, Silent(), ["raw_docs"])
-        append(folder, number)
-    script = f"from tests.pipeline.test_toy_stages import *; run_tally(settings_in(Path({str(folder)!r})))"
-    environment = {**os.environ, DIES_AFTER: "2"}
-    died = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    assert died.returncode == -signal.SIGKILL
-    assert planned(settings)["letters"] == 12
-    assert run_tally(settings)["letters"]["new_documents"] == 12
 
 
 def test_damage_is_repaired_by_the_stage_that_made_the_file(folder: Path) -> None:

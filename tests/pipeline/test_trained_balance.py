@@ -21,7 +21,6 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.mix.repeats import load_sources, load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask
 from tests.conftest import TOPICS, topic_text, write_jsonl
@@ -206,31 +205,3 @@ def test_shares_of_a_mix_are_of_trained_tokens(make_settings: Make, corpus: Path
     in_tokens = np.bincount(stream.traits.codes["source"], stream.traits.tokens)
     assert in_tokens.max() / in_tokens.sum() > 0.6
     assert sum(row["tokens trained on"] for row in load_sources(left)) == of_source.sum()
-
-
-def test_trained_tokens_of_batches_are_nearer_to_the_mix(make_settings: Make, tmp_path: Path) -> None:
-    """Beside an order that counts all tokens, which conversations of equal length have whatever the answer's."""
-    random, records = np.random.default_rng(0), []
-    for number in range(240):
-        asks, answers = (40, 5) if random.random() < 0.5 else (5, 40)
-        said = [topic_text("sea", 2 * number + at, words) for at, words in enumerate((asks, answers))]
-        roles = zip(("user", "assistant"), said, strict=True)
-        messages = [{"role": role, "content": content} for role, content in roles]
-        records.append({"messages": messages, "source": "ab"[number % 2]})
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    deviations = {}
-    for balance in ("trained", "all"):
-        settings = settings_of(
-            make_settings,
-            chats={"balance": balance},
-            packing={"method": "none"},
-            order={"traits": {"source": 1.0}},
-            sequence={"length": 512, "batch": 8, "vectors": 0},
-        )
-        left = run(settings)
-        documents = load_packed(left).document[load_sequence_order(left)[0]].reshape(-1, 8)
-        of_a, trained = load_stream(left).traits.codes["source"] == 0, trained_tokens(left)
-        share = trained[of_a].sum() / trained.sum()
-        of_batch = (trained * of_a)[documents].sum(axis=1) / trained[documents].sum(axis=1)
-        deviations[balance] = np.abs(of_batch - share).mean()
-    assert deviations["trained"] < 0.5 * deviations["all"]

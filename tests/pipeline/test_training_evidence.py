@@ -37,7 +37,6 @@ from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.units import duration
 from tests.conftest import topic_records, write_jsonl
-from tests.tiny_models import save_model
 
 LENGTH = 32
 FEW = ("original", "curated")
@@ -316,36 +315,6 @@ def test_trainings_are_named_by_what_decides_them(settings: Callable[..., Settin
     assert names({"orders": orders}, score="score")["saw", "cosine"] != every["saw", "cosine"]
 
 
-def test_curricula_are_trained_and_shown(
-    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evidence = {
-        "orders": ("saw", "saw_balanced"),
-        "schedule": ["cosine", "constant"],
-        "seeds": 2,
-        "epochs": 1,
-    }
-    of = settings(evidence, curriculum={"score": "length", "strength": 0.0})
-    summary = stage.load_evidence(ran(of))
-    assert {(row["order"], row["schedule"]) for row in summary["schedules"]} == {
-        (order, schedule)
-        for order in ("saw", "saw_balanced", stage.REFERENCE)
-        for schedule in ("cosine", "constant")
-    }
-    assert all(row["held-out"]["mean"] for row in summary["schedules"])
-    assert [row["order"] for row in summary["schedules"] if "less windows shuffled" in row] == [
-        "saw_balanced"
-    ] * 6
-    said = " ".join(summary["verdict"])
-    for schedule in evidence["schedule"]:
-        assert f"Along length, learning rate {schedule}, less shuffled: " in said
-    assert "random_sequences does best with learning rate " in said
-    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: of)
-    assert main(["prove", "--details"]) == 0
-    shown = capsys.readouterr().out
-    assert "last weights, less windows shuffled" in shown and "EMA" in shown
-
-
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
     """Blocks of one topic each, as the input has them: a check that cannot tell them from a shuffle is none."""
     run = ran(settings({"tokens": 6_000, "seeds": 1, "orders": FEW, "learning_rates": (1e-2,)}))
@@ -519,11 +488,6 @@ def test_orders_with_attention_apart_are_held_against_shuffles_with_attention_ap
         inside = np.concatenate([np.arange(length) for length in lengths])[: (classes >= 0).sum()]
         column = np.arange(len(inside)) % LENGTH
         assert places.ravel()[: len(inside)].tolist() == np.minimum(inside, column).tolist()
-
-
-def test_a_directory_is_a_model(settings: Callable[..., Settings], tmp_path: Path) -> None:
-    run = ran(settings({"model": str(save_model(tmp_path / "gpt2", "gpt2")), "orders": ("curated",)}))
-    assert stage.load_evidence(run)["weights"] > 10_000
 
 
 def test_one_command_shows_it(

@@ -5,14 +5,13 @@ The tests share one process and go on from each other's state, but each makes wh
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 import orjson
 
 from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH, run_all
+from dagster_divorder.stages import run_all
 from tests.conftest import topic_records
 from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free
@@ -99,18 +98,3 @@ def test_a_cancelled_run_leaves_a_sound_store(dev: DagsterDev, config: Path, tmp
     expected = output_of(alone)
     # The report and the films lie beside the output, and are no part of it.
     assert [name for name in differing(config, expected) if name in expected] == []
-
-
-def test_it_says_nothing_to_worry_about_and_keeps_its_history_where_it_says(
-    dev: DagsterDev, config: Path
-) -> None:
-    curate(dev)
-    log = dev.log.read_text()
-    # Dagster may report troubles of its own on a busy machine; a fault of ours has our files in its traceback.
-    tracebacks = re.findall(r"^Traceback.*\n(?:[ \t].*\n|\n)*.*", log, re.MULTILINE)
-    assert [traceback for traceback in tracebacks if "dagster_divorder" in traceback] == []
-    assert [line for line in log.splitlines() if "Warning" in line and "dagster_divorder" in line] == []
-    for part in ("storage/history/runs.db", "logs"):
-        assert (config.parent / ".dagster_home" / part).exists()
-    needed = {stage for stage in GRAPH.needed(load_settings(config)) if GRAPH[stage].asset}
-    assert {stage for stage in dev.assets() if dev.made(stage)} >= needed

@@ -197,18 +197,6 @@ def news(said: str) -> set[tuple[int, ...]]:
     return {tuple(int(cell.replace(",", "")) for cell in row) for row in rows}
 
 
-def test_the_first_report_fits_a_phone_in_the_dark(walk: Walk, page: Page, tmp_path: Path) -> None:
-    file = tmp_path / PAGE
-    file.write_bytes(walk.made["report"][PAGE])
-    manifest = orjson.loads(walk.made["report"]["curated_meta.json"])
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.emulate_media(color_scheme="dark")
-    page.goto(file.as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.title() == f"How the 248 documents of my-corpus/docs were ordered · {output_label(manifest)}"
-    assert manifest["date"] in page.title()
-
-
 def curate(dev: DagsterDev) -> None:
     """Make the output's assets if they were not made yet."""
     if not dev.made("curated_output"):
