@@ -89,7 +89,7 @@ def test_the_page_about_chats_is_true(said_of_chats: dict[str, str]) -> None:
     assert 'format = "messages"' in said_of_chats["cat divorder.toml"]
     assert "trained on), 0 rejected" in said_of_chats["divorder run"]
     verified = said_of_chats["divorder verify divorder/exports/parquet --trainer trl"]
-    assert re.search(r"as planned, and (\d+) of \1 batches with train_sampling_strategy", verified)
+    assert re.search(r"as planned, and (\d+) of \1 batches with its lines", verified)
     losses = re.findall(r"'loss': '?([\d.]+)", said_of_chats["python sft.py"])
     assert len(losses) == 3 and all(0 < float(loss) < 20 for loss in losses)
 

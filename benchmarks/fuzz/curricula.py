@@ -104,7 +104,7 @@ class Curricula(History):
 
     def draw_curriculum(self) -> dict[str, Any]:
         draw = self.draw
-        score = draw.choice(["score"] * 6 + ["length", "good", "source", "missing", None])
+        score = draw.choice(["score"] * 6 + ["length", "length", "good", "source", "missing", None])
         if score is None:
             return {}
         shape = draw.choice([*SHAPES])

@@ -165,7 +165,7 @@ class History:
             "order": {
                 "strategy": draw.choice(STRATEGIES),
                 "traits": dict.fromkeys(draw.sample(traits, draw.choice([1, 2, 3])), 1.0),
-                "separate_copies": draw.choice([False, True, "near"]),
+                "separate_copies": draw.choice([False, True, True]),
                 "shards_of": draw.choice([10_000_000, 10_000_000, 7]),
                 "length_bins": draw.choice([3, 5]),
                 "frozen_tokens": 0,
@@ -199,7 +199,7 @@ class History:
         shape = draw.choice(sorted(options))
         points = draw.choice([None, None, None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))])
         return {
-            "score": draw.choice(["good", "good", "length"]),
+            "score": draw.choice(["good", "good", "length", "length"]),
             **({"points": points} if points else {"shape": shape, "options": draw.choice(options[shape])}),
             "strength": draw.choice([1.0, 1.0, 0.5]),
             "window": draw.choice([None, 1, 2]),
