@@ -186,11 +186,6 @@ def test_text_is_clean(sources: dict[str, list[Any]]) -> None:
     assert all(text.strip() and not text.startswith((" ", "\n")) for text in texts)
 
 
-def test_duplicates_stay(sources: dict[str, list[Any]]) -> None:
-    texts = [record["text"] for record in _collect(sources, documents=10_000)]
-    assert texts.count("The same text.") == 41
-
-
 def test_unreadable_files_are_counted(sources: dict[str, list[Any]]) -> None:
     assert build_sample.collect(sources, documents=10_000).skipped_files == 3  # broken, latin, null
 

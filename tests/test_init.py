@@ -46,27 +46,6 @@ def initialised(*paths: str) -> Settings:
     return load_settings()
 
 
-@pytest.mark.slow
-def test_a_folder_becomes_settings_that_run_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_jsonl(tmp_path / "in/a.jsonl", topic_records(20))
-    settings = initialised("in")
-    assert settings.input.paths == (str(tmp_path / "in"),)
-    assert settings.input.source_field == "source"
-    assert list(settings.order.traits) == ["cluster", "length", "source"]
-    assert (settings.sequence.length, settings.sequence.batch) == (512, 8)
-    said = capsys.readouterr().out
-    assert "wrote divorder.toml" in said
-    assert str(tmp_path / "divorder/curated") in said
-    for key, value in SMALL.items():
-        monkeypatch.setenv(key, value)
-    assert main(["run"]) == 0
-    assert "80 records" in capsys.readouterr().out
-    assert main(["run"]) == 0
-    assert "unchanged" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("record", "text", "own_id", "source", "commented"),
     [
@@ -248,19 +227,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"divorder {dagster_divorder.__version__}\n"
-
-
-@pytest.mark.slow
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    initialised("docs.jsonl")
-    command = [sys.executable, "-m", "dagster_divorder.cli", "plan"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ours:
-        assert ours.stdout and ours.stderr
-        ours.stdout.close()
-        said = ours.stderr.read().decode()
-    assert ours.returncode == 141
-    assert said == ""
 
 
 # Records of several fields that belong together ----------------------------------------------------------------------

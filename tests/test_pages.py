@@ -68,11 +68,3 @@ def test_the_code_about_streams_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [next(reading) for _ in range(100)] == whole[:100]
     loaders[1].load_state_dict(loaders[0].state_dict())
     assert [list(loaders[1]), list(loaders[1])] == [whole[100:], whole]
-
-
-@pytest.mark.parametrize(
-    "target",
-    sorted({link for page in (PAGE, STREAMS) for link in re.findall(r"\]\((?!http)([^)#]+)\)", page)}),
-)
-def test_links_lead_somewhere(target: str) -> None:
-    assert (DOCS / target).exists()

@@ -61,28 +61,10 @@ def test_the_training_script_is_the_one_that_is_tested() -> None:
     assert (ROOT / "docs/train.py").read_text() in blocks("python", page("trainers"))
 
 
-def test_the_settings_examples_load(tmp_path: Path) -> None:
-    loaded = []
-    for toml in [*blocks("toml", page("proof")), *blocks("toml", page("cluster"))]:
-        (tmp_path / "divorder.toml").write_text(toml)
-        loaded.append(load_settings(tmp_path / "divorder.toml", environ={}))
-    evidence, many_machines = loaded
-    assert evidence.evidence.tokens and evidence.holds_out
-    assert (many_machines.store.path, many_machines.engine.address) == (
-        "s3://training/store",
-        "10.0.0.1:6379",
-    )
-
-
 def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:
     table = page("strategies").split("## Strategies")[1].split("\n## ")[0]
     named = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.M)
     assert sorted(re.findall(r"\w+", " ".join(named))) == sorted(STRATEGIES)
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
-def test_links_lead_somewhere(target: str) -> None:
-    assert (ROOT / target).exists()
 
 
 def test_the_picture_the_table_and_the_graph_of_the_demo_are_of_this_state() -> None:

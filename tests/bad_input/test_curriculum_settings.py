@@ -54,52 +54,11 @@ def test_odd_scores_are_followed(
 
 
 @pytest.mark.parametrize(
-    ("scores", "message"),
-    [
-        ([2.5] * N, "'quality' is 2.5 in every record; expected scores that differ"),
-        ([2.5] * (N - 1) + [None], "'quality' is 2.5 in every"),
-        (
-            [None] * (N // 2 + 1) + [1.0] * (N // 2 - 2) + [2.0],
-            f"{N // 2 + 1} of {N} records have no 'quality'",
-        ),
-        ([str(at) for at in range(N)], "'quality' holds numbers as text, such as '0'; write them as numbers"),
-        (["high", *range(N - 1)], "'quality' holds"),
-        ([[at] for at in range(N)], "'quality' holds"),
-        ([at % 2 == 0 for at in range(N)], "'quality' holds true and false; expected a number"),
-        ([...] * N, "'quality'"),
-    ],
-    ids=["constant", "constant and none", "few", "text", "one text", "lists", "booleans", "no field"],
-)
-def test_scores_that_cannot_be_followed(
-    tmp_path: Path, divorder: Divorder, scores: list[Any], message: str
-) -> None:
-    write(tmp_path, scores)
-    outcome = divorder(SCORE)
-    assert outcome.status == 1
-    assert message in outcome.error
-    assert "curriculum.score" in outcome.error
-    assert not outcome.output.exists()
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            ["points = [[0, 0.1], [0.5, 0.9], [0.4, 1]]"],
-            "progress is [0.0, 0.5, 0.4]; expected numbers that rise",
-        ),
-        (["points = [[0.1, 0], [1, 1]]"], "expected numbers that rise from 0 to 1"),
-        (["points = [[0, 0], [1, 1.5]]"], "rank is 1.5; expected a number from 0 to 1"),
         (["points = [[0, 0], [1, 1]]", 'shape = "saw"'], "shape is 'saw', and points are given; remove one"),
-        (["strength = 1.5"], "curriculum.strength"),
-        (["strength = -0.1"], "curriculum.strength"),
-        (["strength = nan"], "curriculum.strength"),
-        (["window = 0"], "curriculum.window"),
         (['shape = "sow"'], "curriculum.shape"),
-        (['shape = "fold"', "options = { folds = 0 }"], "folds is 0; expected"),
-        (['shape = "fold"', "options = { folds = 1000 }"], "folds is 1000, and there are 40 items to order"),
         (['shape = "rise"', "options = { folds = 2 }"], "folds is not an option of the shape 'rise'"),
-        (['shape = "stair"', "options = { ratio = 1.5 }"], "ratio is 1.5; expected"),
         (['keep = ["language"]'], "curriculum.keep names 'language'"),
         (['epochs = "both"'], "curriculum.epochs"),
     ],

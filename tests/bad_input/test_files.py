@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from dagster_divorder.settings.sections import PLAIN_STRATEGIES
 from tests.bad_input.conftest import SOUND, Outcome
-from tests.conftest import is_long, topic_records
+from tests.conftest import is_long
 
 Divorder = Callable[..., Outcome]
 DATA = b"".join(line + b"\n" for line in SOUND)
-
-
-def compressed(path: Path, data: bytes) -> bytes:
-    with pa.CompressedOutputStream(str(path), {".gz": "gzip", ".zst": "zstd"}[path.suffix]) as stream:
-        stream.write(data)
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("fault", ["cut", "cut in the header", "no byte", "altered"])
-def test_a_damaged_compressed_file_is_an_error(
-    tmp_path: Path, divorder: Divorder, suffix: str, fault: str
-) -> None:
-    path = tmp_path / f"in/docs.jsonl{suffix}"
-    whole = compressed(path, DATA)
-    damaged = {
-        "cut": whole[:-5],
-        "cut in the header": whole[:3],
-        "no byte": b"",
-        # Of gzip a byte of the checksum; Arrow's zstd writes none, so there a byte of the first block's header.
-        "altered": whole[:-6] + b"?" + whole[-5:] if suffix == ".gz" else whole[:6] + b"\xff" * 3 + whole[9:],
-    }
-    path.write_bytes(damaged[fault])
-    outcome = divorder()
-    assert outcome.status == 1
-    assert f"{path} cannot be read after line" in outcome.error
-    assert "copy or compress a damaged or truncated compressed file again" in outcome.error
-    assert not outcome.output.exists()
 
 
 def test_the_last_line_of_a_compressed_file_is_not_one_still_being_written(
@@ -75,28 +44,6 @@ def test_files_without_a_record_are_an_error(tmp_path: Path, divorder: Divorder,
     outcome = divorder()
     assert outcome.status == 1
     assert "the input holds no records; expected at least one JSONL line" in outcome.error
-
-
-@pytest.mark.parametrize(
-    ("files", "paths", "message"),
-    [
-        ([], "in", "input.paths: no file matches"),
-        ([], "in/*.jsonl", "input.paths: no file matches"),
-        ([], "nowhere/docs.jsonl", "input.paths: no file matches"),
-        (["notes.txt", ".hidden.jsonl", "_SUCCESS.json"], "in", "input.paths: no file matches"),
-        (["docs.csv"], "in/docs.csv", "docs.csv is neither JSONL nor Parquet by its name"),
-        (["a.jsonl", "b.parquet"], "in", "input.paths mixes JSONL"),
-    ],
-)
-def test_wrong_or_missing_files_are_an_error(
-    tmp_path: Path, divorder: Divorder, files: list[str], paths: str, message: str
-) -> None:
-    for name in files:
-        (tmp_path / "in" / name).write_bytes(DATA)
-    outcome = divorder(paths=paths)
-    assert outcome.status == 1
-    assert message in outcome.error
-    assert "expected" in outcome.error or "convert" in outcome.error
 
 
 def test_a_dangling_link_or_a_name_that_is_no_text_is_an_error(tmp_path: Path, divorder: Divorder) -> None:
@@ -150,28 +97,6 @@ def test_10_000_copies_of_one_document(tmp_path: Path, divorder: Divorder) -> No
 
 
 @pytest.mark.parametrize(
-    ("lines", "part"),
-    [(SOUND[:1], 0), (SOUND[:1] * 30, 1), (SOUND[:4], 2)],
-    ids=["one", "identical", "k above"],
-)
-def test_every_strategy_orders_one_document_identical_ones_or_fewer_than_k(
-    tmp_path: Path, divorder: Divorder, lines: list[bytes], part: int
-) -> None:
-    """A third of the strategies each, and the usual one always: that none stumbles, tests/core/test_order.py shows."""
-    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(lines))
-    for strategy in {"balanced", *sorted(PLAIN_STRATEGIES)[part::3]}:
-        outcome = divorder("clusters.k = 50", f'order.strategy = "{strategy}"')
-        assert outcome.status == 0, strategy
-        assert sorted(outcome.records) == sorted(lines), strategy
-
-
-def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, divorder: Divorder) -> None:
-    (tmp_path / "in/docs.jsonl").write_bytes(DATA)
-    for method in ("cosine", "minibatch"):
-        assert divorder("clusters.k = 5000", f'clusters.method = "{method}"').status == 0
-
-
-@pytest.mark.parametrize(
     ("name", "data", "said"),
     [
         (
@@ -179,38 +104,17 @@ def test_both_clusterings_with_k_above_the_number_of_documents(tmp_path: Path, d
             b"<!DOCTYPE html>\n<html>\n<title>Sign in</title>\n</html>\n",
             "The first is an HTML page",
         ),
-        ("a.jsonl", b"<html><title>Sign in</title></html>", "The first is an HTML page"),
         (
             "a.json",
             b'{"data": [{"text": "cut',
             "a.json:1, which ends without a newline and is incomplete JSON, is one object",
         ),
         (
-            "a.jsonl",
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
-            "a Git LFS pointer",
-        ),
-        (
             "a.parquet",
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
             "a Git LFS pointer",
         ),
-        (
-            "a.jsonl",
-            b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>",
-            "the error (NoSuchKey) of an object",
-        ),
-        (
-            "a.jsonl",
-            b'{"error": "Access to it is restricted"}\n',
-            "the error of a server (Access to it is restricted)",
-        ),
-        ("a.jsonl", DATA.decode().encode("utf-16"), "UTF-16 text"),
-        ("a.json", json.dumps(topic_records(2), indent=2).encode(), "The first is a JSON array"),
-        ("a.json", b"[" + b", ".join(SOUND) + b"]", "The first is a JSON array"),
-        ("a.json", b"[" + b", ".join(SOUND) + b", ", "is a JSON array"),
         ("a.json", b'{"data": [' + b", ".join(SOUND) + b"]}", "jq -c '.data[]' IN > OUT.jsonl"),
-        ("a.json", b'{\n  "text": "a"\n}\n', "JSON over several lines"),
     ],
 )
 def test_an_error_says_what_content_looks_like(

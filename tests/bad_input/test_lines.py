@@ -14,31 +14,19 @@ from tests.bad_input.conftest import SOUND, Outcome, raw_bytes
 Divorder = Callable[..., Outcome]
 
 REFUSED = {
-    "cut off": (b'{"text": "a', "not valid JSON"),
     "not JSON": (b"text: a", "not valid JSON"),
     "two objects": (b'{"text": "a"} {"text": "b"}', "not valid JSON"),
     "raw control character": (b'{"text": "a\x00b"}', "not valid JSON"),
-    "NaN cut short": (b'{"text": "a", "score": NaN', "not valid JSON"),
     "beyond a double": (b'{"text": "a", "score": 1e400}', "infinity"),
     "byte order mark inside": (b'\xef\xbb\xbf{"text": "a"}', "not valid JSON"),
     "100,000 brackets": (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "depth limit"),
     "UTF-16": ('{"text": "a"}'.encode("utf-16-le"), "not valid JSON"),
-    "invalid UTF-8": (b'{"text": "caf\xe9"}', "not valid JSON"),
     "invalid UTF-8 in another field": (b'{"text": "a", "name": "caf\xe9"}', "not valid JSON"),
-    "lone surrogate": (b'{"text": "a \\ud83d b"}', "surrogate"),
     "lone surrogate in another field": (b'{"text": "a", "name": "\\udc00"}', "surrogate"),
     "surrogate as bytes": (b'{"text": "a \xed\xa0\x80 b"}', "not valid JSON"),
-    "an array": (b'["text"]', "a JSON array, expected an object"),
     "a string": (b'"text"', "a JSON string, expected an object"),
-    "a number": (b"12", "a JSON number, expected an object"),
     "null": (b"null", "a JSON null, expected an object"),
-    "no text": (b'{"txt": "a"}', "no field 'text'"),
-    "null text": (b'{"text": null}', "'text' is a JSON null, expected a string"),
-    "numeric text": (b'{"text": 1.5}', "'text' is a JSON number, expected a string"),
-    "boolean text": (b'{"text": true}', "'text' is a JSON boolean, expected a string"),
-    "nested text": (b'{"text": {"text": "a"}}', "'text' is a JSON object, expected a string"),
     "list of texts": (b'{"text": ["a"]}', "'text' is a JSON array, expected a string"),
-    "empty text": (b'{"text": ""}', "empty text"),
 }
 
 KEPT = {
@@ -105,22 +93,6 @@ def test_nul_passes_the_tokenizer(tmp_path: Path, divorder: Divorder) -> None:
         Tokenizer.from_file(str(tokenizer)).decode(unpack(store.read_verified(file))["ids"].tolist())
         == "a\0b"
     )
-
-
-def test_byte_order_mark_and_crlf_are_stripped_and_blank_lines_skipped(
-    tmp_path: Path, divorder: Divorder
-) -> None:
-    bad = b'{"text": 1}'
-    path = tmp_path / "in/docs.jsonl"
-    path.write_bytes(
-        b"\xef\xbb\xbf" + b"\r\n".join([SOUND[0], b"", b"  \t", bad, *SOUND[1:]]) + b"\r\n\r\n\n"
-    )
-    outcome = divorder()
-    assert outcome.status == 0
-    assert sorted(outcome.records) == sorted(SOUND)
-    assert b"\r" not in (outcome.output / "curated.jsonl").read_bytes()
-    assert [(reject["line"], raw_bytes(reject)) for reject in outcome.rejects] == [(4, bad)]
-    assert outcome.counts["rejected_records"] == 1
 
 
 @pytest.mark.parametrize("end", [b"", b"\r", b" "])

@@ -133,8 +133,6 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         lambda _: [],
         "holds a JSON list, expected an object",
     ),
-    "config of a list": ("config.json", lambda _: [], "holds a JSON list, expected an object"),
-    "pooling of a list": (POOLING, lambda _: [], "holds a JSON list, expected an object"),
     "modules of an object": (MODULES, lambda _: {}, "is not a list of modules"),
     "modules of names": (MODULES, lambda _: ["Transformer"], "is not a list of modules"),
     "a negative id": (
@@ -153,26 +151,6 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "asks for 1,000,000 layers",
     ),
     "a wide model": ("config.json", lambda c: {**c, "hidden_size": 10**6}, "describes a model of"),
-    "offsets and shapes that disagree": (
-        WEIGHTS,
-        lambda c: put(c, ("embed_tokens.weight", "shape"), [600, 31]),
-        "not a whole safetensors file: .*invalid shape, data type, or offset",
-    ),
-    "negative offsets": (
-        WEIGHTS,
-        lambda c: put(c, ("embed_tokens.weight", "data_offsets"), [-8, 0]),
-        "not a whole safetensors file: .*invalid JSON in header: invalid value: integer `-8`",
-    ),
-    "an index of missing shards": (
-        INDEX,
-        lambda c: {"weight_map": dict.fromkeys(c["weight_map"], "gone.safetensors")},
-        "gone.safetensors",
-    ),
-    "code of its own": (
-        "config.json",
-        lambda c: {**c, "model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}},
-        "code of its own, which is never run",
-    ),
 }
 
 

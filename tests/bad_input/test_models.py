@@ -38,64 +38,8 @@ def rewrite(folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
     save_file(tensors | matrices, weights(folder))
 
 
-def no_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-
-
-def tokenizer_is_no_json(folder: Path) -> None:
-    (folder / "tokenizer.json").write_bytes(b'{"version": "1.0", ')
-
-
-def tokenizer_is_none(folder: Path) -> None:
-    (folder / "tokenizer.json").write_bytes(b'{"version": "1.0"}')
-
-
-def truncated(folder: Path) -> None:
-    weights(folder).write_bytes(weights(folder).read_bytes()[:-100])
-
-
-def empty(folder: Path) -> None:
-    weights(folder).write_bytes(b"")
-
-
-def header_cut(folder: Path) -> None:
-    weights(folder).write_bytes(weights(folder).read_bytes()[:20])
-
-
-def header_altered(folder: Path) -> None:
-    data = bytearray(weights(folder).read_bytes())
-    data[8:12] = b"\xff\xff\xff\xff"
-    weights(folder).write_bytes(data)
-
-
 def not_finite(folder: Path) -> None:
     rewrite(folder, lambda table: np.where(np.arange(len(table))[:, None] == 3, np.float32(np.nan), table))
-
-
-def too_few_rows(folder: Path) -> None:
-    rewrite(folder, lambda table: table[:100])
-
-
-def other_names(folder: Path) -> None:
-    save_file({f"{key}_x": value for key, value in load_file(weights(folder)).items()}, weights(folder))
-
-
-def quantised(folder: Path) -> None:
-    rewrite(folder, lambda table: table.astype(np.int8))
-
-
-def pickled_only(folder: Path) -> None:
-    weights(folder).unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
-
-
-def no_weights(folder: Path) -> None:
-    weights(folder).unlink()
-
-
-def index_of_missing_shards(folder: Path) -> None:
-    index = {"weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_bytes(orjson.dumps(index))
 
 
 def no_columns(folder: Path) -> None:
@@ -170,20 +114,7 @@ FAULTS = {
     folder_of_a_training: "model/checkpoint-500",
     gguf: "model-Q4_K_M.gguf is GGUF, llama.cpp's form",
     gguf_beside_a_tokenizer: "model-Q8_0.gguf is GGUF, llama.cpp's form",
-    no_tokenizer: "has no tokenizer.json; expected a fast tokenizer",
-    tokenizer_is_no_json: "tokenizer.json is not readable JSON",
-    tokenizer_is_none: "tokenizer.json is not a tokenizer that tokenizers can load",
-    truncated: "is not a whole safetensors file: Error while deserializing header: incomplete metadata",
-    empty: "is not a whole safetensors file: Error while deserializing header: header too small",
-    header_cut: "is not a whole safetensors file: Error while deserializing header: invalid header length",
-    header_altered: "is not a whole safetensors file: Error while deserializing header: invalid UTF-8 in header",
     not_finite: "hold NaN or infinity; expected finite numbers",
-    too_few_rows: "use the tokenizer and the weights of one model",
-    other_names: "no input embedding found in",
-    quantised: "expected a matrix of F32, F16, BF16 or F64",
-    pickled_only: "only pytorch_model.bin, which is pickle and could run code",
-    no_weights: "expected weights as model.safetensors (or shards with model.safetensors.index.json) and found none",
-    index_of_missing_shards: "which is not there; download or save the model again",
 }
 
 
@@ -220,10 +151,3 @@ def test_a_file_is_no_model(tmp_path: Path, divorder: Divorder, checkpoint: Path
     outcome = divorder(f'model.base = "{weights(checkpoint)}"')
     assert outcome.status == 1
     assert f"model.base is '{weights(checkpoint)}', which is a file; expected the folder" in outcome.error
-
-
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, divorder: Divorder) -> None:
-    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
-    outcome = divorder(f'model.base = "{tmp_path}/nowhere"')
-    assert outcome.status == 1
-    assert "there is no such directory" in outcome.error

@@ -135,12 +135,6 @@ def test_nested_nulls_are_reordered(folder: Path) -> None:
     assert run(folder, "parquet", None, {"docs.parquet": parquet(table, 7)}) is None
 
 
-def test_tables_without_columns_or_with_a_struct_without_fields(folder: Path) -> None:
-    said = run(folder, "parquet", None, {"docs.parquet": parquet(pa.table({}))})
-    assert said
-    assert "no column 'text'" in said
-
-
 @pytest.mark.parametrize(
     "values",
     [

@@ -96,20 +96,6 @@ def test_stair_and_saw_are_those_of_the_papers(
     assert laid("saw" if turning else "stair", ranked, **options) == expected
 
 
-def test_borders_on_whole_items_are_those_of_whole_numbers() -> None:
-    """40 items, borders at 20 and 9 items on each side of it: 11 as they are, 18 in turns, 11 as they are."""
-    made = laid("stair", np.arange(40.0), sections=2, ratio=0.225, folds=3)
-    assert made == [*range(11), *range(11, 29, 3), *range(12, 29, 3), *range(13, 29, 3), *range(29, 40)]
-    zigzag = laid("saw", np.arange(40.0), sections=2, ratio=0.225, folds=2)
-    assert zigzag == [*range(11), *range(11, 29, 2), *range(28, 11, -2), *range(29, 40)]
-
-
-def test_rise_and_fall_sort() -> None:
-    values = np.random.default_rng(0).normal(size=300)
-    assert laid("rise", values) == sorted(values)
-    assert laid("fall", values) == sorted(values, reverse=True)
-
-
 @pytest.mark.parametrize("ends", ["low-high", "high-low", "low-low", "high-high"])
 @pytest.mark.parametrize(("first", "last"), [(0.1, 0.1), (0.25, 0.5), (0.0, 0.3), (1.0, 0.0), (0.5, 0.5)])
 def test_segments_take_their_ends_of_the_ranking(ends: str, first: float, last: float) -> None:

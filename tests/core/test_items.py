@@ -81,12 +81,6 @@ def test_trillions_of_tokens_are_counted_exactly():
     assert made.counts[:, 3:6].sum() == tokens.sum()
 
 
-def test_a_corpus_without_documents_makes_no_item():
-    made = document_items([], {"cluster": []})
-    assert made.counts.shape[0] == 0
-    assert order(made.counts, made.groups, weights=made.weights).shape == (0,)
-
-
 def test_below_within_1_every_trait_enters_in_roots_of_tokens_too():
     packed, batched = (document_items(TOKENS, TRAITS, within=within) for within in (1.0, 0.0))
     columns = packed.counts.shape[1]

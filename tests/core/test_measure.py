@@ -56,78 +56,16 @@ def random_corpus(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
 # ---- worked examples
 
 
-def test_distinct_clusters_where_documents_are_split():
-    assert measure.distinct_clusters(ORDER, TOKENS, LABELS, 4).tolist() == [2, 2, 2]
-
-
-def test_distinct_clusters_where_overflow_flushes():
-    # 3 | 2 | 4 | 1: no two neighbours fit into 4 tokens.
-    assert measure.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1, 1]
-    # 1 + 3 | 2 | 4
-    assert measure.distinct_clusters([3, 0, 1, 2], TOKENS, LABELS, 4, packer="flush").tolist() == [1, 1, 1]
-    # 1 + 2 | 4 | 3
-    assert measure.distinct_clusters([3, 1, 2, 0], TOKENS, LABELS, 4, packer="flush").tolist() == [2, 1, 1]
-
-
-def test_what_is_left_of_a_long_document_stays_open_under_flush():
-    # 2 tokens flushed, 9 = 4 + 4 + 1 left open, into which 3 more fit.
-    assert measure.distinct_clusters([0, 1, 2], [2, 9, 3], [0, 1, 2], 4, packer="flush").tolist() == [
-        1,
-        1,
-        1,
-        2,
-    ]
-
-
-def test_documents_without_tokens_count_under_flush_only():
-    tokens, labels = [2, 0, 2], [0, 1, 2]
-    assert measure.distinct_clusters([0, 1, 2], tokens, labels, 4).tolist() == [2]
-    assert measure.distinct_clusters([0, 1, 2], tokens, labels, 4, packer="flush").tolist() == [3]
-
-
-def test_share_deviation_by_hand():
-    # Clusters in windows of 5 tokens: 0 0 0 1 1 | 2 2 2 2 0; in the corpus 0.4, 0.2, 0.4.
-    found = shares(ORDER, TOKENS, LABELS, 3, 5)
-    # |0.6 - 0.4|, |0.4 - 0.2|, |0 - 0.4|  and  |0.2 - 0.4|, |0 - 0.2|, |0.8 - 0.4|
-    assert_allclose([found.mean_worst, found.max_worst, found.mean_tv, found.max_tv], 0.4)
-    assert (found.windows, found.partial) == (2, False)
-
-
-def test_the_last_window_counts_only_when_full():
-    # 0 0 0 1 1 2 2 is full, 2 2 0 is not: |3/7 - 0.4|, |2/7 - 0.2|, |2/7 - 0.4|.
-    found = shares(ORDER, TOKENS, LABELS, 3, 7)
-    assert found.windows == 1
-    assert_allclose(found.max_worst, 0.4 - 2 / 7)
-    assert_allclose(found.max_tv, 0.4 - 2 / 7)
-
-
 def test_the_worst_window_is_named():
     tokens, labels = [1] * 12, [0, 1, 0, 1, 0, 0, 1, 1, 0, 1, 0, 1]
     found = shares(np.arange(12), tokens, labels, 2, 2)
     assert (found.worst_window, found.max_worst, found.windows) == (2, 0.5, 6)
 
 
-def test_prefix_deviation_by_hand():
-    # At t = 4: T = 3, 1, 0 against 1.6, 0.8, 1.6. At t = 8: 3, 2, 3 against 3.2, 1.6, 3.2. At t = 10: 0.
-    first = np.sqrt(1.4**2 + 0.2**2 + 1.6**2)
-    second = np.sqrt(0.2**2 + 0.4**2 + 0.2**2)
-    found = prefix(ORDER, TOKENS, [LABELS], 4)
-    assert_allclose(found.l2, [first, second, 0.0], atol=1e-12)
-    assert_allclose(found.share, [0.4, 0.8, 1.0])
-    assert_allclose(found.mean, (first + second) / 3)
-    assert_allclose(found.max, first)
-
-
 def test_prefix_deviation_adds_the_groups_as_squares():
     one = prefix(ORDER, TOKENS, [LABELS], 4)
     two = prefix(ORDER, TOKENS, [LABELS, LABELS], 4)
     assert_allclose(two.l2, np.sqrt(2) * one.l2)
-
-
-def test_coverage_by_hand():
-    assert measured(ORDER, TOKENS, LABELS).coverage == 6 / 10  # cluster 2 starts at token 6
-    assert measured([2, 0, 3, 1], TOKENS, LABELS).coverage == 9 / 10
-    assert measured([0, 1], [5, 5], [0, 0]).coverage == 1 / 10  # one cluster is seen at its first token
 
 
 def test_cluster_mix_splits_tokens_between_columns():

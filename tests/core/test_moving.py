@@ -149,14 +149,6 @@ def test_the_seam_is_every_window_with_tokens_of_both_sides(corpus, window, epoc
     assert 0 <= found.mean <= found.worst + 1e-12 and found.mean_tv <= found.worst_tv + 1e-12
 
 
-def test_data_sorted_by_cluster_has_a_seam_that_data_in_turn_has_not():
-    ones = np.ones(1000, np.int64)
-    apart = seams([(ones, np.repeat([0, 1], 500).astype(np.int32))], 2, 100)
-    mixed = seams([(ones, np.tile([0, 1], 500).astype(np.int32))], 2, 100)
-    assert (apart.worst, apart.head_tail) == (0.5, 1.0)
-    assert (mixed.worst, mixed.head_tail) == (0.0, 0.0)
-
-
 def test_the_seam_of_a_mix_that_moves_is_held_against_both_its_ends():
     """The end of a curriculum and its beginning differ, as they are to."""
     codes, targets = curriculum((0.8, 0.2))

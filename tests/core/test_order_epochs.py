@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, Targets, order
+from dagster_divorder.core.order import STRATEGIES, order
 from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders
 from dagster_divorder.core.order.spread import spacing
 from dagster_divorder.errors import InputError
@@ -108,13 +108,6 @@ def test_later_epochs_keep_the_mix_as_the_first_does():
     [
         pytest.param(0, {}, "epochs is 0", id="epochs"),
         pytest.param(2, {"copies": [0, 1]}, r"\(2,\).*\(3,\)", id="copies"),
-        pytest.param(2, {"strategy": "balancd"}, "balancd", id="strategy"),
-        pytest.param(
-            2,
-            {"targets": Targets(progress=np.array([0.0, 0.5]), shares=np.full((2, 3), 1 / 3))},
-            r"progress is \[0.0, 0.5\]",
-            id="targets",
-        ),
     ],
 )
 def test_bad_input_is_named(epochs, options, message):

@@ -201,9 +201,6 @@ def test_spacing_equals_its_twin(document, seed):
     [
         pytest.param([0, 1], {}, r"\(2,\).*\(3,\)", id="shape"),
         pytest.param([0.5, 1, 1], {}, "float64", id="not whole"),
-        pytest.param([0, 1, 1], {"strategy": "balancd"}, "balancd", id="strategy"),
-        pytest.param([0, 1, 1], {"frozen": [0, 0]}, "item 0 twice", id="frozen"),
-        pytest.param([0, 1, 1], {"seed": -1}, "seed is -1", id="seed"),
     ],
 )
 def test_bad_input_is_named(copies, options, message):

@@ -163,21 +163,6 @@ def test_targets_that_move_are_followed_as_closely_as_ones_that_stay(corpus, str
     assert moving.mean() < 0.1 * random.mean()
 
 
-def test_documents_of_any_length_follow_targets_behind_a_frozen_prefix():
-    random = np.random.default_rng(0)
-    lengths = np.ceil(random.lognormal(5, 1, 3_000))
-    columns = np.stack([random.integers(0, 5, 3_000), 5 + random.integers(0, 3, 3_000)], axis=1).ravel()
-    counts = csr_matrix((lengths.repeat(2), columns, np.arange(0, 6_001, 2)), shape=(3_000, 8))
-    groups = np.repeat([0, 1], [5, 3])
-    shares = np.array([[0.6, 0.1, 0.1, 0.1, 0.1, 0.3, 0.3, 0.4], [0.1, 0.1, 0.1, 0.1, 0.6, 0.3, 0.3, 0.4]])
-    targets = Targets(progress=np.array([0.0, 1.0]), shares=shares)
-    result = order(counts, groups, targets=targets, frozen=np.arange(100))
-    assert sorted(result) == list(range(3_000))
-    half = np.cumsum(lengths[result]) < lengths.sum() / 2
-    first = counts[result[half]].sum(axis=0) / counts.sum(axis=0)
-    assert first[0, 0] > 0.6 > 0.4 > first[0, 4]
-
-
 GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
 EVEN = [[0.5, 0.5, 1.0], [0.5, 0.5, 1.0]]
 

@@ -89,17 +89,6 @@ def test_the_batches_do_not_change_a_byte(hard, rows, monkeypatch):
     assert (again.mean, again.by_cluster.tobytes()) == (whole.mean, whole.by_cluster.tobytes())
 
 
-def test_separate_clusters_have_one_and_swapped_ones_less_than_zero():
-    vectors = [[1, 0], [1, 0], [0, 1], [0, 1]]
-    assert of(vectors, [0, 0, 1, 1]).mean == pytest.approx(1)
-    assert of(vectors, [0, 1, 0, 1]).mean == pytest.approx(-0.5)
-
-
-def test_a_vector_alone_in_its_cluster_has_zero():
-    found = of([[1, 0], [1, 0.1], [0, 1]], [0, 0, 1])
-    assert found.by_cluster[1] == 0 < found.by_cluster[0]
-
-
 def test_empty_clusters_and_a_single_one_count_for_nothing():
     vectors, labels = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]], [0, 0, 2, 2]
     found = of(vectors, labels, 5)

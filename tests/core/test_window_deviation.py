@@ -77,34 +77,6 @@ def test_aligned_windows_are_among_all_windows(rows, window):
         assert one.partial == (0 < tokens.sum() < window)
 
 
-def test_by_hand():
-    # Tokens 0 0 0 1 1 2 2 2 2 0 with shares 0.4, 0.2, 0.4; windows of five start at 0..5. Worst deviations: 0.4 (no 2),
-    # 0.2, then, from the third token on, at most 0.4 again: 2 2 2 2 0 and 1 2 2 2 2 hold four of five.
-    found = windows([3, 2, 4, 1], [0, 1, 2, 0], 3, 5)
-    assert (found.positions, found.worst_start, found.partial) == (6, 0, False)
-    assert_allclose([found.worst, found.worst_tv], 0.4)
-    # Breakpoints 0, 3, 4, 5: 0.4, 0.4, 0.4, 0.4.
-    assert_allclose(found.mean, 0.4)
-
-
-def test_the_worst_window_lies_between_the_aligned_ones():
-    # 0 1 1 0 repeated: aligned pairs are all mixed, the pairs across are 1 1 and 0 0.
-    codes = np.tile(np.array([0, 1, 1, 0], np.int32), 5)
-    tokens = np.ones(20, np.int64)
-    assert not aligned_windows(tokens, codes, 2, 2)[0].any()
-    found = windows_in_stream(tokens, codes, 2, 2)
-    assert (found.worst, found.worst_start, found.mean) == (0.5, 1, 0.25)
-
-
-def test_windows_run_across_the_seam_of_epochs():
-    once = windows([1] * 4, [0, 1, 0, 1], 2, 2)
-    again = windows([1] * 8, [0, 1, 0, 1, 0, 1, 0, 1], 2, 2)
-    seam = windows([1] * 8, [0, 1, 0, 1, 1, 0, 1, 0], 2, 2)
-    assert (once.worst, once.positions) == (0.0, 3)
-    assert (again.worst, again.positions) == (0.0, 7)
-    assert (seam.worst, seam.worst_start) == (0.5, 3)
-
-
 @pytest.mark.parametrize("factor", [10**3, 10**12])
 def test_trillions_of_tokens_are_counted_exactly(factor):
     rng = np.random.default_rng(0)

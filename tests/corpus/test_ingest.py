@@ -16,7 +16,7 @@ from dagster_divorder.corpus.corpus import InputFile
 from dagster_divorder.corpus.ingest import Ingest, Ingested
 from dagster_divorder.corpus.inputs import LineBlock
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
-from dagster_divorder.errors import InputError, RejectLimitError
+from dagster_divorder.errors import InputError
 from dagster_divorder.store.fragments import DOCUMENTS, Fragments, read_content, records_folder
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.view import View
@@ -103,19 +103,6 @@ def test_the_version_depends_on_the_records_in_order_not_on_how_they_came(tmp_pa
     ingest(store, lines[3:], block=1)
     assert ingest(store, lines, block=2).survey.version == one.survey.version
     assert ingest(store, lines[::-1]).survey.version != one.survey.version
-
-
-def test_too_many_rejects_fail_before_anything_is_stored(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path).open()
-    lines = [line(f"{number}") for number in range(90)] + [b"{"] * 12
-    with pytest.raises(RejectLimitError) as caught:
-        ingest(store, lines, share=0.1)
-    message = str(caught.value)
-    assert "12 of 102 records were refused (11.8%)" in message
-    assert message.count("not valid JSON") == 10
-    assert "in.jsonl:91" in message
-    assert list(store.root.rglob("*.arrow")) == []
-    assert ingest(store, lines, share=0.12).survey.rejected == 12
 
 
 def test_a_line_still_being_written_is_left_for_the_next_run(tmp_path: Path) -> None:

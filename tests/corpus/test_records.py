@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import json
 import math
-from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dagster_divorder.chats.document import conversation_of
-from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.corpus.records import MARKED, parse_lines, parse_rows, reject_line
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import hash_all, words
-from tests.conftest import examples
 
 REFUSED = {
     b"{": "not valid JSON",
@@ -76,93 +70,11 @@ def test_any_text_survives_but_one_with_the_mark_of_conversations(text: str) -> 
     assert parse_lines([line], DEFAULT_SHAPE) == expected
 
 
-def test_parquet_texts_nulls_and_bad_utf8() -> None:
-    bad = pa.array([b"ok", b"\xff", b"", None], pa.binary()).view(pa.string())
-    texts, reasons = parse_rows(pa.record_batch({"text": bad}), DEFAULT_SHAPE)
-    assert texts == [b"ok", None, None, None]
-    assert [reason.split(":")[0] for reason in reasons] == [
-        "text is not valid UTF-8",
-        "empty text",
-        "null text",
-    ]
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
-)
-def test_every_arrow_string_type_is_text(kind: pa.DataType) -> None:
-    batch = pa.record_batch({"text": pa.array(["a", "b", "a"]).cast(kind)})
-    assert parse_rows(batch, DEFAULT_SHAPE) == ([b"a", b"b", b"a"], [])
-
-
 def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
     with pytest.raises(InputError, match="no column 'text'; the columns are body"):
         parse_rows(pa.record_batch({"body": ["x"]}), DEFAULT_SHAPE)
     with pytest.raises(InputError, match="has type int64, expected strings"):
         parse_rows(pa.record_batch({"text": [1]}), DEFAULT_SHAPE)
-
-
-ROW = {
-    "text": "a",
-    "number": 1,
-    "real": 0.5,
-    "flag": True,
-    "when": datetime.datetime(2026, 1, 1),
-    "money": decimal.Decimal("1.50"),
-    "tags": ["x"],
-    "inner": {"y": 1},
-    "raw": b"\x00",
-    "maybe": None,
-}
-OTHER: dict[str, Any] = {
-    "text": "b",
-    "number": 2,
-    "real": 0.25,
-    "flag": False,
-    "when": datetime.datetime(2026, 1, 2),
-    "money": decimal.Decimal("1.25"),
-    "tags": ["x", "x"],
-    "inner": {"y": 2},
-    "raw": b"\x01",
-    "maybe": 3,
-}
-
-
-def ids_of(rows: list[dict[str, Any]], schema: pa.Schema) -> list[tuple[int, ...]]:
-    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    return [tuple(pair) for pair in words(hash_all(row_bytes(batch))).tolist()]
-
-
-@pytest.mark.parametrize("column", ROW)
-def test_a_row_id_depends_on_every_column_and_on_nothing_else(column: str) -> None:
-    schema = pa.RecordBatch.from_pylist([ROW, OTHER]).schema
-    changed = {**ROW, column: OTHER[column]}
-    one, two, three = ids_of([ROW, changed, ROW], schema)
-    assert one != two
-    assert one == three
-    assert ids_of([OTHER, ROW], schema)[1] == one
-
-
-def test_null_and_zero_and_empty_are_three_values() -> None:
-    schema = pa.schema({"a": pa.string(), "n": pa.int64()})
-    rows = [{"a": "", "n": 0}, {"a": None, "n": 0}, {"a": "", "n": None}, {"a": None, "n": None}]
-    assert len(set(ids_of(rows, schema))) == 4
-
-
-@settings(max_examples=examples(20))
-@given(
-    rows=st.lists(
-        st.tuples(st.none() | st.text(max_size=3), st.none() | st.integers(-3, 3)), min_size=1, max_size=20
-    ),
-    at=st.integers(0, 19),
-)
-def test_a_row_id_does_not_depend_on_the_batch(rows: list[tuple[str | None, int | None]], at: int) -> None:
-    schema = pa.schema({"a": pa.string(), "n": pa.int64()})
-    records = [{"a": text, "n": number} for text, number in rows]
-    at = min(at, len(rows) - 1)
-    together = ids_of(records, schema)
-    assert ids_of(records[at:], schema) == together[at:]
-    assert len(set(together)) == len(set(rows))
 
 
 def test_rejects_keep_the_raw_bytes() -> None:
@@ -270,12 +182,6 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
         (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages_json"), "is a string that is not JSON"),
         (b'{"a": 1}', Shape(form="template", jinja="{{ '\\ud800' }}"), "cannot be written as JSON"),
         (b'{"a": 1}', Shape(form="template", jinja="{{ b }}"), "input.template: 'b' is undefined"),
-        (b'{"text": "a"}', Shape(form="pairs"), "has the form 'text', but input.format is 'pairs'"),
-        (
-            b'{"prompt": "a", "completion": "b"}',
-            Shape(),
-            "has the form 'prompt_completion', but input.format is 'text'",
-        ),
     ],
 )
 def test_conversations_that_cannot_be_read_say_why(line: bytes, shape: Shape, reason: str) -> None:

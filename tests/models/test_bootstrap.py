@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dagster_divorder.core.topics.cluster import assign, fit
+from dagster_divorder.core.topics.cluster import fit
 from dagster_divorder.core.vectors.pool import document_frequency, pool, token_weights
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import bootstrap
@@ -20,7 +18,6 @@ from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import embedding_table, locate
 from dagster_divorder.models.tokenize import load_encoder, special_ids
 
-NEWSGROUPS = Path(__file__).parents[3] / "shared" / "data" / "newsgroups.jsonl.gz"
 TEXTS = [
     f"{animal} number {n} eats {food} and sleeps in the {place}. "
     for n in range(40)
@@ -173,25 +170,3 @@ def test_the_tokenizer_sees_a_capped_share_of_the_texts(monkeypatch):
 def test_what_cannot_be_trained_on_is_refused(tmp_path, texts, settings, message):
     with pytest.raises(InputError, match=message):
         train(texts, tmp_path, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not NEWSGROUPS.is_file(), reason=f"needs {NEWSGROUPS}, local benchmark data")
-def test_clusters_of_newsgroups_share_half_the_information_of_the_labels(tmp_path):
-    """Of a quarter of the default sample, to be quick; with all of it, see docs/decisions/base-model.md."""
-    from sklearn.metrics import normalized_mutual_info_score
-
-    with gzip.open(NEWSGROUPS) as lines:
-        records = [json.loads(line) for line in lines]
-    texts = [records[at]["text"] for at in np.random.default_rng(0).permutation(len(records))]
-    labels = [records[at]["label"] for at in np.random.default_rng(0).permutation(len(records))]
-    sizes = np.cumsum([len(text.encode()) for text in texts])
-    sample = texts[: np.searchsorted(sizes, bootstrap.SAMPLE_BYTES // 4)]
-    train(sample, tmp_path)
-    encoder = load_encoder(tmp_path, "gigatoken")
-    weights = token_weights(
-        document_frequency(*encoder.encode(sample), encoder.vocab_size), len(sample), "idf"
-    )
-    vectors = pool(*encoder.encode(texts), embedding_table(tmp_path).weights, weights)
-    found, _ = assign(vectors, fit(vectors, 20))
-    assert normalized_mutual_info_score(labels, found) >= 0.5

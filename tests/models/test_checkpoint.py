@@ -105,13 +105,6 @@ def test_other_float_types_become_float32(make_checkpoint, stored, expected):
     np.testing.assert_array_equal(weights, expected)
 
 
-def test_what_safetensors_itself_writes_is_read(tmp_path):
-    from safetensors.numpy import save_file
-
-    save_file({"a.bias": np.zeros(3, np.float32), "wte.weight": TABLE}, tmp_path / "model.safetensors")
-    np.testing.assert_array_equal(embedding_table(tmp_path).weights, TABLE)
-
-
 def test_without_an_embedding_the_keys_there_are_listed(make_checkpoint):
     keys = {f"layer.{at}.weight": OTHER for at in range(60)}
     with pytest.raises(

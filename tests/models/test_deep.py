@@ -181,14 +181,6 @@ def test_onednn_multiplies_alike(checkpoints: Folders, monkeypatch: pytest.Monke
     np.testing.assert_allclose(found[False], found[True], atol=1e-6)
 
 
-def test_a_whole_book_counts_only_in_chunks(checkpoints: Folders) -> None:
-    folder = checkpoints("llama")
-    texts = [LONG, f"{LONG} {TEXTS[0]}"]
-    truncated, chunked = (embed(folder, texts, chunk=chunk) for chunk in (False, True))
-    np.testing.assert_allclose(truncated[0], truncated[1], atol=1e-6)
-    assert np.abs(chunked[0] - chunked[1]).max() > 1e-4
-
-
 @pytest.mark.parametrize("kind", list(AFFIXES))
 def test_special_tokens_around_a_text_are_the_tokenizers_own(checkpoints: Folders, kind: str) -> None:
     from tokenizers import Tokenizer

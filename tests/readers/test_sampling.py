@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -367,12 +366,7 @@ def test_what_is_no_state_is_refused() -> None:
         ({"batch": 8}, "batch is called batch_size here"),
         ({"table": []}, "the table has no rows"),
         ({"table": {"topic": [], "tokens": []}}, "the table has no rows"),
-        ({"table": iter([])}, "expected a pandas or polars DataFrame"),
-        ({"by": "topics"}, "no column 'topics'"),
-        ({"strategy": "balancd"}, "balancd"),
-        ({"seed": -1}, "seed is -1"),
     ],
-    ids=range(11),
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -388,33 +382,6 @@ def test_epochs_and_ranks_out_of_range_are_refused() -> None:
         GlobalBatchSampler(one, rank=2, world_size=2)
     with pytest.raises(InputError, match="a global batch of 8 rows cannot be shared by 3 ranks"):
         GlobalBatchSampler(one, rank=0, world_size=3)
-
-
-def _lists(rows: list[Any]) -> Any:
-    return pd.DataFrame({"topic": rows})
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        _lists(["a"]),
-        _lists([None, None, None]),
-        _lists([float("nan"), 1.5, 2.5, float("inf")]),
-        _lists(["日本", "é", ""]),
-        _lists([2**63 - 1, -(2**63), 0]),
-        pd.DataFrame({"topic": pd.Categorical(["x", "y", "x"])}, index=[7, 7, 7]),
-        {"topic": [["a", "b"], [], None]},
-        [{"topic": "a"}, {}, {"topic": None}],
-        {"topic": np.zeros((5, 3), np.float32)},
-        {"topic": ["same"] * 40},
-    ],
-    ids=range(10),
-)
-def test_odd_tables_are_sampled_row_by_row(table: Any) -> None:
-    one = BalancedSampler(table, "topic")
-    for _ in range(2):
-        read = list(one)
-        assert sorted(read) == list(range(len(one))) and all(type(row) is int for row in read)
 
 
 def test_under_another_sampler_positions_become_rows() -> None:

@@ -3,7 +3,6 @@ bytes; damage is found; one run at a time."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagster_divorder.errors import DamagedFileError, StoreBusyError, StoreError
+from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import folders, objects
 from dagster_divorder.store.base import TEMPORARY, Store
@@ -174,15 +173,6 @@ def test_what_is_no_store_of_this_version_is_refused(
     with pytest.raises(StoreError, match=wrong), process().lease():
         pass
     assert folder_at(at).read(about_file) == data
-
-
-def test_a_second_run_is_refused_and_a_lease_given_back_is_free_at_once(process: Process) -> None:
-    with process().lease():
-        busy = pytest.raises(StoreBusyError, match=rf"in use by another run \(process {os.getpid()}")
-        with busy, process().lease(wait=False):
-            pass
-    with process().lease(wait=False):
-        pass
 
 
 def test_scratch_is_empty_and_gone_at_the_end_and_cleared_after_a_kill(store: Store) -> None:

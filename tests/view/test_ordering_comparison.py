@@ -135,14 +135,6 @@ def test_a_picture_can_say_below_what_it_is_of():
         assert (after[40:] < 128).any()
 
 
-def test_a_bar_shows_each_share_exactly_to_a_pixel():
-    mix = np.random.default_rng(0).dirichlet(np.ones(6), 20).astype(np.float32)
-    colours = np.eye(6)[:, :3] + np.arange(6)[:, None] / 10
-    bar = colours[drawing.stacked(mix, 143)]
-    assert bar.shape == (143, 20, 3)
-    np.testing.assert_allclose(bar.mean(axis=0), mix @ colours, atol=6 * 2 / 143)
-
-
 def test_thirty_colours_differ_and_neighbours_in_hue_differ_in_lightness():
     colours = drawing.cluster_colours(30)
     assert colours.shape == (30, 3) and (colours >= 0).all() and (colours <= 1).all()

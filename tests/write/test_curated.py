@@ -244,27 +244,6 @@ def test_a_kill_while_pages_are_moved_loses_none(
     )
 
 
-@pytest.mark.parametrize("dies_at", ["a", "c", MANIFEST])
-def test_what_a_commit_was_killed_in_is_tidied_by_the_ledger(
-    dies_at: str, store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(store, folder, "a", "b")
-    replace = os.replace
-
-    def die(source: Path, target: Path) -> None:
-        if target.name == dies_at:
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            publish(store, folder, "a", "c")
-    publish(store, folder, "a")
-    assert sorted(os.listdir(folder)) == ["a", MANIFEST]
-    assert read_manifest(folder) is not None
-
-
 def test_an_output_that_was_moved_is_tidied_too(store: LocalStore, folder: Path, tmp_path: Path) -> None:
     publish(store, folder, "a", "b")
     moved = folder.rename(tmp_path / "moved")

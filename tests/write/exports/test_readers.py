@@ -157,16 +157,6 @@ def test_datatrove_reads_every_sequence_in_its_place(tmp_path: Path) -> None:
         assert sample["positions"].tolist() == [*positions, *filled]
 
 
-def test_datasets_reads_every_sequence_in_its_place(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = rows_of(LENGTHS, length=LENGTH, epochs=2, index=False, method="best_fit")
-    path = written("parquet", tmp_path / "export", rows)
-    data = datasets.load_dataset(str(path), split="train", cache_dir=str(tmp_path / "cache"))
-    assert len(list(path.glob("*.parquet"))) > 2
-    assert data["input_ids"][:] == expected(rows)
-    assert data["seq_lengths"][:] == [[len(ids) for _, _, ids in runs] for runs in runs_of(rows)]
-
-
 def sft_trainer(path: Path, **config: Any) -> Any:
     """TRL's trainer of a tiny model over an export in Parquet, in the order of its rows."""
     trl = pytest.importorskip("trl")
