@@ -94,7 +94,7 @@ def fit_inputs(run: Run, stage: str) -> dict[str, str]:
 def held_out_places(run: Run) -> np.ndarray:
     """The place in `heldout_ids` of the first held-out document with the folded text of each document row, int32
     (rows,); -1 if none. A held-out document equals itself."""
-    return run.arrays("heldout_copies", "place")["place"]
+    return run.column("heldout_copies", "place")
 
 
 def held_out_rows(run: Run, stage: str) -> np.ndarray | None:

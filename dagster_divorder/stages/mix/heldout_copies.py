@@ -1,21 +1,24 @@
 """heldout_copies: which documents are copies of held-out documents, which are not trained on.
 
-`place` int32 (rows,), a document row's place in `heldout_ids` of the first held-out document whose text differs in
-nothing but case and white space (`folded_texts`); -1 if none. A held-out document equals itself.
+Per document fragment: `place` int32 (rows,), the place in `heldout_ids` of the first held-out document whose text
+differs in nothing but case and white space (`folded_texts`); -1 if none. A held-out document equals itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import xxhash
 
 from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, WholeCorpus
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
@@ -23,8 +26,10 @@ from dagster_divorder.stages.mix.consumed import consumed_document_mask
 from dagster_divorder.stages.mix.folded_texts import folded_ids
 from dagster_divorder.stages.mix.heldout import as_record, held_out_places, heldout_files, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.ids import distinct, hex_ids, places
+from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
 from dagster_divorder.store.sample import contents, document_ids
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,24 +138,33 @@ def heldout_reads(settings: Settings) -> tuple[str, ...]:
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 
-def _find_copies(run: Run) -> Made:
-    every = run.column("folded_texts", "folded")
+def find_copies(held: np.ndarray, folded: StageFiles, fragment: Fragment) -> dict[str, np.ndarray]:
+    """`place` of a fragment's documents (module docstring). held: ids of the folded held-out texts, uint64 (H, 2)."""
+    first = distinct(held).first
+    place = np.append(first, -1)[places(folded.read(fragment)["folded"], held[first])]
+    return {"place": place.astype(np.int32)}
+
+
+def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     if run.settings.heldout.paths:
         held = folded_ids(heldout_files(run).column("text"))
     else:
-        held = every[places(heldout_ids(run), document_ids(run.store, run.view))]
-    first = distinct(held).first
-    place = np.append(first, -1)[places(every, held[first])]
-    return Made({"place": {"place": place.astype(np.int32)}})
+        rows = places(heldout_ids(run), document_ids(run.store, run.view))
+        held = run.column("folded_texts", "folded")[rows]
+    return partial(find_copies, held, run.files("folded_texts").listed())
 
 
-HELDOUT_COPIES = WholeCorpus(
+HELDOUT_COPIES = PerDocument(
     name="heldout_copies",
     version=2,
     asset=False,
     description="Which documents are copies of held-out documents.",
     reads=("raw_docs", "folded_texts", "heldout"),
-    content=("place",),
+    inputs=lambda run: {
+        "folded_texts": run.receipt("folded_texts").key,
+        # The version of the fit is not enough: some of its documents may be gone from the corpus.
+        "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
+    },
     doing="looking for copies of held-out documents",
-    compute=_find_copies,
+    compute=_find_heldout_copies,
 )
