@@ -147,11 +147,11 @@ def test_a_damaged_output_is_written_again(corpus: Path, make_settings: Make) ->
 
 def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
-    with pytest.raises(MissingStageError, match=r"raw_docs has no result.*'\*raw_docs' selects"):
+    with pytest.raises(MissingStageError, match=r'raw_docs has no result.*:"\*raw_docs" selects'):
         run_stage("base_model", settings, Silent())
     run(settings)
     with pytest.raises(
-        MissingStageError, match=r"centroids was last made with other settings.*'\*clusters' selects"
+        MissingStageError, match=r'centroids was last made with other settings.*:"\*clusters" selects'
     ):
         run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
     write_jsonl(corpus, topic_records(30))
