@@ -204,12 +204,6 @@ def test_nothing_left_to_train_on_is_refused(make: Make) -> None:
         packed(make({"method": "none", "too_long": "drop"}, sequence={"length": 5}))
 
 
-def test_texts_have_the_keys_of_before(make_settings: Make) -> None:
-    assert "too_long" not in GRAPH["packed_sequences"].settings(make_settings())["packing"]
-    dropping = make_settings(packing={"too_long": "drop"})
-    assert GRAPH["packed_sequences"].settings(dropping)["packing"]["too_long"] == "drop"
-
-
 def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -> None:
     pairs = [
         {"prompt": topic_text(topic, number, 5), "chosen": topic_text(topic, number, 4 + number % 30),
