@@ -527,7 +527,7 @@ def test_each_worker_trains_on_a_gpu_of_its_own(
     for device in ("cpu", "cuda"):
         task = replace(prepared.task(each), device=device)
         with pytest.raises(InterruptedError):
-            stage._train(run.store, "stages/trial", task, each._replace(data=data))
+            stage._train(run.store, "stages/trial", task, each._replace(data=data), lambda done: None)
     assert chosen == [3]
 
 
