@@ -177,7 +177,7 @@ def test_a_run_gives_the_bytes_of_a_local_one(
             shutil.rmtree(tmp_path / folder)
     local, ray = found
     assert len(local) > 40
-    assert sum(name.startswith("text/train") for name in local) > 2
+    assert sum(name.endswith(".mds") for name in local) > 2
     assert [name for name in local | ray if local.get(name) != ray.get(name)] == []
 
 
