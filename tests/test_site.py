@@ -207,7 +207,7 @@ def test_manifests_have_the_keys_of_their_schema(
     tmp_path: Path, make_settings: Callable[..., Settings]
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    formats = ("parquet", "megatron", "olmo", "ds", "mds", "litdata", "text")
+    formats = ("parquet", "megatron", "olmo", "ds", "mds", "litdata")
     run_all(make_settings(exports={"path": tmp_path / "exports", "formats": formats}))
     files = {"curated_meta": [tmp_path / "curated/curated_meta.json"]}
     files["export_manifest"] = sorted((tmp_path / "exports").glob("_*/manifest.json"))
