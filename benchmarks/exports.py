@@ -46,7 +46,7 @@ FRAGMENT = 8_000_000
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--tokens", type=int, default=800_000_000)
-    made.add_argument("--formats", nargs="+", default=[name for name in FORMATS if name != "text"])
+    made.add_argument("--formats", nargs="+", default=list(FORMATS))
     made.add_argument("--scratch", type=Path, help="folder for store and exports while it runs")
     made.add_argument("--shard-bytes", type=int, default=1 << 28, help="of each file")
     options = made.parse_args()
