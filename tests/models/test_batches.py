@@ -41,20 +41,16 @@ def test_chunks_are_a_documents_tokens_in_order(lengths: np.ndarray, room: int) 
     assert (windows.length <= room).all() and (windows.length > 0).all()
 
 
-@given(LENGTHS, st.integers(1, 20), st.sampled_from([0.1, 0.25, 0.9, 1.0]))
-def test_windows_that_overlap_have_each_token_once_beside_their_context(
-    lengths: np.ndarray, room: int, overlap: float
-) -> None:
-    windows = cut_windows(lengths, room, chunk=True, overlap=overlap)
-    begin, end = windows.start + windows.context, windows.start + windows.length
+@given(LENGTHS, st.integers(1, 20))
+def test_windows_have_each_token_once(lengths: np.ndarray, room: int) -> None:
+    windows = cut_windows(lengths, room, chunk=True)
     seen = [
         (document, at)
-        for document, first, last in zip(windows.document, begin, end, strict=True)
-        for at in range(first, last)
+        for document, start, length in zip(windows.document, windows.start, windows.length, strict=True)
+        for at in range(start, start + length)
     ]
     assert seen == [(document, at) for document, length in enumerate(lengths) for at in range(length)]
-    assert (windows.length <= room).all() and (windows.length > windows.context).all()
-    assert (windows.context == np.where(windows.start > 0, min(room - 1, int(overlap * room)), 0)).all()
+    assert (windows.length <= room).all() and (windows.length > 0).all()
 
 
 @given(LENGTHS, st.integers(1, 20))
