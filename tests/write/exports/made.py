@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.spans import Spans
+from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.manifests import file_at
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write import permute as permute_module
@@ -62,6 +63,10 @@ class Folder:
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_workers: bool = False
     extends: bool = False
+
+    @property
+    def here(self) -> LocalFolder:
+        return LocalFolder(self.path)
 
     def stage(self, name: str, write: Callable[[io.BytesIO], object]) -> None:
         assert name not in self.entries, name
