@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError
 from dagster_divorder.torch import ShardStream, rotate_shards
 from dagster_divorder.write.exports import FORMATS
@@ -112,17 +111,12 @@ def test_the_files_of_every_format_are_known(name: str) -> None:
         assert rotate_shards(path, len(stream)) == first._replace(passed=1)
 
 
-def test_the_command_lists_the_files(capsys: pytest.CaptureFixture[str]) -> None:
-    with exported("parquet", EXPORTED, shard_bytes=128, batch=3) as (path, _):
-        for asked in (["--steps", "2"], ["--sequences", "6"], ["--tokens", "53"]):
-            assert main(["shards", str(path), *asked]) == 0
-            head, *files = capsys.readouterr().out.splitlines()
-            assert head.startswith(
-                "# skip 2 sequences (16 tokens) of the first file; all files were read 0 times"
-            )
-            assert [Path(file).name[15:20] for file in files] == ["00001", "00002", "00000"]
-        assert main(["shards", str(path), "--sequences", "-1"]) == 1
-        assert "-1 sequences were read; expected 0 or more" in capsys.readouterr().err
+def test_what_cannot_be_read_on_is_refused() -> None:
+    with (
+        exported("parquet", EXPORTED) as (path, _),
+        pytest.raises(InputError, match="-1 sequences were read"),
+    ):
+        rotate_shards(path, -1)
     layout = {"world_size": 2, "micro_batch": 1, "workers": 1}
     with (
         exported("parquet", EXPORTED, layout=layout) as (path, _),
