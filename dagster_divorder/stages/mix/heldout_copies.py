@@ -138,10 +138,12 @@ def heldout_reads(settings: Settings) -> tuple[str, ...]:
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 
-def find_copies(held: np.ndarray, folded: StageFiles, fragment: Fragment) -> dict[str, np.ndarray]:
-    """`place` of a fragment's documents (module docstring). held: ids of the folded held-out texts, uint64 (H, 2)."""
-    first = distinct(held).first
-    place = np.append(first, -1)[places(folded.read(fragment)["folded"], held[first])]
+def find_copies(
+    held: np.ndarray, first: np.ndarray, folded: StageFiles, fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """`place` of a fragment's documents (module docstring). held: distinct ids of the folded held-out texts, uint64
+    (h, 2). first: the place of the first document of each, int64 (h,)."""
+    place = np.append(first, -1)[places(folded.read(fragment)["folded"], held)]
     return {"place": place.astype(np.int32)}
 
 
@@ -151,7 +153,8 @@ def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]
     else:
         rows = places(heldout_ids(run), document_ids(run.store, run.view))
         held = run.column("folded_texts", "folded")[rows]
-    return partial(find_copies, held, run.files("folded_texts").listed())
+    first = distinct(held).first
+    return partial(find_copies, held[first], first, run.files("folded_texts").listed())
 
 
 HELDOUT_COPIES = PerDocument(
