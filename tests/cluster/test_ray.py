@@ -281,7 +281,7 @@ def test_a_driver_that_ctrl_c_stops_leaves_no_call_running(
         "from dagster_divorder.engine.progress import Silent\n"
         f"letters.corpus(Path({str(folder)!r}))\n"
         "letters.SECONDS, letters.QUICK = 600.0, 8\n"
-        "stages.run_all = lambda settings: letters.run_letters(settings, Silent())\n"
+        "stages.run_all = lambda settings, stages: letters.run_letters(settings, Silent())\n"
         f"sys.exit(cli.main(['run', '--config', {str(config)!r}]))\n"
     )
     run = subprocess.Popen(
