@@ -8,6 +8,10 @@ from typing import Any
 SETTINGS: dict[str, str] = {
     "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
     "that holds them",
+    "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own; a ramp is several phases "
+    "(docs/sections.md)",
+    "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
+    "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
     "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""

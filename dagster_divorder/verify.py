@@ -23,7 +23,6 @@ from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.scores import sequence_ranks
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape
 from dagster_divorder.stages.text.loss_mask import has_loss_mask
@@ -331,8 +330,6 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
         measured[name] = measure_order(run, reads[name][: order.shape[1]])
     rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
-    if run.settings.curriculum.on:
-        claims += _off_the_schedule(run, reads, order.reshape(-1))
     return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
 
 
@@ -344,31 +341,6 @@ def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray
         # The trainer reads the files' rows, one for each sequence, without an index of epochs.
         return first_reads(order)[read]
     return order.reshape(-1)[read]
-
-
-def _off_the_schedule(run: Run, reads: Mapping[str, np.ndarray], plan: np.ndarray) -> list[str]:
-    """How far the scores of the batches are from the plan's, a line for each way of reading. reads: sequences in
-    reading order, int64 (n,). plan: all epochs of the plan, int64 (n,)."""
-    batch, curriculum = run.settings.sequence.batch, run.settings.curriculum
-    ranks = np.nan_to_num(sequence_ranks(run, load_stream(run), load_packed(run)), nan=0.5)
-
-    def batches(sequences: np.ndarray) -> np.ndarray:
-        means: np.ndarray = (
-            ranks[sequences[: len(sequences) // batch * batch]].reshape(-1, batch).mean(axis=1)
-        )
-        return means
-
-    planned, lines = batches(plan), []
-    shuffled = 100 * float(np.abs(planned - ranks[plan].mean()).mean()) if len(planned) else 0.0
-    for name, sequences in reads.items():
-        whole = min(len(sequences) // batch, len(planned))
-        if whole:
-            off = 100 * float(np.abs(batches(sequences)[:whole] - planned[:whole]).mean())
-            lines.append(
-                f"{name}: the mean rank of {curriculum.score} in a batch is {off:.1f} points off the plan's on "
-                f"average; without any curriculum, {shuffled:.1f}."
-            )
-    return lines
 
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:

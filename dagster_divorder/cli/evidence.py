@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.runs import epoch_lines
 from dagster_divorder.cli.verb import Verb, settings_of
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import InputError
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
@@ -48,68 +48,6 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
         data,
         ran=ran,
     )
-
-
-LINES = """[curriculum]
-score = "quality"    # a numeric field, or length; strength = 0 leaves the plan unchanged"""
-
-
-def compare_curricula(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
-    """Make curriculum_comparison and its inputs. Shows its conclusions and a table of shapes. Options: see `compare`.
-
-    Raises:
-        SettingsError: `curriculum.score` is unset.
-    """
-    from dagster_divorder.stages import GRAPH, open_run, run_all
-    from dagster_divorder.stages.evidence.curriculum_comparison import load_curricula
-    from dagster_divorder.store.local import write_atomically
-    from dagster_divorder.view.curricula import conclusions, draw, in_short, meanings
-    from dagster_divorder.view.measures import as_shown
-    from dagster_divorder.view.words import count
-
-    if settings.curriculum.score is None:
-        raise SettingsError(
-            f"`compare --curricula` needs a score to follow; add these lines to the settings file:\n\n{LINES}"
-        )
-    receipts = run_all(settings, stages=GRAPH.needed(settings, "curriculum_comparison"))
-    rows, scores = load_curricula(open_run(settings)), receipts["scores"].figures
-    sentences = conclusions(rows)
-    data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
-    if plot:
-        write_atomically(plot, draw(rows))
-    sequences, missing = receipts["packed_sequences"].facts["sequences"], scores["missing"]
-    table = [as_shown(row) for row in rows] if details else in_short(rows)
-    return Answer(
-        [
-            *(Line(sentence, "strong") for sentence in sentences),
-            "",
-            f"{count(sequences, 'sequence')} of {settings.sequence.length:,} tokens, batches of "
-            f"{settings.sequence.batch:,}, along {settings.curriculum.score}"
-            + (
-                f"; {missing:,} of {scores['records']:,} records have no score and are spread evenly"
-                if missing
-                else ""
-            ),
-            *_mixed_sequences(settings),
-            "",
-            TextTable(table),
-            *([f"picture: {plot}"] if plot else ["full precision: --json; a picture: --plot FILE.png"]),
-            *(Line(f"  {line}", "quiet") for line in meanings()),
-        ],
-        data,
-        ran=ran,
-    )
-
-
-def _mixed_sequences(settings: Settings) -> list[str]:
-    """A warning if sequences hold documents of different scores."""
-    if settings.curriculum.strength == 1.0 or not settings.packing.packs:
-        return []
-    return [
-        f"The plan's sequences are packed at curriculum.strength = {settings.curriculum.strength:g}, from documents "
-        f"of different scores, so no shape can follow its schedule closely. At 1, each sequence holds documents of "
-        f"similar scores."
-    ]
 
 
 def prove(settings: Settings, *, details: bool) -> Answer:
@@ -152,11 +90,6 @@ def prove(settings: Settings, *, details: bool) -> Answer:
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--curricula",
-        action="store_true",
-        help="compare every shape of schedule of `curriculum.score` instead",
-    )
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
 
@@ -173,9 +106,7 @@ VERBS = (
         "measures every pair of strategies in `comparison`",
         "divorder compare",
         "about as long as a run; grows with the pairs",
-        lambda options: (compare_curricula if options.curricula else compare)(
-            settings_of(options), details=options.details, plot=options.plot
-        ),
+        lambda options: compare(settings_of(options), details=options.details, plot=options.plot),
         _add_compare,
         runs=True,
     ),

@@ -197,12 +197,10 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     Raises:
         MissingStageError: the pipeline has not run to its end on this store, or a named stage has no current result.
     """
-    from dagster_divorder.core.order.trait_targets import warnings_of
     from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.stages.mix.consumed import last_change
-    from dagster_divorder.view import schedule
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
 
@@ -221,19 +219,18 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
         **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    for_trainer, files = _for_the_trainer(run, figures, rows, verdict.schedule)
+    for_trainer, files = _for_the_trainer(run, figures, rows)
+    mixes = verdict.metrics[TRAIN_ON].get("mixes")
     claim, because = verdict.sentences
     parts: list[Part] = [
         Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
         because,
         *([drift] if drift else []),
         *(figures["scores"]["notes"] if "scores" in figures else []),
-        *(Line(warning, "bad") for warning in warnings_of(verdict.metrics[TRAIN_ON]["targets"])),
-        *(schedule.notes(verdict.schedule) if verdict.schedule else []),
         "",
         *for_trainer,
-        *(_along_schedule(verdict.schedule, details) if verdict.schedule and verdict.compared else []),
-        TextTable([row.shown() for row in in_short], schedule.BESIDE_CORPUS if verdict.schedule else ""),
+        *_mix_along(mixes),
+        TextTable([row.shown() for row in in_short]),
         *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
         "",
         *_corpus_lines(settings, corpus, figures),
@@ -251,7 +248,8 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
             "beats_shuffling": verdict.passed if verdict.compared else None,
             "verdict": [claim, because],
             "drift": drift,
-            "schedule": verdict.schedule,
+            "mixes": mixes,
+            "off_schedule": verdict.metrics[TRAIN_ON].get("off_schedule"),
             "measures": [row.data() for row in measured],
             "orders": orders,
             "findings": figures["diversity_metrics"]["findings"],
@@ -307,15 +305,11 @@ def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
     return Answer(parts, data)
 
 
-def _along_schedule(measured: Mapping[str, Any], details: bool) -> list[Part]:
-    """How an order follows its schedule, from the figures of the stage `schedule`."""
-    from dagster_divorder.view.schedule import meanings, rows, title
+def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
+    """The asked and achieved mix of every stretch, if there are several."""
+    from dagster_divorder.view.measures import mix_rows
 
-    scales = measured["scales"] if details else {"sequences": measured["scales"]["sequences"]}
-    parts: list[Part] = []
-    for items, scale in scales.items():
-        parts += [TextTable(rows(scale, in_full=details), f"{items} {title(measured)}"), ""]
-    return [*parts[:-1], *(Line(f"  {line}", "quiet") for line in meanings(in_full=details)), ""]
+    return [TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training"), ""] if mixes else []
 
 
 def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:
@@ -365,10 +359,10 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 
 
 def _for_the_trainer(
-    run: Run, figures: Figures, orders: Figures, schedule: Mapping[str, Any] | None
+    run: Run, figures: Figures, orders: Figures
 ) -> tuple[list[Part], dict[str, Any]]:
     """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
-    the summary, by name. schedule: figures of the stage `schedule`, if orders follow a score."""
+    the summary, by name."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.settings.places import is_url
     from dagster_divorder.stages.output.exports import records_shape
@@ -419,22 +413,15 @@ def _for_the_trainer(
         )
     parts += _lines_of_others(readers, output["folder"])
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    mix, shuffles = "the mix", "shuffled ones"
-    if schedule:
-        scales = [
-            schedule["scales"][items]["traits"].get("cluster", {}) for items in ("documents", "sequences")
-        ]
-        off = [*(scale.get("batch") for scale in scales), scales[1].get("shuffled")]
-        mix, shuffles = "the mix at their point of the schedule", "ones shuffled in windows"
     # A corpus smaller than a batch has no figure.
     if None not in off:
         curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
         parts.append(
-            f"  If a trainer packs it, its batches are {curated} % off {mix}; batches of the sequences above, "
-            f"{planned} %; of {shuffles}, {shuffled} %."
+            f"  If a trainer packs it, its batches are {curated} % off the mix; batches of the sequences above, "
+            f"{planned} %; of shuffled ones, {shuffled} %."
             if settings.packing.packs
             else f"  If a trainer reads {settings.sequence.batch:,} records a step, its batches are {planned} % off "
-            f"{mix}; of {shuffles}, {shuffled} %."
+            f"the mix; of shuffled ones, {shuffled} %."
         )
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}

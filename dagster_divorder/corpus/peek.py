@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,29 +87,16 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
     return refusals
 
 
-def unseen(inputs: Sequence[Found], wanted: Mapping[str, set[str]]) -> dict[str, tuple[set[str], list[str]]]:
-    """Fields that are missing or lack some `wanted` values: field -> (values that no record has, examples of values
-    that records have, none for a missing field). Empty for an input without records.
-
-    Reads until everything is seen, usually one record. Searches only texts and booleans: numbers are cut into bins, and
-    the bins' names are unknown until all numbers are read.
-    """
-    missing = {field: set(values) for field, values in wanted.items()}
-    examples: dict[str, dict[str, None]] = {field: {} for field in wanted}
-    any_record = False
-    for record in first_records(inputs, list(wanted)) if wanted else ():
+def unseen(inputs: Sequence[Found], fields: Iterable[str]) -> set[str]:
+    """The fields that no record has; none for an input without records. Reads until every field is seen, usually one
+    record."""
+    missing, any_record = set(fields), False
+    for record in first_records(inputs, sorted(missing)) if missing else ():
         any_record = True
-        for field in [field for field in missing if record.get(field) is not None]:
-            value = record[field]
-            name = str(value).lower() if isinstance(value, bool) else value
-            missing[field] = missing[field] - {name} if isinstance(name, str) else set()
-            if isinstance(name, str) and len(examples[field]) < VALUES_SHOWN:
-                examples[field][name] = None
-            if not missing[field]:
-                del missing[field]
+        missing -= {field for field in missing if record.get(field) is not None}
         if not missing:
             break
-    return {field: (values, list(examples[field])) for field, values in missing.items()} if any_record else {}
+    return missing if any_record else set()
 
 
 def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:

@@ -18,8 +18,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.core.order.schedule import SHAPES
 from dagster_divorder.settings.model import Settings
-from dagster_divorder.settings.sections import CURRICULUM_KEYS, Curriculum
+from dagster_divorder.settings.sections import Curriculum
 
 WIDTH = 110
 HEAD = """\
@@ -75,13 +76,12 @@ def effects(model: type[BaseModel]) -> dict[str, str]:
 
 def _options_of_strategies(section: type[BaseModel]) -> str:
     """The options that strategies declare, or shapes for the curriculum's section, with defaults."""
+    models = SHAPES if section is Curriculum else {name: of.Options for name, of in STRATEGIES.items()}
     declared: dict[str, list[str]] = {}
-    for strategy in STRATEGIES.values():
-        if strategy.follows_score != (section is Curriculum):
-            continue
-        for name, field in strategy.Options.model_fields.items():
-            if not strategy.follows_score or name not in CURRICULUM_KEYS:
-                declared.setdefault(f"{name} = {toml(field.get_default())}", []).append(strategy.name)
+    for name, model in models.items():
+        for option, field in model.model_fields.items():
+            if option != "points":
+                declared.setdefault(f"{option} = {toml(field.get_default())}", []).append(name)
     return " The defaults: " + "; ".join(
         f"{option} ({', '.join(names)})" for option, names in declared.items()
     )

@@ -16,8 +16,7 @@ from pydantic import (
 )
 
 from dagster_divorder.core.order import STRATEGIES, Strategy
-from dagster_divorder.core.order.curricula import SHAPES, pieces_of, window_share
-from dagster_divorder.core.order.strategies import check_follows_targets
+from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import refuse_removed
@@ -105,40 +104,28 @@ class Settings(Checked):
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
-        mixed = [self.mixing.trait]
-        if self.mixing.weights is not None and not self.order.traits.keys() >= set(mixed):
-            traits = dict.fromkeys([*self.order.traits, *mixed], 1.0) | self.order.traits
+        if self.mixing.on and self.mixing.name not in self.order.traits:
+            traits = {**self.order.traits, self.mixing.name: 1.0}
             # Frozen models allow no assignment.
             object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
 
     @model_validator(mode="after")
-    def _targets_are_followed(self) -> Self:
-        if self.order.targets:
-            moved, traits = self.order.targets, self.order.traits
-            # As `order_documents` and `sequence_traits` sort them.
-            first = min(traits, key=lambda trait: trait != "cluster")
-            check_follows_targets("order.strategy", self.order.strategy, moved, first)
-            # Sequences in packed order follow the targets as their documents do.
-            if self.sequence.strategy != "original":
-                first = min(traits, key=lambda trait: (trait != "cluster", trait))
-                check_follows_targets("sequence.strategy", self.sequence.strategy, moved, first)
-        return self
-
-    @model_validator(mode="after")
-    def _curriculum_alone(self) -> Self:
-        if self.curriculum.score is None:
-            return self
-        if self.order.targets:
+    def _one_plan_for_the_whole(self) -> Self:
+        if self.mixing.phase and self.curriculum.on:
             raise ValueError(
-                f"order.targets moves {', '.join(self.order.targets)}, and curriculum.score is "
-                f"{self.curriculum.score!r}; an order follows only one of them: remove the other"
+                f"curriculum.score is {self.curriculum.score!r}, and mixing has phases; an order follows one of them: "
+                "remove the other"
             )
-        for trait in self.curriculum.keep:
-            if trait not in self.order.traits:
-                raise ValueError(
-                    f"curriculum.keep names {trait!r}, which is not one of order.traits: {sorted(self.order.traits)}"
-                )
+        if self.mixing.phase and self.sequence.epochs > 1:
+            raise ValueError(
+                f"sequence.epochs is {self.sequence.epochs}, and mixing has phases, which span all of training; set "
+                "sequence.epochs = 1, and mixing.total_tokens to the tokens of all epochs"
+            )
+        if self.sequence.repack and (self.mixing.phase or self.curriculum.on):
+            raise ValueError(
+                "sequence.repack is true, and phases or a score decide when records are read; remove sequence.repack"
+            )
         return self
 
     @model_validator(mode="after")
@@ -147,7 +134,6 @@ class Settings(Checked):
             return self
         wrong = {
             f"curriculum.score is {self.curriculum.score!r}": self.curriculum.on,
-            f"order.targets moves {', '.join(self.order.targets)}": bool(self.order.targets),
             f"sequence.epochs is {self.sequence.epochs}": self.sequence.epochs > 1,
         }
         for fault in (fault for fault, present in wrong.items() if present):
@@ -167,21 +153,6 @@ class Settings(Checked):
         return self
 
     @model_validator(mode="after")
-    def _trained_shapes_have_a_score(self) -> Self:
-        named = {name: trained_order(name) for name in self.evidence.orders if trained_order(name).inside}
-        for name, order in named.items():
-            if self.curriculum.score is None:
-                raise ValueError(
-                    f"evidence.orders names {name!r}, which follows a score; name one in curriculum.score "
-                    "(curriculum.strength = 0 leaves the plan as it is), or remove the order"
-                )
-            if order.sequences == "points" and self.curriculum.points is None:
-                raise ValueError(
-                    f"evidence.orders names {name!r}, and curriculum.points is unset; give them, or remove the order"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
@@ -189,7 +160,7 @@ class Settings(Checked):
         in_use += [*self.comparison.documents, *self.comparison.sequences]
         if self.evidence.tokens is not None:
             orders = map(trained_order, self.evidence.orders)
-            read = [name for order in orders for name in (order.documents, order.inside or order.sequences)]
+            read = [name for order in orders for name in (order.documents, order.sequences)]
             in_use += [name for name in read if name in STRATEGIES]
         try:
             declared = {option for name in in_use for option in self.strategy(name).options}
@@ -226,43 +197,12 @@ class Settings(Checked):
             **self.strategy_options(name),
         }
 
-    def plan_arguments(self, name: str, tokens: int, *, packed: bool = False) -> dict[str, Any]:
-        """`order_arguments` of the plan's own order, which follows the curriculum if one is set. tokens: of all items.
-        packed: the items are sequences. If only a part of the tokens follows the schedule, sequences hold documents of
-        both kinds, and a sequence's place as packed is its place in the schedule."""
-        if not self.curriculum.on:
-            return self.order_arguments(name)
-        placed = packed and self.curriculum.strength < 1.0
-        return self.shape_arguments("rise" if placed else self.curriculum.form, name, tokens, placed=placed)
-
-    def shape_arguments(
-        self, shape: str, inside: str, tokens: int, *, placed: bool = False
-    ) -> dict[str, Any]:
-        """The arguments of `core.order.order` for a shape with the strategy `inside` in its windows. The curriculum's
-        own shape uses its options, and its strength if above 0. Other shapes, and scores that are already places
-        (`placed`), use the defaults. tokens: of all items."""
-        own = {**self.curriculum.shape_options, "strength": self.curriculum.strength or 1.0}
-        return {
-            **self.order_arguments(inside),
-            "strategy": shape,
-            "inside": inside,
-            **(own if shape == self.curriculum.form and not placed else {}),
-            "window": self.curriculum_window(tokens, self.curriculum.form if placed else shape),
-        }
-
-    def curriculum_window(self, tokens: int, shape: str | None = None) -> float:
-        """The share of a schedule within which an item may move. tokens: of all items. shape: see `shape_arguments`;
-        default: the curriculum's own."""
-        batch = self.sequence.batch * self.sequence.length / max(1, tokens * self.schedule_epochs)
-        form = self.curriculum.form
-        given = self.curriculum.shape_options if shape in (None, form) else {}
-        pieces = pieces_of(shape or form, SHAPES[shape or form](**given).model_dump())
-        return window_share(self.curriculum.window, batch, pieces)
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether records need scores: for the orders or, at strength 0, for the orders that evidence compares."""
-        return self.curriculum.score is not None
+    def window(self, tokens: int) -> float:
+        """The share of training of a window of the curriculum. tokens: of all items, with padding."""
+        sequence = self.sequence.length / max(1, tokens * self.schedule_epochs)
+        return window_share(
+            self.curriculum.window, self.sequence.batch * sequence, sequence, self.curriculum.pieces
+        )
 
     @property
     def schedule_epochs(self) -> int:
@@ -276,10 +216,8 @@ class Settings(Checked):
         if not self.curriculum.on:
             return {}
         chosen = self.curriculum
-        options = STRATEGIES[chosen.form].with_options(**chosen.shape_options).options
-        kept = {name: value for name, value in options.items() if name not in ("inside", "window")}
         batch = [self.sequence.batch, self.sequence.length]
-        return {"curriculum": [chosen.form, kept, chosen.window, batch, self.schedule_epochs]}
+        return {"curriculum": [chosen.form, chosen.pieces.tolist(), chosen.window, batch, self.schedule_epochs]}
 
     def strategy_key(self, name: str) -> dict[str, Any]:
         """A strategy's entry in keys: its options, and its version if above 1."""
@@ -316,7 +254,7 @@ class Settings(Checked):
             InputError: the table has no such value.
             SettingsError: there is no table, a share is not a finite number of at least 0, or all shares are 0.
         """
-        table = self.mixing.weights
+        table: Any = self.mixing.weights
         if not weights:
             return self
         if not isinstance(table, dict):
@@ -384,19 +322,38 @@ class Settings(Checked):
 
     @property
     def mixed_trait(self) -> str:
-        """`mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the
+        """The name of `mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the
         trait."""
-        return self.mixing.trait if self.mixing.weights is not None or self.holds_out else "cluster"
+        return self.mixing.name if self.mixing.on else self.mixed_traits[0]
+
+    @property
+    def mixed_traits(self) -> tuple[str, ...]:
+        """The traits that `mixed_trait` is, or whose values it pairs."""
+        trait = self.mixing.trait
+        parts = trait if isinstance(trait, tuple) else (trait,)
+        if self.mixing.on:
+            return parts
+        return parts[:1] if self.holds_out else ("cluster",)
 
     @property
     def repeats(self) -> bool:
         """Whether the stage `repeats` decides how often each record is trained on; if not, each is used once."""
-        return self.mixing.weights is not None or self.holds_out or self.selects
+        return self.mixing.on or self.holds_out or self.selects or self.packs_anew or bool(self.order.cut)
+
+    @property
+    def packs_anew(self) -> bool:
+        """Whether every epoch is packed anew. The epochs then follow each other in one order."""
+        return self.sequence.repack and self.sequence.epochs > 1
+
+    @property
+    def epochs(self) -> int:
+        """The number of orders of the same sequences."""
+        return 1 if self.packs_anew else self.sequence.epochs
 
     @property
     def copies_apart(self) -> bool:
         """Whether equal texts, repeats included, are spread as far apart as possible."""
-        return self.order.separate_copies or self.mixing.weights is not None
+        return bool(self.order.separate_copies) or self.mixing.on
 
     @property
     def deep_model(self) -> str:

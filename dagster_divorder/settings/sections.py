@@ -24,15 +24,10 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.curricula import SHAPES, pieces_of
-from dagster_divorder.core.order.schedule import Pieces
-from dagster_divorder.core.order.strategy import Checked
-from dagster_divorder.core.order.target_tables import check_tables
+from dagster_divorder.core.order.schedule import SHAPES, Pieces, pieces_of
+from dagster_divorder.core.order.strategy import Checked, checked
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
-
-PLAIN_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.follows_score]
-"""Names of strategies that follow no score. Schedules of scores are set under [curriculum]."""
 
 MAX_CLUSTERS = 1_000_000
 TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
@@ -372,26 +367,66 @@ class Clusters(_Section):
         return self.k if isinstance(self.k, tuple) else TRIED
 
 
-class Mixing(_Section):
-    """How often each record is trained on (docs/mixing.md)."""
+Weights = (
+    Annotated[float, Field(gt=0, le=1)]
+    | Literal["natural", "uniform", "sqrt", "unimax"]
+    | dict[str, Annotated[float, Field(ge=0)]]
+)
 
-    trait: str = Field("source", min_length=1)
-    """Trait whose values each get a share of the trained tokens: `cluster`, or a field of the input. It is balanced
-    like `order.traits`, so that every batch has these shares; each value has its own held-out documents."""
-    weights: (
-        Annotated[float, Field(gt=0, le=1)]
-        | Literal["natural", "sqrt", "unimax"]
-        | dict[str, Annotated[float, Field(ge=0)]]
-        | None
-    ) = Field(None, examples=[0.3])
-    """Shares of the tokens. A table: these shares. natural: as in the corpus. A number from 0 to 1: in proportion to
-    the corpus's share to this power; as it falls, more equal; sqrt: 0.5. unimax: equal shares, but no value more than
-    `max_repeats` times. Values with too few tokens are read again, values with too many only in part. Unset: every
-    record once."""
+
+class Phase(_Section):
+    """A phase of training with a mix of its own."""
+
+    until: float | None = Field(None, gt=0, lt=1)
+    """Where it ends, as a share of all tokens; unset in the last phase."""
+    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Where it ends, in tokens from the beginning; replaces `until`."""
+    weights: Weights
+    """Shares of its tokens, as in mixing.weights."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if self.until is not None and self.tokens is not None:
+            raise ValueError(f"until is {self.until} and tokens {self.tokens}; a phase has one end: remove one")
+        if self.weights == "unimax":
+            raise ValueError('a phase has no weights "unimax"; expected "uniform", and mixing.max_repeats')
+        return self
+
+
+class Mixing(_Section):
+    """How often each record is trained on (docs/sections.md)."""
+
+    trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
+    """Trait whose values each get a share of the trained tokens: `cluster`, or a field of the input; two traits: the
+    pairs of their values, such as "web / 3". It is balanced like `order.traits`, so that every batch has these shares;
+    each value has its own held-out documents."""
+    weights: Weights | None = Field(None, examples=[0.3])
+    """Shares of the tokens. A table: these shares. natural: as in the corpus. uniform: equal. A number from 0 to 1: in
+    proportion to the corpus's share to this power; as it falls, more equal; sqrt: 0.5. unimax: equal shares, but no
+    value more than `max_repeats` times. Values with too few tokens are read again, values with too many only in part.
+    Unset: every record once."""
+    phase: tuple[Phase, ...] = Field((), examples=[[{"until": 0.8, "weights": {"web": 0.7, "code": 0.3}}]])
+    """Phases of training with shares of their own, instead of `weights`; in a file, [[mixing.phase]] blocks. Records of
+    a value are read in passes that go on from phase to phase."""
     total_tokens: int | None = Field(None, examples=[1_000_000_000], ge=1, le=MAX_COUNT)
     """Tokens of an epoch, counted like the shares; unset: all tokens of the values with a share."""
     max_repeats: int | None = Field(None, examples=[4], ge=1, le=10_000)
     """Most repeats of a record in an epoch; unset: as many as the shares need."""
+
+    @property
+    def on(self) -> bool:
+        """Whether values get shares."""
+        return self.weights is not None or bool(self.phase)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases; `weights` are one."""
+        return self.phase or (Phase.model_construct(weights="natural" if self.weights is None else self.weights),)
+
+    @property
+    def name(self) -> str:
+        """The name of the trait."""
+        return self.trait if isinstance(self.trait, str) else " / ".join(self.trait)
 
     @field_validator("weights")
     @classmethod
@@ -406,16 +441,33 @@ class Mixing(_Section):
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:
         given = [name for name in ("total_tokens", "max_repeats") if getattr(self, name) is not None]
-        if given and self.weights is None:
+        if given and not self.on:
             raise ValueError(
                 f"{given[0]} is {getattr(self, given[0])}, and weights is unset; set mixing.weights, such as "
                 f'"natural", or remove mixing.{given[0]}'
             )
+        if self.phase and self.weights is not None:
+            raise ValueError("weights and phases are given; expected one of them: weights are the mix of one phase")
+        self._phases_rise()
         if self.weights == "unimax" and self.max_repeats is None:
             raise ValueError(
                 'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
             )
         return self
+
+    def _phases_rise(self) -> None:
+        *before, last = self.phases
+        ends = [phase.until if phase.tokens is None else phase.tokens for phase in before]
+        for number, end in enumerate(ends, 1):
+            if end is None:
+                raise ValueError(f"phase {number} has no end; expected until or tokens in every phase but the last")
+        if (last.until, last.tokens) != (None, None) and self.phase:
+            raise ValueError("the last phase ends with training; remove its until or tokens")
+        for unit in ("until", "tokens"):
+            own = [getattr(phase, unit) for phase in before if getattr(phase, unit) is not None]
+            for earlier, later in pairwise(own):
+                if later <= earlier:
+                    raise ValueError(f"phases end at {unit} = {earlier} and then {later}; expected ends that rise")
 
 
 class Heldout(_Section):
@@ -524,19 +576,18 @@ class Selection(_Section):
 
 
 def _known_strategy(name: str) -> str:
-    if name in STRATEGIES.keys() - set(PLAIN_STRATEGIES):
+    if name in SHAPES:
         raise ValueError(
-            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape; "
-            "divorder compare --curricula compares all of them"
+            f"{name!r} is a schedule of a score; name the score in curriculum.score, the schedule in curriculum.shape"
         )
-    if name not in PLAIN_STRATEGIES:
-        raise ValueError(f"Input should be one of {', '.join(sorted(PLAIN_STRATEGIES))}")
+    if name not in STRATEGIES:
+        raise ValueError(f"Input should be one of {', '.join(sorted(STRATEGIES))}")
     return name
 
 
 def declaring(option: str) -> list[str]:
     """Names of the strategies that declare an option."""
-    return [name for name in PLAIN_STRATEGIES if option in STRATEGIES[name].Options.model_fields]
+    return [name for name in STRATEGIES if option in STRATEGIES[name].Options.model_fields]
 
 
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
@@ -561,27 +612,23 @@ class Order(_Section):
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
-    everything after it is ordered so that the whole history nears the mix. 0: nothing is frozen; every run reorders
-    everything. Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one.
+    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one.
     `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
-    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, so that
-    the whole nears the mix. Its documents and full sequences keep their places, and exports gain files. An append
-    costs less, but if its topics are new, they stand together at the end."""
+    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
+    section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
+    less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
     output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
     have read."""
-    separate_copies: bool = False
-    """Spread records of equal text as far apart as possible, among the documents and in every epoch's sequences."""
+    separate_copies: bool | Literal["subsets"] = False
+    """Deal records of equal text to different parts of training, as far apart as possible. subsets: as many parts as
+    the most copied text has copies, however small."""
     shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
-    """Most records ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal shards with
-    the corpus's mix. Shards are ordered and packed separately and follow one another. As it falls, prefixes stray a
-    little farther from the mix."""
-    targets: dict[str, dict[str, tuple[float, ...]]] = Field(
-        default_factory=dict, examples=[{"source": {"progress": [0.0, 1.0], "web": [0.8, 0.4]}}]
-    )
-    """A mix that moves: trait -> a table of `progress` (rising from 0 to 1) and the share of some of its values."""
+    """Most records ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal parts with
+    its mix, which are ordered and packed apart and follow each other. As it falls, prefixes stray a little farther
+    from the mix."""
 
     @property
     def written(self) -> dict[str, Any]:
@@ -623,21 +670,13 @@ class Order(_Section):
             raise ValueError("at least one trait is needed, such as { cluster = 1.0 }")
         return traits
 
-    @model_validator(mode="after")
-    def _targets_of_traits(self) -> Self:
-        check_tables(self.targets, self.traits)
-        return self
-
 
 Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
-"""Shapes of schedules with names, as `core.order.curricula.SHAPES` has them."""
-
-CURRICULUM_KEYS = {"inside", "strength", "window", "points"}
-"""Options of shapes with keys of their own, or that follow from `order.strategy` and `sequence.strategy`."""
+"""Shapes of schedules with names, as `core.order.schedule.SHAPES` has them."""
 
 
 class Curriculum(_Section):
-    """An order that follows a score of the documents, and keeps everything else at its mix (docs/curricula.md)."""
+    """An order that follows a score of the documents, and keeps everything else at its mix (docs/sections.md)."""
 
     score: str | None = Field(None, examples=["quality"], min_length=1)
     """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
@@ -653,38 +692,28 @@ class Curriculum(_Section):
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"folds": 3}])
     """Options of the shape. fold, zigzag: folds, descending; stair, saw: these, sections and ratio; segment: first,
     last and ends."""
-    strength: float = Field(1.0, ge=0, le=1)
-    """Share of the tokens that follow the schedule; the others are spread evenly. 0: the order without a curriculum."""
     window: int | None = Field(None, examples=[16], ge=1, le=1 << 20)
-    """Batches within which a sequence may move to keep everything else at its mix. As it rises: nearer to the mix, and
-    farther from the schedule. Unset: a 32nd of training, between 4 and 64 batches, and at most an eighth of training or
-    a quarter of the ranks."""
-    keep: tuple[str, ...] = Field((), examples=[["source"]])
-    """Traits of `order.traits` whose shares hold throughout: scores are ranked within each of their values. The order
-    follows the schedule only as far as these shares allow."""
+    """Batches of a window, at least 64 sequences. Its documents are ordered together, at the window's own mix. As it
+    rises: nearer to the mix, and farther from the schedule. Unset: a 32nd of training, between 4 and 64 batches, and at
+    most an eighth of training or a quarter of the ranks."""
     epochs: Literal["together", "each"] = "together"
     """together: one schedule over all epochs, so that repeats of a sequence are close; each: one schedule an epoch."""
 
     @property
     def form(self) -> str:
-        """The strategy of `core.order.curricula`."""
+        """The shape, as in `core.order.schedule`."""
         return self.shape if self.points is None else "points"
 
     @property
     def on(self) -> bool:
         """Whether orders follow a score."""
-        return self.score is not None and self.strength > 0
-
-    @property
-    def shape_options(self) -> dict[str, Any]:
-        """The options of its strategy, without the window."""
-        points = {} if self.points is None else {"points": self.points}
-        return {**self.options, **points, "strength": self.strength}
+        return self.score is not None
 
     @property
     def pieces(self) -> Pieces:
         """The schedule (`core.order.schedule`)."""
-        return pieces_of(self.form, SHAPES[self.form](**self.shape_options).model_dump())
+        points = {} if self.points is None else {"points": self.points}
+        return pieces_of(self.form, {**self.options, **points})
 
     @model_validator(mode="after")
     def _of_a_shape(self) -> Self:
@@ -699,13 +728,13 @@ class Curriculum(_Section):
             return self
         if self.points is not None and self.shape != "rise":
             raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
-        shape = STRATEGIES[self.form]
-        own = set(shape.Options.model_fields) - CURRICULUM_KEYS
+        own = SHAPES[self.form].model_fields.keys() - {"points"}
         for unknown in sorted(self.options.keys() - own):
             known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
             raise ValueError(f"options.{unknown} is not an option of the shape {self.form!r}; {known}")
         try:
-            shape.with_options(**self.shape_options)
+            points = {} if self.points is None else {"points": self.points}
+            checked(SHAPES[self.form], {**self.options, **points})
         except InputError as error:
             raise ValueError(str(error)) from None
         return self
@@ -776,6 +805,8 @@ class Sequence(_Section):
     spread sequences with equal traits by content; 0: none."""
     epochs: int = Field(1, ge=1, le=100)
     """Number of epochs, each with its own order of the sequences."""
+    repack: bool = False
+    """Whether the documents are ordered and packed again for every epoch, so that each has other sequences."""
 
 
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
@@ -847,13 +878,11 @@ RateSchedule = Literal["cosine", "constant", "wsd"]
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
     Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
-    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents. inside: the
-    strategy inside the windows if `sequences` is a curriculum's shape, else ""."""
+    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents."""
 
     documents: str
     sequences: str
     apart: bool
-    inside: str = ""
 
 
 TRAINED_ORDERS = {
@@ -864,8 +893,6 @@ TRAINED_ORDERS = {
     "curated": TrainedOrder("curated", "curated", False),
     "curated_epochs": TrainedOrder("curated", "epochs", False),
     "cluster_packed": TrainedOrder("clusters", "random", False),
-    **{shape: TrainedOrder("curated", shape, False, "random") for shape in SHAPES},
-    **{f"{shape}_balanced": TrainedOrder("curated", shape, False, "balanced") for shape in SHAPES},
 }
 APART = "_apart"
 
@@ -914,9 +941,7 @@ class Evidence(_Section):
         "curated",
     )
     """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
-    at the ends of documents, in training and validation; random_sequences_apart is then added too. A shape, such as
-    saw: the plan's sequences along this schedule of curriculum.score, shuffled in windows; saw_balanced: balanced in
-    windows. curriculum.options apply to curriculum.shape alone."""
+    at the ends of documents, in training and validation; random_sequences_apart is then added too."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another model."""
     epochs: int = Field(2, ge=1, le=100)

@@ -13,7 +13,7 @@ Known weakness: properties of rows that no column holds are not measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,24 +23,17 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
-from dagster_divorder.core.measure.schedule import (
-    BatchEdges,
-    ScoredRuns,
-    measure_along,
-    of_sequences,
-    of_tokens,
-)
 from dagster_divorder.core.measure.shares import cluster_mix
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
+from dagster_divorder.core.measure.stretches import asked_mix, off_schedule, shuffled_inside
 from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
-from dagster_divorder.core.order.arguments import make_task
-from dagster_divorder.core.order.curricula import SHAPES
+from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, order_arguments, read_rows
-from dagster_divorder.tables.schedule import along_schedule
+from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, read_rows
+from dagster_divorder.tables.sections import BATCH, TableOrder, order_table
 from dagster_divorder.tables.table import Table
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
@@ -61,7 +54,7 @@ FIRST_ROWS, ROWS_A_VALUE = 4096, 4
 ids, which only tell rows apart, make none."""
 SLICES = 400
 """Most windows across a picture."""
-SHARES = ("mean window", "worst window", "mean batch there", "worst batch there", "moved")
+SHARES = ("mean window", "worst window")
 """Measures that are shares of a window's tokens or rows."""
 LENGTH, MEAN_VECTOR = "length in tokens", ", mean vector"
 
@@ -74,10 +67,9 @@ class Line:
     table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in [0,
     1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
 
-    Along a schedule, all in [0, 1]: "off the schedule", the mean distance between a token's rank by score and the asked
-    rank; "mean batch there" and "worst batch there", the total variation between a batch and the mix at its point of
-    the schedule; "moved", the mean total variation between that mix and the table's. The shuffles then stay inside the
-    schedule's windows, and have no spread.
+    Of rows that follow a score or consumed rows, windows are compared with the mix of their section, and the shuffles
+    stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1], and
+    the asked rank.
     """
 
     column: str
@@ -110,7 +102,7 @@ class Comparison:
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
     rows: N. window: its size in `unit`. shuffles: their number for windows; drift uses
-    `core.measure.stationarity.SHUFFLES`. schedule: its shape, "" without one.
+    `core.measure.stationarity.SHUFFLES`. schedule: its shape and score, "" without one.
     """
 
     rows: int
@@ -129,14 +121,9 @@ class Comparison:
     @property
     def title(self) -> str:
         """The comparison and its result in one line."""
-        if self.schedule:
-            return (
-                f"{self.rows:,} rows, {self.strategy} along {self.schedule}, batches of {self.window:,} {self.unit}, "
-                f"beside {self.shuffles} shuffles in windows of it"
-            )
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
-            f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
+            f"{self.rows:,} rows, {self.strategy}{self.schedule and f' along {self.schedule}'}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
             f"shuffles: {drift}"
         )
 
@@ -170,10 +157,8 @@ def compare(
 
     window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
     shuffles: how many shuffles to compare with, 2 or more.
-    table, by, arguments: as in `order`, without targets: with these no window has the table's own mix.
-
-    With a score, a batch is compared with the mix at its point of the schedule, and the shuffles stay inside the
-    schedule's windows.
+    table, by, arguments: as in `order`. With a score, a window is compared with the mix of its section, and the shuffles
+        stay inside sections.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
@@ -183,13 +168,11 @@ def compare(
     >>> [(line.measure, line.value < line.shuffled) for line in comparison.lines[:2]]
     [('mean window', True), ('worst window', True)]
     """
-    if "targets" in arguments:
-        raise InputError("compare measures windows against the table's own mix; leave targets out")
     whole_number("shuffles", shuffles, 2)
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
-    made = order_arguments(rows, seed=seed, **arguments)
-    ours = make_task(**made).order()
+    made = order_table(rows, seed=seed, **arguments)
+    ours, stretch = made.first, made.stretch
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
     compared = partial(
         Comparison,
@@ -199,22 +182,21 @@ def compare(
         strategy=arguments.get("strategy", "balanced"),
         shuffles=shuffles,
     )
-    if made["strategy"] in SHAPES:
-        batches = of_sequences(window) if unit == "rows" else of_tokens(window)
-        score = arguments["score"] if isinstance(arguments["score"], str) else "score"
-        columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
-        along = _lines_along(rows, columns, streams, made, ours, batches, shuffles)
-        return compared(lines=tuple(along), schedule=f"{made['strategy']} of {score}")
     random = np.random.default_rng(seed)
-    orders = [ours, *(random.permutation(rows.table.rows) for _ in range(shuffles))]
-    drifts = {drift.feature: drift for drift in _drift(rows, columns, ours, streams, seed)}
+    orders = [ours, *(ours[shuffled_inside(stretch, random)] for _ in range(shuffles))]
     lines: list[Line] = []
+    if made.followed:
+        score = arguments["score"] if isinstance(arguments["score"], str) else "score"
+        compared = partial(compared, schedule=f"{made.followed.form} of {score}")
+        columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
+        lines.append(_off_the_schedule(made, rows, orders, int(arguments.get("batch", BATCH))))
+    drifts = {drift.feature: drift for drift in _drift(rows, columns, ours, stretch, streams, seed)}
     for name in {**columns, **drifts}:
         line = partial(
             Line, column=name, balanced=name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
         )
         if name in columns:
-            deviations = [streams.windows(columns[name], order) for order in orders]
+            deviations = [streams.windows(columns[name], order, stretch) for order in orders]
             for measure, values in (
                 ("mean window", [deviation.mean_tv for deviation in deviations]),
                 ("worst window", [deviation.worst for deviation in deviations]),
@@ -228,44 +210,24 @@ def compare(
     return compared(lines=tuple(lines))
 
 
-def _lines_along(
-    rows: Rows,
-    columns: Mapping[str, TraitCodes],
-    streams: _Streams,
-    arguments: Mapping[str, Any],
-    order: NDArray[np.int64],
-    batches: BatchEdges,
-    shuffles: int,
-) -> list[Line]:
-    """Measures along a schedule. arguments: those of `core.order.order`."""
-    schedule, lap = along_schedule(rows, arguments, order, int(streams.amounts.sum()))
-    scores, lines = arguments["scores"], list[Line]()
-    for name, trait in columns.items():
-        amounts, codes = streams.entries(trait)
-        indptr = trait.indptr if isinstance(trait, ManyCodes) else np.arange(rows.table.rows + 1)
-        ranks = scores.repeat(np.diff(indptr))
-        runs = ScoredRuns(indptr, amounts, ranks, ranks, {name: (codes, len(trait.names))})
-        figures = measure_along(runs, [lap], schedule, batches, seed=arguments["seed"], draws=shuffles)
-        line = partial(Line, spread=float("nan"), balanced=name in rows.weights or name == LENGTH)
-        off, there = figures["deviation"], figures["traits"][name]
-        if not lines:
-            lines.append(
-                Line(
-                    column="(score)",
-                    balanced=False,
-                    measure="off the schedule",
-                    value=off["asked"],
-                    shuffled=off["shuffled"],
-                    spread=float("nan"),
-                )
-            )
-        for measure, ours, shuffled in (
-            ("mean batch there", "batch", "shuffled"),
-            ("worst batch there", "worst", "worst_shuffled"),
-            ("moved", "moved", "moved"),
-        ):
-            lines.append(line(column=name, measure=measure, value=there[ours], shuffled=there[shuffled]))
-    return lines
+def _off_the_schedule(
+    made: TableOrder, rows: Rows, orders: Sequence[NDArray[np.int64]], batch: int
+) -> Line:
+    assert made.followed is not None
+    edges = np.unique(np.append(np.arange(0, rows.table.rows, batch), rows.table.rows))
+    values = []
+    for order in orders:
+        ends = np.append(0, np.cumsum(rows.tokens[order]))[edges]
+        asked = asked_rank(made.followed.pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
+        values.append(off_schedule(made.followed.ranks[order], rows.tokens[order], asked, edges))
+    return Line(
+        column="(score)",
+        balanced=False,
+        measure="off the schedule",
+        value=values[0],
+        shuffled=float(np.mean(values[1:])),
+        spread=float(np.std(values[1:], ddof=1)),
+    )
 
 
 def plot(
@@ -282,19 +244,15 @@ def plot(
 ) -> Figure:
     """Draws the shares of each column's values, window by window, along a shuffle and along the order.
 
-    Arguments and errors are those of `compare`, and `targets` may be given: the picture then shows a mix that moves.
-    With a score the shuffle stays inside the schedule's windows.
+    Arguments and errors are those of `compare`. With a score the shuffle stays inside sections.
 
     Returns a matplotlib Figure. A notebook shows it; `figure.savefig("mix.png")` writes it.
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     streams = _streams(rows, unit, window)
-    made = order_arguments(rows, seed=seed, **arguments)
-    ours = make_task(**made).order()
-    shuffled = np.random.default_rng(seed).permutation(rows.table.rows)
-    if made["strategy"] in SHAPES:
-        lap = along_schedule(rows, made, ours, int(streams.amounts.sum()))[1]
-        shuffled = np.concatenate([ours[: len(ours) - len(lap.order)], lap.shuffled([seed])])
+    made = order_table(rows, seed=seed, **arguments)
+    ours = made.first
+    shuffled = ours[shuffled_inside(made.stretch, np.random.default_rng(seed))]
     orders = {"shuffled": shuffled, "in order": ours}
     slices = min(SLICES, int(streams.amounts.sum()) // streams.window)
     mixes = {
@@ -318,10 +276,16 @@ class _Streams:
         """(amounts, codes), each (nnz,), of each value of each row."""
         return (trait.shared(self.amounts) if isinstance(trait, ManyCodes) else self.amounts), trait.codes
 
-    def windows(self, trait: TraitCodes, order: NDArray[np.int64]) -> WindowDeviation:
+    def windows(
+        self, trait: TraitCodes, order: NDArray[np.int64], stretch: NDArray[np.int64]
+    ) -> WindowDeviation:
+        """stretch: int64 (N,), of each place of the order."""
         amounts, codes = self.entries(trait)
-        at = _entry_order(trait, order)
-        return windows_in_stream(amounts[at], codes[at], len(trait.names), self.window)
+        at, mix = _entry_order(trait, order), None
+        if stretch.any():
+            widths = np.diff(trait.indptr)[order] if isinstance(trait, ManyCodes) else 1
+            mix = asked_mix(amounts[at], codes[at], len(trait.names), np.repeat(stretch, widths))
+        return windows_in_stream(amounts[at], codes[at], len(trait.names), self.window, mix)
 
     def mix(self, trait: TraitCodes, order: NDArray[np.int64], slices: int) -> NDArray[np.float32]:
         """Shares in equal slices of the order, float32 (slices, J)."""
@@ -386,12 +350,15 @@ def _drift(
     rows: Rows,
     columns: Mapping[str, TraitCodes],
     order: NDArray[np.int64],
+    stretch: NDArray[np.int64],
     streams: _Streams,
     seed: int,
 ) -> tuple[Drift, ...]:
     """Drift of columns, of the mean direction of vectors, and of lengths."""
     batch = max(1, round(streams.window * rows.table.rows / int(streams.amounts.sum())))
-    sample = order[sampled_places(rows.table.rows, batch, SAMPLE)]
+    bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
+    places = sampled_places(rows.table.rows, batch, SAMPLE, bounds if len(bounds) > 2 else None)
+    sample = order[places]
 
     def features() -> Iterator[Feature]:
         for name, trait in columns.items():
@@ -402,4 +369,4 @@ def _drift(
             if isinstance(trait, VectorCodes):
                 yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample].astype(np.float64))
 
-    return stationarity(features(), len(sample), batch=batch, seed=seed).features
+    return stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places]).features

@@ -8,17 +8,15 @@ Cost: as `core.order`, linear in N for `balanced`; benchmarks/ordering/tables.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.order.curricula import SHAPES
-from dagster_divorder.core.order.epochs import Epochs, epoch_orders, plan_epochs
 from dagster_divorder.core.order.items import TABLE_WITHIN
-from dagster_divorder.core.order.target_tables import Tables
-from dagster_divorder.tables.rows import BINS, CLUSTERS, order_arguments, order_rows, read_rows
+from dagster_divorder.errors import InputError
+from dagster_divorder.tables.rows import BINS, CLUSTERS, read_rows
+from dagster_divorder.tables.sections import TableOrder, order_table
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
 from dagster_divorder.tables.traits import By
@@ -34,13 +32,10 @@ def order(
     strategy: str = "balanced",
     seed: int = 0,
     frozen: ArrayLike | None = None,
-    targets: Tables | None = None,
     score: str | ArrayLike | None = None,
     shape: str = "rise",
     points: ArrayLike | None = None,
-    strength: float = 1.0,
     score_window: int | None = None,
-    keep: str | Iterable[str] = (),
     within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -59,20 +54,16 @@ def order(
         of strings outside `by` with the most characters.
     strategy: a name in docs/strategies.md. options: the strategy's own, and `batch` and `sequence_length` for
         strategies that read them. seed: 0 or more, of every random choice.
-    frozen: int (F,), rows that are already consumed, in order. The result begins with them.
-    targets: a mix that moves: column -> {"progress": numbers that rise from 0 to 1, value: its share of the tokens at
-        each of them, ...}, for columns of one value a row. The strategies balanced and f3 follow it; f1
-        and f2, in the first column of `by`.
+    frozen: int (F,), rows that are already consumed, in order. The result begins with them; the others follow at their
+        own mix.
     score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
         a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
         its own mix.
-    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/curricula.md). Its options, such as
+    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/sections.md). Its options, such as
         folds, are options here. points: your own shape, [(progress, rank), ...], both from 0 to 1.
-    strength: the share of the tokens that follow the schedule. 0: the order without a curriculum.
-    score_window: how far a row may move, in batches of `batch` rows. As it rises, windows get nearer to the mix and
-        farther from the schedule. By default a 32nd of the table, within 4 to 64 batches, and at most an eighth of the
-        table or a quarter of the ranks.
-    keep: columns in `by` that keep their shares throughout: scores are ranked within each of their values.
+    score_window: rows of a window, in batches of `batch` rows; at least 64 rows. As it rises, windows get nearer to the
+        mix and farther from the schedule. By default a 32nd of the table, within 4 to 64 batches, and at most an eighth
+        of the table or a quarter of the ranks.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
@@ -87,44 +78,37 @@ def order(
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_rows(
+    return order_table(
         rows,
         strategy=strategy,
         seed=seed,
         frozen=frozen,
-        targets=targets,
         score=score,
         shape=shape,
         points=points,
-        strength=strength,
         score_window=score_window,
-        keep=keep,
         within=within,
-        **options,
-    )
+        **_known(options),
+    ).first
 
 
-class Laps:
-    """Orders of the epochs of a curriculum, in laps of E epochs. A lap passes the schedule once. Holds E orders.
-
-    arguments: those of `core.order.order`.
+def _known(options: dict[str, Any]) -> dict[str, Any]:
     """
+    Raises:
+        InputError: an option was removed.
+    """
+    for name, instead in REMOVED.items():
+        if name in options:
+            raise InputError(f"{name} is no longer an argument of an order: {instead}")
+    return options
 
-    def __init__(self, arguments: dict[str, Any], epochs: int) -> None:
-        self.arguments, self.epochs = arguments, epochs
-        self._lap, self._orders = 0, epoch_orders(epochs=epochs, together=True, **arguments)
-        self.first = self._orders[0]
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
-        """The rows of an epoch, counted from 0, int64 (N,). An epoch may hold a row twice; a lap holds it E times."""
-        lap, number = divmod(epoch, self.epochs)
-        if lap != self._lap:
-            given = self.arguments
-            if lap:
-                seed = int(np.random.SeedSequence([given["seed"], lap]).generate_state(1)[0])
-                given = {**given, "seed": seed, "frozen": None}
-            self._lap, self._orders = lap, epoch_orders(epochs=self.epochs, together=True, **given)
-        return self._orders[number]
+REMOVED = {
+    "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
+    "strength": "give rows that shall not follow the score none (NaN); they are spread evenly",
+    "keep": "rank the scores inside each value yourself, and give the ranks as the score",
+}
+"""Removed arguments of 0.2, and what to do instead. Kept for this release only."""
 
 
 def table_epochs(
@@ -137,14 +121,11 @@ def table_epochs(
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
-) -> Epochs | Laps:
+) -> TableOrder:
     """The orders of all epochs. The first, the arguments and the errors are those of `order`. epochs: how many epochs
     pass one schedule of a score together; each is a part of it."""
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    arguments = order_arguments(rows, seed=seed, **options)
-    if epochs > 1 and arguments["strategy"] in SHAPES:
-        return Laps(arguments, epochs)
-    return plan_epochs(**arguments)
+    return order_table(rows, seed=seed, lap=epochs, **_known(options))
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

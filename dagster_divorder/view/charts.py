@@ -59,9 +59,6 @@ Line = tuple[NDArray[np.float64], NDArray[np.float64], Series]
 """Positions as shares of the dataset, (P,), values there, (P,), and their series."""
 SHUFFLES = Series("three shuffles", "shuffled")
 ASKED = Series("asked", "muted", dashed=True)
-ACHIEVABLE = Series("achievable", "original")
-WINDOWS = Series("shuffled in windows", "shuffled")
-MOVED = Series("moved by the schedule", "original", dashed=True)
 
 
 def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float) -> None:
@@ -109,44 +106,6 @@ def drift(axes: Axes, feature: Drift) -> None:
     axes.set_ylim(0, 1.1 * max(*feature.along, feature.shuffled_along[1], 1e-9))
     axes.yaxis.set_major_formatter(lambda value, _: number(value, 2))
     _position_axis(axes)
-
-
-def schedule(axes: Axes, curves: Mapping[str, Any]) -> None:
-    """The rank of the score along training: asked, achievable and achieved, with the band from the 10th to the 90th
-    percentile. curves: of a scale of the stage `schedule`."""
-    at, values = 100 * np.asarray(curves["progress"]), {name: _known(curves[name]) for name in curves}
-    line = SERIES["sequences"].line
-    axes.fill_between(at, values["low"], values["high"], color=line["color"], alpha=0.18, linewidth=0)
-    axes.plot(at, values["achievable"], **ACHIEVABLE.line | {"linewidth": 0.9})
-    axes.plot(at, values["achieved"], **line)
-    axes.plot(at, values["asked"], **ASKED.line)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-    _position_axis(axes)
-
-
-def score(axes: Axes, curves: Mapping[str, Any]) -> None:
-    """The median score along training. curves: of a scale of the stage `schedule`."""
-    axes.plot(100 * np.asarray(curves["progress"]), _known(curves["raw"]), **SERIES["sequences"].line)
-    axes.margins(y=0.1)
-    axes.yaxis.set_major_formatter(lambda value, _: number(value))
-    _position_axis(axes)
-
-
-def at_points(axes: Axes, tenths: Mapping[str, Any], top: float) -> None:
-    """TV of batches to a trait's mix at their point of the schedule, in order and shuffled in windows, and how far the
-    schedule moves this mix, %, in tenths of training. tenths: of a trait, from a scale of the stage `schedule`. top:
-    the largest share in any chart of the row."""
-    middles = 100 * (np.arange(TENTHS) + 0.5) / TENTHS
-    for name, series in (("moved", MOVED), ("shuffled", WINDOWS), ("batch", SERIES["sequences"])):
-        axes.plot(middles, 100 * _known(tenths[name]), marker="o", markersize=3, **series.line)
-    axes.set_ylim(0, 108 * top)
-    _position_axis(axes)
-
-
-def _known(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """Values with NaN for None, which charts omit."""
-    return np.array(values, np.float64)
 
 
 def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, high: float) -> None:

@@ -16,7 +16,6 @@ BATCHES = ("batch_shares", "cluster")
 TRAIT = "TRAIT"
 """Placeholder for a trait's name in measures of traits other than the clusters."""
 OF_TRAIT = "batch TV of "
-AT_POINT = "TV there of "
 
 
 @dataclass(frozen=True)
@@ -126,32 +125,6 @@ MEASURES = {
         ("batch_shares", TRAIT, "mean_tv"),
         "%",
     ),
-    "off the schedule": Measure(
-        "off the schedule, mean",
-        partial(fixed, decimals=3),
-        "distance of the mean rank by the score, from 0 to 1, from the asked rank, in hundredths of training",
-        ("off", "achieved"),
-    ),
-    "tokens off the schedule": Measure(
-        "tokens off the schedule, mean",
-        partial(fixed, decimals=3),
-        "the same for the rank of each token",
-        ("deviation", "asked"),
-    ),
-    AT_POINT + TRAIT: Measure(
-        AT_POINT + TRAIT,
-        points,
-        f"tokens of a batch that would have to change for the mix of {TRAIT} at its point of the schedule, mean",
-        ("traits", TRAIT, "batch"),
-        "%",
-    ),
-    f"worst {AT_POINT}{TRAIT}": Measure(
-        f"worst {AT_POINT}{TRAIT}",
-        points,
-        "the same in the batch that strays most",
-        ("traits", TRAIT, "worst"),
-        "%",
-    ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
         number,
@@ -185,22 +158,13 @@ MEASURES = {
     ),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""
-ALONG_SCHEDULE = {
-    "off the schedule": ("off", "shuffled"),
-    "tokens off the schedule": ("deviation", "shuffled"),
-    AT_POINT + TRAIT: ("traits", TRAIT, "shuffled"),
-    f"worst {AT_POINT}{TRAIT}": ("traits", TRAIT, "worst_shuffled"),
-}
-"""Measures of an order along a schedule (`view.schedule`), with paths to the window shuffle's measures."""
-SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and name not in ALONG_SCHEDULE)
+SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path)
 """Measures of the summary."""
 
 IN_FULL_ONLY = (
     "fewest",
     "worst batch TV, clusters",
     "every cluster seen after",
-    "tokens off the schedule",
-    f"worst {AT_POINT}{TRAIT}",
 )
 """Measures that the summary shows only with --details."""
 
@@ -212,9 +176,8 @@ def measures(names: Iterable[str]) -> dict[str, Measure]:
     """The measures among `names`, in their order, with the batch TV of every trait."""
 
     def measure(name: str) -> Measure | None:
-        for of_trait in (AT_POINT, OF_TRAIT):
-            if name.startswith(of_trait):
-                return MEASURES[of_trait + TRAIT].of_trait(name.removeprefix(of_trait))
+        if name.startswith(OF_TRAIT):
+            return MEASURES[OF_TRAIT + TRAIT].of_trait(name.removeprefix(OF_TRAIT))
         return MEASURES.get(name)
 
     return {name: known for name in names if (known := measure(name))}
@@ -256,6 +219,27 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         }
         for name, measure in measures(rows[0]).items()
     ]
+
+
+def mix_rows(mixes: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row a stretch of an order: where it ends, and the asked share of each value, beside the achieved one. mixes: as
+    `stages.measure.diversity_metrics` stores them."""
+    achieved, begin, rows = mixes["achieved"], 0.0, []
+    for end, asked in zip(mixes["ends"], mixes["asked"], strict=True):
+        # The slices whose middles lie in the stretch.
+        inside = [row for at, row in enumerate(achieved) if begin <= (at + 0.5) / len(achieved) < end]
+        means = [sum(column) / len(inside) for column in zip(*inside, strict=True)] if inside else asked
+        rows.append(
+            {
+                "up to": percent(end),
+                **{
+                    f"{clip(value) or '(empty)'}, %": f"{points(share)}, achieved {points(mean)}"
+                    for value, share, mean in zip(mixes["values"], asked, means, strict=True)
+                },
+            }
+        )
+        begin = end
+    return rows
 
 
 class Beside(NamedTuple):

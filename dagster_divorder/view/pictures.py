@@ -27,11 +27,9 @@ from dagster_divorder.view.drawing import (
     drawable,
     picture,
     stacked,
-    with_below,
 )
 from dagster_divorder.view.measures import MEASURES, summary_row
-from dagster_divorder.view.schedule import followed, highest, sentences, trait_names
-from dagster_divorder.view.words import brief, points, short
+from dagster_divorder.view.words import brief, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,15 +80,13 @@ class PicturedOrder:
 def ordering_comparison(
     orders: Mapping[str, PicturedOrder],
     names: Sequence[str] = (),
-    schedule: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Effects of orders, 1600 x 1100 pixels, higher with a schedule. For each order with a mix a bar of the dataset:
+    """Effects of orders, 1600 x 1100 pixels. For each order with a mix a bar of the dataset:
     each column is coloured by its tokens' clusters and should resemble the corpus's own mix beside it. Below: distinct
     clusters in each sequence, the prefix deviation, and a table of the numbers.
 
     orders: by name, see `charts.SERIES`; up to three have a mix, of the same K clusters. names: of the K clusters, by
-    label; a row above the bars shows the largest, as many as fit. schedule: figures of the stage `schedule`, for charts
-    below.
+    label; a row above the bars shows the largest, as many as fit.
     """
 
     def draw(figure: Figure) -> None:
@@ -120,47 +116,7 @@ def ordering_comparison(
         right.set_xlabel("position in the dataset, % of tokens")
         _draw_table(figure, {name: order.diversity for name, order in orders.items()})
 
-    compared = picture(WIDTH, HEIGHT, draw)
-    # If nothing is left to order there are no figures.
-    if schedule is None or not schedule["scales"]["sequences"]["traits"]:
-        return compared
-    return with_below(compared, _schedule(schedule))
-
-
-def _schedule(measured: Mapping[str, Any]) -> bytes:
-    """The score along training, and each other trait's mix at the points of the schedule, 1600 pixels wide."""
-    scale = measured["scales"]["sequences"]
-    traits, curves = trait_names(scale), scale["curves"]
-    height = SCHEDULE_HEAD + TRAIT_ROW * -(-len(traits) // ACROSS)
-
-    def draw(figure: Figure) -> None:
-        note = "\n".join(textwrap.fill(sentence, 150) for sentence in sentences(measured))
-        _title(figure, f"Along the schedule: {followed(measured)}", note, LEFT, 1 - 40 / height)
-        end = RIGHT + GAP + STRIP
-        rank, raw = (
-            figure.add_axes((left, 1 - 480 / height, HALF, 230 / height)) for left in (LEFT, end - HALF)
-        )
-        charts.schedule(rank, curves)
-        _headline(rank, "Rank", "share of the tokens with a lower score; band: 10 to 90 %")
-        rank.legend(loc="lower right", bbox_to_anchor=(1.0, 1.16), ncols=3, borderaxespad=0, fontsize=11)
-        charts.score(raw, curves)
-        _headline(raw, "Score", "median of the tokens; from left to right: progress, %")
-        figure.text(LEFT, 1 - 545 / height, "Everything else: TV to the mix there, %", size=15, weight="bold")
-        for at, trait in enumerate(traits):
-            row, column = divmod(at, ACROSS)
-            width = (end - LEFT - 0.03 * (ACROSS - 1)) / ACROSS
-            bottom = 1 - (SCHEDULE_HEAD + TRAIT_ROW * row + 170) / height
-            axes = figure.add_axes((LEFT + column * (width + 0.03), bottom, width, 130 / height))
-            charts.at_points(axes, scale["along"][trait], highest(scale))
-            figures = scale["traits"][trait]
-            beside = f"batch TV {points(figures['batch'])} %, shuffled {points(figures['shuffled'])} %"
-            _headline(axes, brief(trait), beside)
-        lines = figure.axes[-1].get_lines()
-        figure.legend(
-            handles=lines, loc="upper right", bbox_to_anchor=(end, 1 - 525 / height), ncols=3, fontsize=11
-        )
-
-    return picture(WIDTH, height, draw)
+    return picture(WIDTH, HEIGHT, draw)
 
 
 def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:

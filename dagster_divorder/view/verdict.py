@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_divorder.core.measure import ShufflingCheck
-from dagster_divorder.view import schedule
 from dagster_divorder.view.words import fixed, listed, points
 
 SHOWN = ("sequences", "sequences_random", "original")
@@ -18,34 +17,31 @@ class Verdict:
     """Whether orders beat shuffling: `sequences` of the packed sequences, `documents` of the documents.
 
     metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change if the order fails.
-    schedule: figures of the stage `schedule`, if orders follow a score; they are then compared with the mix at each
-    point of the schedule and with a window shuffle.
     """
 
     sequences: ShufflingCheck
     documents: ShufflingCheck
     metrics: dict[str, dict[str, Any]]
     remedy: str
-    schedule: schedule.Measured | None = None
 
     @property
     def compared(self) -> bool:
         """Whether the corpus is large enough to tell."""
-        return bool(
-            self.schedule["scales"]["sequences"]["traits"] if self.schedule else self.sequences.comparisons
-        )
+        return bool(self.sequences.comparisons)
+
+    @property
+    def stretches(self) -> int:
+        """The number of stretches of the order, each with a mix of its own."""
+        mixes = self.metrics["sequences"].get("mixes")
+        return len(mixes["ends"]) if mixes else 1
 
     @property
     def passed(self) -> bool:
-        if self.schedule:
-            return self.compared and not schedule.not_nearer(self.schedule["scales"]["sequences"])
         return self.compared and self.sequences.passed
 
     @property
     def sentences(self) -> tuple[str, str]:
         """The claim, and its figure (or the remedy)."""
-        if self.schedule:
-            return schedule.sentences(self.schedule)
         check, metrics = self.sequences, self.metrics
         if not self.compared:
             return (
@@ -59,13 +55,14 @@ class Verdict:
                 dict.fromkeys(f"{c.trait} in any {c.window}" for c in check.comparisons if not c.passed)
             )
             return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
-        still, moving = check.traits(moving=False), check.traits(moving=True)
-        kept = [f"the corpus's own mix{f' of {listed(still)}' if moving else ''}"] if still else []
-        kept += [f"the achievable mix of the targets for {listed(moving)}"] if moving else []
+        several = self.stretches > 1
         claim = (
-            f"This order keeps the windows of training at {' and at '.join(kept)} better than shuffling does."
+            f"This order keeps the windows of training at the mix of their stretch, in all {self.stretches}, better than "
+            "shuffling inside it does."
+            if several
+            else "This order keeps the windows of training at the corpus's own mix better than shuffling does."
         )
-        trait = "cluster" if "cluster" in still else (still or moving)[0]
+        trait = "cluster" if "cluster" in check.traits else check.traits[0]
         ours = metrics["sequences"]
         window, measure = (
             ("batch", "worst")
@@ -75,13 +72,12 @@ class Verdict:
         off, shuffled, before = (points(metrics[name]["windows"][window][trait][measure]) for name in SHOWN)
         others = f"against {shuffled} after shuffling and {before} in the original order"
         if window == "batch":
-            whose = "its achievable target" if trait in moving else "the corpus's"
+            whose = "the stretch's" if several else "the corpus's"
             return claim, (
                 f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}'s share strays from {whose} by "
                 f"more than {off} percentage points, {others}."
             )
         return claim, (
             f"In a sequence of {ours['sequence_length']:,} tokens the {trait} that strays most is {off} percentage "
-            f"points off {'its targets ' if trait in moving else ''}on average, {others}; there are too few batches to "
-            "compare."
+            f"points off on average, {others}; there are too few batches to compare."
         )

@@ -14,14 +14,12 @@ import pytest
 import xxhash
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, Targets, order
-from dagster_divorder.core.order.deal import shard_of_each
+from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.order.spread import spread_order
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import METHODS, Pieces, pack
-from tests.conftest import some_scores
 
 GOLDEN = Path(__file__).with_name("golden_orders.json")
 DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
@@ -34,12 +32,6 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "grid_shuffle": [{"shards": 10}],
     "within_shard": [{"shards": 7}],
     "buffer": [{"buffer": 100}, {"buffer": 5_000}],
-    "fold": [{"inside": "balanced", "window": 0.1}, {"folds": 3, "descending": True, "inside": "original"}],
-    "zigzag": [{"inside": "original", "strength": 0.4}],
-    "stair": [{"inside": "balanced", "sections": 3, "ratio": 0.1, "folds": 2}],
-    "saw": [{"inside": "f2", "f2_lambda": 3.0}],
-    "segment": [{"inside": "original", "first": 0.3, "ends": "high-high"}],
-    "points": [{"inside": "balanced", "points": [(0.0, 0.1), (0.5, 0.9), (1.0, 0.4)]}],
     "block_shuffle": [
         {"block_strategy": "f2", "f2_lambda": 3.0},
         {"block_strategy": "stratified", "within_cluster": "original"},
@@ -65,7 +57,6 @@ def corpus() -> dict[str, Any]:
             random.random(DOCUMENTS) < 0.3, random.integers(0, 200, DOCUMENTS), 1_000 + np.arange(DOCUMENTS)
         ),
         "vectors": random.normal(size=(DOCUMENTS, 16)).astype(np.float32),
-        "scores": some_scores(DOCUMENTS),
     }  # fmt: skip
 
 
@@ -79,23 +70,14 @@ def mixed_rows() -> tuple[csr_matrix, np.ndarray]:
     ), groups
 
 
-def moving_targets(groups: np.ndarray) -> Targets:
-    shares = np.ones((3, len(groups)))
-    shares[0, 0], shares[2, 1] = 4.0, 3.0
-    for group in range(groups.max() + 1):
-        shares[:, groups == group] /= shares[:, groups == group].sum(axis=1, keepdims=True)
-    return Targets(progress=np.array([0.0, 0.4, 1.0]), shares=shares)
-
-
 def ordered(call: Callable[..., Any] = order, *given: Any, **arguments: Any) -> np.ndarray:
     items = corpus()["items"]
     fixed = {"weights": items.weights, "seed": 3, "sequence_length": 2_048, "batch": 32}
-    fixed["scores"] = corpus()["scores"]
     return np.asarray(call(items.counts, items.groups, *given, **{**fixed, **arguments}))
 
 
 def sequences(strategy: str, **arguments: Any) -> np.ndarray:
-    fixed = {"weights": [1.0, 50.0], "seed": 1, "sequence_length": 1_024, "scores": corpus()["scores"]}
+    fixed = {"weights": [1.0, 50.0], "seed": 1, "sequence_length": 1_024}
     return order(*mixed_rows(), strategy=strategy, **fixed, **arguments)
 
 
@@ -107,52 +89,32 @@ def packed(method: str, **arguments: Any) -> np.ndarray:
         method=method, sequence_length=1_024, seed=3, labels=made["cluster"][documents],
         vectors=made["vectors"][documents], **arguments,
     )  # fmt: skip
-    return np.concatenate([plan.document, plan.start, plan.length, plan.indptr, plan.parts])
+    return np.concatenate([plan.document, plan.start, plan.length, plan.indptr])
 
 
-def dealt(**arguments: Any) -> np.ndarray:
+def dealt(shares: list[float], **arguments: Any) -> np.ndarray:
     made = corpus()
     codes = {"cluster": made["cluster"].astype(np.int32)}
     names = {"cluster": tuple(map(str, range(CLUSTERS)))}
-    return shard_of_each(Traits(made["tokens"], codes, names), {"cluster": 0.7}, 7, seed=3, **arguments)
+    return deal(Traits(made["tokens"], codes, names), {"cluster": 0.7}, shares, seed=3, **arguments)
 
 
 def cases() -> dict[str, Callable[[], np.ndarray]]:
     out: dict[str, Callable[[], np.ndarray]] = {}
-    frozen = np.random.default_rng(4).permutation(DOCUMENTS)[:700]
-    texts = corpus()["texts"]
     for name in STRATEGIES:
         for options in ({}, *OPTIONS.get(name, [])):
             named = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
             out[named] = lambda a=name, o=options: ordered(strategy=a, **o)
             out[f"{named}, sequences"] = lambda a=name, o=options: sequences(a, **o)
-        out[f"{name}, frozen"] = lambda a=name: ordered(strategy=a, frozen=frozen)
-        out[f"{name}, copies"] = lambda a=name: ordered(spread_order, texts, strategy=a)
-        out[f"{name}, copies, frozen"] = lambda a=name: ordered(
-            spread_order, texts, strategy=a, frozen=frozen
-        )
         out[f"{name}, epochs"] = lambda a=name: ordered(epoch_orders, 3, strategy=a)
-        out[f"{name}, epochs, copies"] = lambda a=name: ordered(epoch_orders, 2, strategy=a, copies=texts)
         coordinates = {"strategy": name, "coordinates": corpus()["coordinates"]}
         out[f"{name}, coordinates"] = lambda c=coordinates: ordered(**c)
-        out[f"{name}, coordinates, frozen, epochs"] = lambda c=coordinates: ordered(
-            epoch_orders, 2, **c, frozen=frozen
-        )
-        if STRATEGIES[name].follows_targets:
-            targets = moving_targets(corpus()["items"].groups)
-            out[f"{name}, targets"] = lambda a=name, t=targets: ordered(strategy=a, targets=t)
-            out[f"{name}, targets, frozen"] = lambda a=name, t=targets: ordered(
-                strategy=a, targets=t, frozen=frozen
-            )
-            out[f"{name}, targets, copies"] = lambda a=name, t=targets: ordered(
-                spread_order, texts, strategy=a, targets=t
-            )
     for method in METHODS:
         out[f"packing {method}"] = lambda m=method: packed(m)
-        out[f"packing {method}, copies"] = lambda m=method: packed(m, copies=texts)
-        out[f"packing {method}, consumed"] = lambda m=method: packed(m, copies=texts, consumed=texts[:400])
-    out["deal"] = dealt
-    out["deal, copies, frozen"] = lambda: dealt(copies=texts, frozen=frozen)
+    out["packing best_fit, copies"] = lambda: packed("best_fit", copies=corpus()["texts"])
+    out["deal"] = lambda: dealt([1.0] * 7)
+    out["deal, shares"] = lambda: dealt([0.1, 0.6, 0.3])
+    out["deal, copies"] = lambda: dealt([1.0] * 7, copies=corpus()["texts"])
     return out
 
 

@@ -1,28 +1,21 @@
 """Exact greedy over a pool of candidates, on sparse rows. `balanced` has a sliding pool; `f1`, `f2` and `f3` have a
 pool as large as the problem.
 
-Letters: M items, J trait values, G groups, C candidates, P segments of the path. The row of an item has c_j for trait
-value j; l_g is its sum in group g, g(j) the group of j, w_g its weight. T_j and S_g are the placed totals, X_j the
-path's total at this point, sigma_j its share there. With a_j = c_j - sigma_j l_g and D_j = T_j - X_j the deviation
-after placing the item is |D + a|^2 in the norm that weighs group g by w_g. |D|^2 is common to all candidates, so a
-candidate scores
+Letters: M items, J trait values, G groups, C candidates. The row of an item has c_j for trait value j; l_g is its sum in
+group g, g(j) the group of j, w_g its weight, sigma_j the whole's share of j in its group. T_j and S_g are the placed
+totals. With a_j = c_j - sigma_j l_g and D_j = T_j - sigma_j S_g the deviation after placing the item is |D + a|^2 in the
+norm that weighs group g by w_g. |D|^2 is common to all candidates, so a candidate scores
 
-    <D, a> + self_weight |a|^2 / 2 = base - sum_g w_g (alpha_g u_g + E_g l_g),
-    u_g = sum_{j in g} c_j A_j,    E_g = sum_{j in g} D_j sigma_j,
-    base = sum_j w_g c_j (T_j - K_j) + self_weight sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
+    <D, a> + self_weight |a|^2 / 2 = base - sum_g w_g (S_g u_g + E_g l_g),
+    u_g = sum_{j in g} c_j sigma_j,    E_g = sum_{j in g} D_j sigma_j = sum T_j sigma_j - S_g Q_g,
+    base = sum_j w_g c_j T_j + self_weight sum_g w_g (sum_{j in g} c_j^2 / 2 - l_g u_g + l_g^2 Q_g / 2),
 
-where X_j = K_j + A_j alpha_g, sigma_j = A_j, Q_g = sum A_j^2 and alpha_g is the amount that group g received since the
-segment began. Placing an item changes T only in its own trait values, so `base` changes only for candidates that share
-one; the rest is a sum of few features of the candidate (u, l) with coefficients that change at every step. If the share
-moves inside a segment, sigma_j = A_j + B_j x with x the tokens of group 0 since the segment began, so
+where Q_g = sum_{j in g} sigma_j^2. Placing an item changes T only in its own trait values, so `base` changes only for
+candidates that share one; the rest is a sum of few features of the candidate (u, l) with coefficients that change at
+every step. The dense coordinates z of a row, signed and centred by the caller, are features too; their factors are the
+placed sums.
 
-    X_j = K_j + A_j alpha_g + B_j beta_g,    beta_g = x alpha_g - rho_g x^2 / 2,
-
-with rho_g group g's growth by token of group 0: the integral of sigma, plus sigma times the amount that the group
-received beyond its pace. This adds the features v_g = sum c_j B_j, l_g v_g and l_g^2. The dense coordinates z of a row,
-signed and centred by the caller, are features too; their factors are the placed sums.
-
-Groups whose l_g are proportional for all items have proportional alpha_g, so their features are summed: sequences of
+Groups whose l_g are proportional for all items have proportional S_g, so their features are summed: sequences of
 equal length have one feature for any number of groups. Deviations come from raw sums; no difference is accumulated, so
 no rounding error drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
 """
@@ -56,43 +49,6 @@ class SparseItems(NamedTuple):
     groups: Codes
     weights: Floats
     dense: NDArray[np.float32]
-
-
-class Path(NamedTuple):
-    """The path of the totals. Segment k begins at at[k] tokens of group 0 (float64 (P,), rising): reached K, share A,
-    drift B float64 (P, J); passed float64 (P, G), the groups' totals there; growth rho float64 (P, G)."""
-
-    at: Floats
-    reached: Floats
-    share: Floats
-    drift: Floats
-    passed: Floats
-    growth: Floats
-
-
-@kernel
-def where_sums_are(sums: Floats, path: Path, group: int, placed: Floats, most: float) -> Floats:
-    """theta, float64 (n,): the tokens of group 0 at which sum_j max(placed_j, X_j(theta)) reaches each of `sums`, by
-    bisection from 0 to `most`. path, placed: of one group's trait values."""
-    theta = np.empty_like(sums)
-    for at in range(len(sums)):
-        low, high = 0.0, most
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            segment = max(int(np.searchsorted(path.at, middle, side="right")) - 1, 0)
-            x = middle - path.at[segment]
-            grown = path.growth[segment, group] * x
-            total = 0.0
-            # Summed value by value: the order of summation decides the last bits.
-            for j in range(len(placed)):
-                share = path.share[segment, j] + 0.5 * x * path.drift[segment, j]
-                total += max(placed[j], path.reached[segment, j] + grown * share)
-            if total > sums[at]:
-                high = middle
-            else:
-                low = middle
-        theta[at] = high
-    return theta
 
 
 class Classes(NamedTuple):
@@ -141,14 +97,12 @@ def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) 
     return varies
 
 
-def classes_of(rows: SparseItems, placed: Floats, whole: Floats) -> Classes:
-    """Classes, by exact comparison of all items' lengths and the placed totals with the whole's totals, float64 (J,)
-    both. If a group of the whole is empty, every group is its own class. O(nnz + M (G + pairs of a class))."""
+def classes_of(rows: SparseItems, whole: Floats) -> Classes:
+    """Classes, by exact comparison of all items' lengths with the whole's totals, float64 (J,). If a group of the whole
+    is empty, every group is its own class. O(nnz + M (G + pairs of a class))."""
     n_groups = len(rows.weights)
-    placed = np.bincount(rows.groups, weights=placed, minlength=n_groups).astype(np.float64)
     whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
-    like = np.outer(placed, whole) == np.outer(whole, placed)
-    like &= (whole > 0.0).all()
+    like = np.full((n_groups, n_groups), (whole > 0.0).all())
     varies = _compare_lengths(rows, whole, like)
     lead = np.arange(n_groups)
     for g in range(n_groups):
@@ -236,29 +190,21 @@ def choose(base: Floats, features: Floats, factors: Floats, blocks: int, roundin
 
 class Layout(NamedTuple):
     """Rows of the features of each class, int64 (classes,), -1 for a feature that all candidates share: u; length, of
-    l; v, the first of three. dense: the first row of the dense coordinates. features: their number. moving: whether the
-    share moves. lead: the first group of each class, int64 (classes,)."""
+    l. dense: the first row of the dense coordinates. features: their number. lead: the first group of each class, int64
+    (classes,)."""
 
     u: Ints
     length: Ints
-    v: Ints
     dense: int
     features: int
-    moving: bool
     lead: Ints
 
 
 @kernel
-def _lay_out(classes: Classes, path: Path, dims: int) -> Layout:
-    moving = False
-    for k in range(path.at.shape[0]):
-        for j in range(path.drift.shape[1]):
-            if path.drift[k, j] != 0.0:
-                moving = True
+def _lay_out(classes: Classes, dims: int) -> Layout:
     n_classes = classes.varies.shape[0]
     at_u = np.full(n_classes, -1, np.int64)
     at_l = np.full(n_classes, -1, np.int64)
-    at_v = np.full(n_classes, -1, np.int64)
     count = 0
     for q in range(n_classes):
         at_u[q] = count
@@ -266,9 +212,6 @@ def _lay_out(classes: Classes, path: Path, dims: int) -> Layout:
         if classes.varies[q]:
             at_l[q] = count
             count += 1
-        if moving:
-            at_v[q] = count
-            count += 3
     at_dense = count
     count += dims
     # `choose` takes 1 or an even number; a spare feature stays 0.
@@ -277,18 +220,18 @@ def _lay_out(classes: Classes, path: Path, dims: int) -> Layout:
     lead = np.empty(n_classes, np.int64)
     for g in range(classes.group_class.shape[0] - 1, -1, -1):
         lead[classes.group_class[g]] = g
-    return Layout(at_u, at_l, at_v, at_dense, count, moving, lead)
+    return Layout(at_u, at_l, at_dense, count, lead)
 
 
 class Placed(NamedTuple):
-    """Placed totals: t float64 (J,), s float64 (G,), dense float64 (D,). products float64 (5, G): a group's sums of aa,
-    ab, bb, ta and tb over its values, with a = share, b = drift and t = T - K. largest float64 (1,): the largest
-    |T - K|."""
+    """Placed totals: t float64 (J,), s float64 (G,), dense float64 (D,). squares, reached float64 (G,): a group's sums of
+    sigma^2 and T sigma. largest float64 (1,): the largest T."""
 
     t: Floats
     s: Floats
     dense: Floats
-    products: Floats
+    squares: Floats
+    reached: Floats
     largest: Floats
 
 
@@ -325,21 +268,15 @@ def _close_gaps(
 
 
 @kernel
-def _enter_segment(groups: Codes, path: Path, segment: int, placed: Placed) -> None:
-    """Sets the products of each group by the shares of this segment."""
-    share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
-    products = placed.products
-    products[:] = 0.0
-    aa, ab, bb, ta, tb = products[0], products[1], products[2], products[3], products[4]
+def _sum_up(groups: Codes, share: Floats, placed: Placed) -> None:
+    """Sets the sums of `placed` over each group's values."""
+    placed.squares[:] = 0.0
+    placed.reached[:] = 0.0
     largest = 0.0
     for j in range(groups.shape[0]):
-        g = groups[j]
-        aa[g] += share[j] * share[j]
-        ab[g] += share[j] * drift[j]
-        bb[g] += drift[j] * drift[j]
-        ta[g] += (placed.t[j] - reached[j]) * share[j]
-        tb[g] += (placed.t[j] - reached[j]) * drift[j]
-        largest = max(largest, abs(placed.t[j] - reached[j]))
+        placed.squares[groups[j]] += share[j] * share[j]
+        placed.reached[groups[j]] += placed.t[j] * share[j]
+        largest = max(largest, placed.t[j])
     placed.largest[0] = largest
 
 
@@ -362,8 +299,7 @@ def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
 @kernel
 def _describe(
     rows: SparseItems,
-    path: Path,
-    segment: int,
+    share: Floats,
     classes: Classes,
     layout: Layout,
     placed: Placed,
@@ -375,11 +311,9 @@ def _describe(
 ) -> float:
     """Sets base, features and entries by trait value of every candidate. Returns the largest length of a row."""
     indptr, indices, data, groups, weights, dense = rows
-    share, drift, reached = path.share[segment], path.drift[segment], path.reached[segment]
     n_groups = weights.shape[0]
-    aa = placed.products[0]
-    row_sums = np.zeros((3, n_groups))
-    row_l, row_u, row_v = row_sums[0], row_sums[1], row_sums[2]
+    row_sums = np.zeros((2, n_groups))
+    row_l, row_u = row_sums[0], row_sums[1]
     features, column = pool.features, pool.column
     longest = 0.0
     for c in range(filled - 1, -1, -1):
@@ -393,29 +327,21 @@ def _describe(
             value = np.float64(data[k])
             row_l[g] += value
             row_u[g] += value * share[j]
-            row_v[g] += value * drift[j]
-            sum_ += weights[g] * value * (0.5 * self_weight * value + placed.t[j] - reached[j])
+            sum_ += weights[g] * value * (0.5 * self_weight * value + placed.t[j])
             column[j] -= 1
             entry_slot[column[j]] = c
             entry_value[column[j]] = value
         for g in range(n_groups):
-            sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * aa[g] - row_u[g])
+            sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * placed.squares[g] - row_u[g])
             reach += weights[g] * row_l[g]
         for f in range(layout.features):
             features[f, c] = 0.0
         for g in range(n_groups):
             q = classes.group_class[g]
-            factor = weights[g] * classes.ratio[g]
-            features[layout.u[q], c] += factor * row_u[g]
-            if layout.moving:
-                features[layout.v[q], c] += factor * row_v[g]
+            features[layout.u[q], c] += weights[g] * classes.ratio[g] * row_u[g]
         for q in range(classes.varies.shape[0]):
-            length = row_l[layout.lead[q]]
             if layout.length[q] >= 0:
-                features[layout.length[q], c] = length
-            if layout.moving:
-                features[layout.v[q] + 1, c] = length * features[layout.v[q], c]
-                features[layout.v[q] + 2, c] = length * length
+                features[layout.length[q], c] = row_l[layout.lead[q]]
         for d in range(dense.shape[1]):
             value = np.float64(dense[item, d])
             features[layout.dense + d, c] = value
@@ -428,37 +354,17 @@ def _describe(
 
 @kernel
 def _set_factors(
-    weights: Floats,
-    path: Path,
-    segment: int,
-    classes: Classes,
-    layout: Layout,
-    placed: Placed,
-    self_weight: float,
-    factors: Floats,
+    weights: Floats, classes: Classes, layout: Layout, placed: Placed, factors: Floats
 ) -> None:
-    """Sets the factors of the features at this step: u has -alpha_g, l has -E_g, v has -beta_g."""
-    aa, ab, bb = placed.products[0], placed.products[1], placed.products[2]
-    ta, tb = placed.products[3], placed.products[4]
-    x = placed.s[0] - path.at[segment]
+    """Sets the factors of the features at this step: u has -S_g, l has -E_g."""
     factors[:] = 0.0
     for g in range(weights.shape[0]):
         q = classes.group_class[g]
-        ratio = classes.ratio[g]
-        alpha = placed.s[g] - path.passed[segment, g]
-        beta = x * alpha - 0.5 * path.growth[segment, g] * x * x if layout.moving else 0.0
-        e = ta[g] + x * tb[g] - alpha * (aa[g] + x * ab[g]) - beta * (ab[g] + x * bb[g])
         if layout.lead[q] == g:
-            factors[layout.u[q]] = -alpha
-            if layout.moving:
-                factors[layout.v[q]] = -beta
-                factors[layout.v[q] + 1] = -self_weight * x
+            factors[layout.u[q]] = -placed.s[g]
         if layout.length[q] >= 0:
-            factors[layout.length[q]] -= weights[g] * ratio * e
-        if layout.moving:
-            factors[layout.v[q] + 2] += (
-                0.5 * self_weight * weights[g] * ratio * ratio * x * (2.0 * ab[g] + x * bb[g])
-            )
+            off = placed.reached[g] - placed.s[g] * placed.squares[g]
+            factors[layout.length[q]] -= weights[g] * classes.ratio[g] * off
     for d in range(placed.dense.shape[0]):
         factors[layout.dense + d] = placed.dense[d]
 
@@ -467,15 +373,13 @@ def _set_factors(
 def _place(
     item: int,
     rows: SparseItems,
-    path: Path,
-    segment: int,
+    share: Floats,
     placed: Placed,
     pool: Candidates,
     entry_slot: Codes,
     entry_value: Floats,
 ) -> None:
     """Adds the item to T and S, and updates the base of candidates that share a trait value with it."""
-    ta, tb = placed.products[3], placed.products[4]
     for d in range(placed.dense.shape[0]):
         placed.dense[d] += rows.dense[item, d]
     largest = placed.largest[0]
@@ -485,9 +389,8 @@ def _place(
         value = np.float64(rows.data[k])
         placed.t[j] += value
         placed.s[g] += value
-        ta[g] += value * path.share[segment, j]
-        tb[g] += value * path.drift[segment, j]
-        largest = max(largest, abs(placed.t[j] - path.reached[segment, j]))
+        placed.reached[g] += value * share[j]
+        largest = max(largest, placed.t[j])
         change = rows.weights[g] * value
         for i in range(pool.column[j], pool.column[j + 1]):
             pool.base[entry_slot[i]] += change * entry_value[i]
@@ -498,7 +401,7 @@ def _place(
 def best_of_pool(
     queue: Ints,
     rows: SparseItems,
-    path: Path,
+    share: Floats,
     classes: Classes,
     totals: Floats,
     dense_totals: Floats,
@@ -511,7 +414,8 @@ def best_of_pool(
     of equal ones, the first in the queue. The first `fixed` items keep their places, as do all after `steps`.
 
     The pool takes the first min(pool_size, n) of the queue, and is topped up from it when a quarter (at least 1) is
-    gone. totals: float64 (J,), dense_totals: float64 (D,), sums over the items before the queue. self_weight: weight of
+    gone. share: float64 (J,), of the whole. totals: float64 (J,), dense_totals: float64 (D,), sums over the items before
+    the queue. self_weight: weight of
     |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + REFILL_PARTS nnz) time,
     O(C (entries + features) + J) scratch.
     """
@@ -519,10 +423,15 @@ def best_of_pool(
     n_groups = rows.weights.shape[0]
     size = min(max(pool_size, fixed), queue.shape[0])
     part = max(1, size // REFILL_PARTS)
-    layout = _lay_out(classes, path, rows.dense.shape[1])
+    layout = _lay_out(classes, rows.dense.shape[1])
 
     placed = Placed(
-        totals.copy(), np.zeros(n_groups), dense_totals.copy(), np.zeros((5, n_groups)), np.zeros(1)
+        totals.copy(),
+        np.zeros(n_groups),
+        dense_totals.copy(),
+        np.zeros(n_groups),
+        np.zeros(n_groups),
+        np.zeros(1),
     )
     for j in range(groups.shape[0]):
         placed.s[groups[j]] += placed.t[j]
@@ -539,49 +448,33 @@ def best_of_pool(
     longest = 0.0
 
     out = np.empty_like(queue)
-    segment = 0
     filled = alive = coming = int(np.int64(0))  # Not a literal: `_close_gaps` would be compiled for it too.
     for step in range(steps):
-        ended = segment + 1 < path.at.shape[0] and placed.s[0] >= path.at[segment + 1]
-        if (
-            alive <= filled - max(1, filled // REFILL_PARTS)
-            or (coming < queue.shape[0] and alive <= size - part)
-            or ended
+        if alive <= filled - max(1, filled // REFILL_PARTS) or (
+            coming < queue.shape[0] and alive <= size - part
         ):
-            while segment + 1 < path.at.shape[0] and placed.s[0] >= path.at[segment + 1]:
-                segment += 1
             filled, coming = _close_gaps(pool, filled, queue, coming, size, part)
             alive = filled
             blocks = (filled + BLOCK - 1) // BLOCK
-            _enter_segment(groups, path, segment, placed)
+            _sum_up(groups, share, placed)
             entries = _count_entries(rows, pool, filled)
             if entry_slot.shape[0] < entries:
                 entry_slot = np.empty(entries + entries // 4, np.int32)
                 entry_value = np.empty(entries + entries // 4)
             longest = _describe(
-                rows,
-                path,
-                segment,
-                classes,
-                layout,
-                placed,
-                self_weight,
-                pool,
-                filled,
-                entry_slot,
-                entry_value,
+                rows, share, classes, layout, placed, self_weight, pool, filled, entry_slot, entry_value
             )
 
         best = step
         if step >= fixed:
-            _set_factors(rows.weights, path, segment, classes, layout, placed, self_weight, factors)
+            _set_factors(rows.weights, classes, layout, placed, factors)
             rounding = ROUNDING * longest * (longest + placed.largest[0])
             best = choose(pool.base, pool.features, factors, blocks, rounding)
         item = pool.item[best]
         out[step] = item
         pool.base[best] = np.inf
         alive -= 1
-        _place(item, rows, path, segment, placed, pool, entry_slot, entry_value)
+        _place(item, rows, share, placed, pool, entry_slot, entry_value)
     left = steps
     for c in range(filled):
         if pool.base[c] != np.inf:

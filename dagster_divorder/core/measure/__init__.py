@@ -10,8 +10,8 @@ number of threads.
 Cost: O(N + W) for each measure, O(N log J) for windows at every position, O(N + S x J) for the prefix deviation;
 O(N + W) memory.
 `ShareDeviation` covers aligned windows, which start at multiples of their length; `WindowDeviation` covers every
-position. Packed sequences are measured like documents, with runs of tokens as documents. For a trait with moving
-targets, the achievable targets (`moving`) take the place of the corpus's mix.
+position. Packed sequences are measured like documents, with runs of tokens as documents. In an order of several
+stretches (`stretches`), the mix of each stretch takes the place of the corpus's.
 Sources: Don't Shuffle, Optimize (the objective); Diversity-Ordered Training (distinct clusters).
 """
 
@@ -22,7 +22,6 @@ from dagster_divorder.core.measure.seam import Seam
 from dagster_divorder.core.measure.shares import cluster_mix
 from dagster_divorder.core.measure.shuffling_check import ShufflingCheck, beats_shuffling
 from dagster_divorder.core.measure.stationarity import Feature, Stationarity, stationarity
-from dagster_divorder.core.measure.tracking import track
 from dagster_divorder.core.measure.trait_errors import compare_errors, error_curves
 from dagster_divorder.core.measure.window_deviation import WindowDeviation, shuffled_tokens, windows_in_stream
 
@@ -45,7 +44,6 @@ __all__ = [
     "measure_packed",
     "shuffled_tokens",
     "stationarity",
-    "track",
     "windows_in_stream",
     "worse_batches",
 ]

@@ -18,7 +18,6 @@ from dagster_divorder.core.measure.distinct import (
     distinct_in_stream,
     summarize,
 )
-from dagster_divorder.core.measure.moving import achievable_mix, constant_mix
 from dagster_divorder.core.measure.prefix import (
     PrefixDeviation,
     coverage_in_stream,
@@ -28,6 +27,7 @@ from dagster_divorder.core.measure.prefix import (
 from dagster_divorder.core.measure.seam import Seam, seams
 from dagster_divorder.core.measure.shares import ShareDeviation, aligned_windows, summarize_windows
 from dagster_divorder.core.measure.stream import codes_in_order, token_shares, tokens_in_order
+from dagster_divorder.core.measure.stretches import asked_mix, constant_mix
 from dagster_divorder.core.measure.trait_errors import TraitErrors
 from dagster_divorder.core.measure.whole_sequences import (
     LaidSequences,
@@ -37,11 +37,10 @@ from dagster_divorder.core.measure.whole_sequences import (
     sliding_sequences,
 )
 from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
-from dagster_divorder.core.order import Targets
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import MovingMix
+    from dagster_divorder.core.kernels.stretch_windows import AskedMix
 
 Row = dict[str, str | float]
 
@@ -139,7 +138,7 @@ def measure(
     sequences: NDArray[np.int64] | None = None,
     next_epochs: Sequence[ArrayLike] = (),
     bounds: Sequence[NDArray[np.int64]] | None = None,
-    targets: Mapping[str, Targets] | None = None,
+    stretch: NDArray[np.integer] | None = None,
 ) -> Diversity:
     """Every measure of `order` over the corpus.
 
@@ -150,8 +149,8 @@ def measure(
     next_epochs: orders of later epochs. `windows` and `seam` continue into them; all other measures use `order` alone.
     bounds: for each epoch, the tokens before each sequence and in all, int64 (S + 1,). Windows are then whole sequences
         of any length (`core.measure.whole_sequences`); prefixes still have L tokens.
-    targets: by trait, the requested shares (P, n_values[trait]) of a moving mix. Its windows and prefixes are compared
-        with the achievable targets (`core.measure.moving`), those of other traits with the corpus's mix.
+    stretch: int (N,), the stretch of each document (`core.measure.stretches`), with whose mix windows and prefixes are
+        compared; None: one stretch, the corpus's mix.
     """
     if "cluster" not in traits:
         raise InputError(
@@ -181,13 +180,18 @@ def measure(
     else:
         split = flush = distinct_in_sequences(sequences, codes["cluster"], n_values["cluster"])
     total = int(stream.sum())
+    along = None
+    if stretch is not None and np.ptp(stretch):
+        # A single epoch is followed by itself.
+        rows = [np.asarray(epoch) for epoch in (order, *(next_epochs or [order]))]
+        along = stretch[np.concatenate(rows)].astype(np.int64)
     by_trait = {
         trait: _measure_trait(
             [(epoch, values[trait]) for epoch, values in epochs],
             n_values[trait],
             length,
             batch,
-            (targets or {}).get(trait),
+            along,
             bounds,
         )
         for trait in traits
@@ -230,16 +234,18 @@ def _measure_trait(
     values: int,
     length: int,
     batch: int,
-    targets: Targets | None,
+    stretch: NDArray[np.int64] | None,
     bounds: Sequence[NDArray[np.int64]] | None,
 ) -> _TraitMeasures:
-    """epochs: tokens int64 (N,) and codes (N,) of each. length: tokens a sequence. batch: sequences a batch."""
+    """epochs: tokens int64 (N,) and codes (N,) of each. length: tokens a sequence. batch: sequences a batch. stretch:
+    int64, of each document in all epochs, of which there are at least two."""
     stream, codes = epochs[0]
     total, window = int(stream.sum()), length * batch
     mix = None
-    if targets is not None:
-        # A single epoch is followed by itself.
-        mix = achievable_mix(targets, token_shares(stream, codes, values), total, max(2, len(epochs)))
+    if stretch is not None:
+        every = epochs if len(epochs) > 1 else [*epochs, *epochs]
+        all_tokens, all_codes = (np.concatenate(columns) for columns in zip(*every, strict=True))
+        mix = asked_mix(all_tokens, all_codes, values, stretch)
     squares = squares_in_stream(stream, codes, values, length, mix)
     if bounds is not None:
         laid = [LaidSequences(*epoch, edges) for epoch, edges in zip(epochs, bounds, strict=True)]
@@ -269,7 +275,7 @@ def _measure_sequences(
     epochs: Sequence[LaidSequences],
     values: int,
     batch: int,
-    mix: MovingMix | None,
+    mix: AskedMix | None,
     squares: NDArray[np.float64],
 ) -> _TraitMeasures:
     """As `_measure_trait`, in windows of whole sequences."""

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.measure.diversity import Diversity, measure
 from dagster_divorder.core.measure.stream import indices_in
-from dagster_divorder.core.order import Targets
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.core.rows import row_entries
 
@@ -27,13 +26,14 @@ def measure_packed(
     batch: int,
     whole: bool = False,
     counted: ArrayLike | None = None,
-    targets: Mapping[str, Targets] | None = None,
+    stretches: ArrayLike | None = None,
 ) -> Diversity:
     """Every measure of `packed` in the order of the first epoch; `windows` and `seam` continue through all epochs.
 
-    epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch, targets: as for `measure`, by document.
+    epochs: int (E, S), place in an epoch -> sequence. traits, n_values, batch: as for `measure`, by document.
     whole: windows are whole sequences; for sequences with very different numbers of tokens. counted: int (Q,), tokens
     of each run that shares count, by default all; the others are ignored. It needs `whole`.
+    stretches: int (T + 1,), the first sequences of stretches, and their number; None: one stretch.
     """
     tokens = packed.length if counted is None else np.asarray(counted, np.int64)
     rows = [runs_in_order(packed.indptr, order) for order in np.atleast_2d(np.asarray(epochs, np.int64))]
@@ -51,9 +51,14 @@ def measure_packed(
         sequences=indptr,
         next_epochs=[runs for runs, _ in others],
         bounds=bounds,
-        targets=targets,
+        stretch=None if stretches is None else stretch_of_runs(packed, np.asarray(stretches)),
     )
     return replace(measured, documents=int(np.count_nonzero(np.bincount(packed.document))))
+
+
+def stretch_of_runs(packed: PackedSequences, stretches: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The stretch of each run, int64 (Q,). stretches: as in `measure_packed`."""
+    return np.searchsorted(packed.indptr[stretches[1:-1]], np.arange(len(packed.document)), side="right")
 
 
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.measure.stream import token_shares
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import MovingMix
+    from dagster_divorder.core.kernels.stretch_windows import AskedMix
 
 POINTS = 1000
 """Most points of a curve."""
@@ -40,19 +40,19 @@ def squares_in_stream(
     codes: NDArray[np.int32],
     n_values: int,
     sequence_length: int,
-    mix: MovingMix | None = None,
+    mix: AskedMix | None = None,
 ) -> NDArray[np.float64]:
     """D(t)^2 of one group for documents already in order, at every sequence end, float64 (S,). mix: a moving mix
-    (`core.measure.moving`) that replaces the whole's p."""
+    (`core.measure.stretches`) that replaces the whole's p."""
     if mix is None:
         from dagster_divorder.core.kernels.windows import prefix_squares
 
         return prefix_squares(tokens, codes, token_shares(tokens, codes, n_values), sequence_length)
-    from dagster_divorder.core.kernels.moving_windows import moving_deviations
+    from dagster_divorder.core.kernels.stretch_windows import deviations
 
     squares = np.zeros(-(-int(tokens.sum()) // sequence_length))
     ends = np.arange(1, len(squares)) * sequence_length
-    squares[:-1] = (moving_deviations(tokens, codes, mix, np.zeros_like(ends), ends)[2] * ends) ** 2
+    squares[:-1] = (deviations(tokens, codes, mix, np.zeros_like(ends), ends)[2] * ends) ** 2
     return squares
 
 

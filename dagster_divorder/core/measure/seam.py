@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure.moving import slide_along, wanted_between
 from dagster_divorder.core.measure.stream import token_shares
+from dagster_divorder.core.measure.stretches import asked_between, slide_along
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import MovingMix
+    from dagster_divorder.core.kernels.stretch_windows import AskedMix
 
 ValuedTokens = tuple[NDArray[np.int64], NDArray[np.int32]]
 """Tokens (N,) and trait values (N,) of documents in order."""
@@ -32,7 +32,7 @@ class Seam:
 
     worst, mean, worst_tv, mean_tv: as in `WindowDeviation`; over several seams the largest and the mean.
     head_tail: total variation between the first window of an epoch and the last window of the epoch before, minus the
-        difference that a moving mix wants; mean over the seams.
+        difference of their asked mixes; mean over the seams.
     All are 0 if the data is no longer than a window.
     """
 
@@ -44,9 +44,9 @@ class Seam:
     head_tail: float
 
 
-def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: MovingMix | None = None) -> Seam:
-    """The seams of epochs of the same documents: each epoch is followed by the next, and the last by the first. mix: a
-    moving mix over at least two epochs that replaces the whole's p."""
+def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: AskedMix | None = None) -> Seam:
+    """The seams of epochs of the same documents: each epoch is followed by the next, and the last by the first. mix: of
+    each stretch, over at least two epochs; it replaces the whole's p."""
     total = int(epochs[0][0].sum())
     if total <= window:
         return Seam(window, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -63,7 +63,7 @@ def seams(epochs: Sequence[ValuedTokens], n_values: int, window: int, mix: Movin
         else:
             slid = slide_along(tokens, codes, mix._replace(at=mix.at - (total - window)), window)
             edges = np.array([total - window, total, total + window], np.float64)
-            step -= np.diff(wanted_between(mix, edges), axis=0)[0]
+            step -= np.diff(asked_between(mix, edges), axis=0)[0]
         figures.append((*slid[:4], np.abs(step).sum() / 2))
     return over_seams(window, figures)
 

@@ -121,5 +121,5 @@ def sequence_features(
     yield Feature("place in the input", "number", runs.per_token(runs.document))
     long = runs.held(LONG)
     if long.shape[1]:
-        yield Feature("parts of long documents", "occurrences", long)
+        yield Feature("parts of long documents", "occurrences", long, inside=True)
     yield Feature("neighbours of one document", "neighbours", runs.held(2))

@@ -13,7 +13,7 @@ from dagster_divorder.core.measure.stream import codes_in_order, token_shares, t
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import MovingMix
+    from dagster_divorder.core.kernels.stretch_windows import AskedMix
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ def aligned_windows(
     codes: NDArray[np.int32],
     n_values: int,
     window: int,
-    mix: MovingMix | None = None,
+    mix: AskedMix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """(worst, tv, l2) of each full window [i W, (i+1) W), float64 (windows,). A partial last window is left out, since
-    few tokens always deviate. mix: a moving mix (`core.measure.moving`) that replaces the whole's p."""
+    few tokens always deviate. mix: the mix of each stretch (`core.measure.stretches`), which replaces the whole's p."""
     windows = int(tokens.sum()) // window
     if mix is not None:
-        from dagster_divorder.core.kernels.moving_windows import moving_deviations
+        from dagster_divorder.core.kernels.stretch_windows import deviations
 
         starts = np.arange(windows) * window
-        along: tuple[NDArray[np.float64], ...] = moving_deviations(
+        along: tuple[NDArray[np.float64], ...] = deviations(
             tokens, codes, mix, starts, starts + window
         )
         return along[0], along[1], along[2]

@@ -2,14 +2,13 @@
 
 The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
 in larger windows mean and worst are both smaller, or both 0; across the seam between epochs neither is larger. A window
-size is left out if the tokens hold fewer than FITS of them. For a trait with targets, windows of the order and of the
-shuffles are compared with the achievable, moving mix.
+size is left out if the tokens hold fewer than FITS of them.
 Known weaknesses: those of `core.measure.window_deviation`; three shuffles differ from each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ Seams = Mapping[str, Seam]
 @dataclass(frozen=True, kw_only=True)
 class WindowComparison:
     """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, of the order and
-    of the shuffles. moving: p_j are the achievable targets there. passed: by the rule."""
+    of the shuffles. passed: by the rule."""
 
     window: str
     trait: str
@@ -39,7 +38,6 @@ class WindowComparison:
     shuffled_mean: float
     worst: float
     shuffled_worst: float
-    moving: bool
     passed: bool
 
 
@@ -56,9 +54,10 @@ class ShufflingCheck:
     def passed(self) -> bool:
         return all(comparison.passed for comparison in self.comparisons)
 
-    def traits(self, *, moving: bool) -> list[str]:
-        """Compared traits with a moving mix, or those with a constant one."""
-        return list(dict.fromkeys(c.trait for c in self.comparisons if c.moving == moving))
+    @property
+    def traits(self) -> list[str]:
+        """Compared traits."""
+        return list(dict.fromkeys(c.trait for c in self.comparisons))
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a comparison: deviations of the order and of shuffling, in per cent of the tokens."""
@@ -96,10 +95,6 @@ class ShufflingCheck:
                 " How far the share of a trait's value strays from the corpus's, as a multiple of shuffling's (below 1 "
                 "is better than shuffled, 0.5 is half as far):\n"
             )
-        lines += [
-            f"- {trait} is compared with the achievable mix of its targets, which moves"
-            for trait in self.traits(moving=True)
-        ]
         lines += [f"- not compared: {reason}" for reason in self.skipped]
         lines += [
             f"- shuffling is already good enough for any {window}: its worst window strays by at most "
@@ -116,12 +111,11 @@ def beats_shuffling(
     tokens: int,
     *,
     seams: tuple[Seams, Seams] | None = None,
-    moving: Collection[str] = (),
 ) -> ShufflingCheck:
     """Compares windows by name for the balanced traits.
 
     ours, shuffled: window -> trait -> deviation, the window of a sequence first; `shuffled` is the mean over several
-    shuffles. tokens: of the corpus. seams: trait -> (ours, shuffled) across the seam. moving: traits with a moving mix.
+    shuffles. tokens: of the corpus. seams: trait -> (ours, shuffled) across the seam.
     """
     comparisons, skipped, good_enough = [], [], []
     balanced = list(traits)
@@ -145,7 +139,6 @@ def beats_shuffling(
                 shuffled_mean=others[trait].mean,
                 worst=mine[trait].worst,
                 shuffled_worst=others[trait].worst,
-                moving=trait in moving,
                 passed=_passes(mine[trait], others[trait], size == smallest, window == SEAM),
             )
             for trait in balanced

@@ -6,14 +6,14 @@ An order can keep the shares that it balances and drift in all others, so featur
 The measures of a feature: its rank correlation (Spearman) with the position, the distance of the farthest tenth from
 the whole, and the mean distance of a batch from the whole. A measure drifts if it exceeds the mean of R shuffles of the
 same sequences by more than SPREADS of their standard deviations, and by more than the factor TOLERANCE.
-If the order follows a schedule, the shuffles move sequences only inside its windows, and batches are compared with the
-mix at their point of the schedule. What the schedule itself moves is not drift.
+In an order of several stretches (`core.measure.stretches`), the shuffles move sequences only inside them, and batches
+are compared with the mix of their stretch. What differs between stretches is not drift.
 
 Guarantee: the same bytes for the same features and seed. Fewer than 1 % of random orders drift in any feature
 (docs/decisions/stationarity.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory, and 8 R S bytes.
 Known weakness: drift inside a tenth that evens out in every batch is not detected, nor is drift in a feature that is
-not tested. Along a schedule, drift that is small compared with what the schedule moves shows only in batches.
+not tested. Drift inside stretches that is small compared with what differs between them shows only in batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.measure.schedule import Lap
+from dagster_divorder.core.measure.stretches import shuffled_inside
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ FEWEST = 5 * TENTHS
 FEWEST_BATCHES = 2 * TENTHS
 """Fewest batches of a sample."""
 WINDOW_BATCHES = 4
-"""Batches that a sample takes from one window of a schedule."""
-CUTS = 8
-"""Parts of a window. The mix at a point is the mix of the nearest CUTS parts."""
-
+"""Batches that a sample takes from one of many stretches."""
 MEASURES = {
     "rank": "rank correlation with position",
     "tenths": "farthest tenth",
@@ -72,13 +69,15 @@ class Feature:
     Values by kind. mix: counts CSR (S, F), compared as shares, such as tokens by source. vector: float (S, D). number:
     float (S,). occurrences: CSR (S, G), things that should be spread over the order, such as the parts of each long
     document. neighbours: CSR (S, G), things that neighbouring sequences should not share. seen: whether the order
-    balanced it.
+    balanced it. inside: whether a section holds each thing whole, as it does a document; shuffles then stay inside
+    sections.
     """
 
     name: str
     kind: Kind
     values: Any
     seen: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +132,12 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
-    """sequences: number of tested sequences. features: empty below FEWEST sequences. exempt: why drift is intended, or
-    "". follows: the schedule that the order follows, or ""; following it is not drift."""
+    """sequences: number of tested sequences. features: empty below FEWEST sequences. stretches: of the order; what differs
+    between them is not drift."""
 
     sequences: int
     features: tuple[Drift, ...]
-    exempt: str = ""
-    follows: str = ""
+    stretches: int = 1
 
     @property
     def drifting(self) -> list[Drift]:
@@ -152,33 +150,24 @@ class Stationarity:
         return sorted(self.features, key=lambda drift: -drift.measures[drift.worst].excess)
 
     @property
-    def tested(self) -> bool:
-        return bool(self.features) and not self.exempt
-
-    @property
     def passed(self) -> bool:
-        """Whether no tested feature drifts."""
-        return not (self.tested and self.drifting)
+        """Whether no feature drifts."""
+        return not self.drifting
 
     def claim(self) -> str:
         """The result in a sentence."""
         if not self.features:
             return f"{self.sequences:,} sequences are too few to judge drift; expected {FEWEST} or more."
+        inside = f" inside its {self.stretches} stretches" if self.stretches > 1 else ""
         looked = f"{len(self.features)} features of {self.sequences:,} sequences"
         unseen = sum(not feature.seen for feature in self.features)
-        if self.exempt:
-            return f"Of {looked}, {len(self.drifting)} drift, as intended: {self.exempt}."
-        if self.follows:
-            names = ", ".join(feature.feature for feature in self.drifting)
-            told = f"{len(self.drifting)} drift beyond that: {names}" if names else "none drifts beyond that"
-            return f"The order follows {self.follows}; of {looked}, {told}."
         if self.passed:
             return (
-                f"Nothing drifts: of {looked}, {unseen} of them unseen by the order, none is clearly worse than "
+                f"Nothing drifts{inside}: of {looked}, {unseen} of them unseen by the order, none is clearly worse than "
                 "shuffled."
             )
         names = ", ".join(feature.feature for feature in self.drifting)
-        return f"Of {looked}, {len(self.drifting)} drift along the order, worse than any shuffle: {names}."
+        return f"Of {looked}, {len(self.drifting)} drift along the order{inside}, worse than any shuffle: {names}."
 
     def text(self) -> str:
         """The claim and the drifting features, in Markdown."""
@@ -218,82 +207,48 @@ class Stationarity:
         return cls(**fields | {"features": tuple(features)})
 
 
-@dataclass(frozen=True, eq=False)
-class SampledSchedule:
-    """A schedule over the S sequences in a sample of an order.
+def _sums_of_stretches(
+    values: Any, stretch: NDArray[np.int64], edges: NDArray[np.int64]
+) -> tuple[Any, NDArray[np.int64]]:
+    """(sums of `values`, (S, F) dense or CSR, over what groups of neighbours are compared with, (M, F); the row of each
+    group, int64 (g,)). A group across a border is compared with both stretches, by its sequences in each.
 
-    plain: int64 (S,), place -> sequence, by the schedule alone. bounds: int64 (W + 1,), places where windows begin and
-    end. whole: the sample is the whole order; else it is parts of some windows.
+    stretch: int64 (S,), rising. edges: int64 (g + 1,), places where groups begin and end.
     """
+    from scipy.sparse import csr_matrix
 
-    plain: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    whole: bool
-
-    @classmethod
-    def of(cls, lap: Lap, sampled: NDArray[np.int64]) -> SampledSchedule:
-        """The schedule over the sequences at the places `sampled`, int64 (S,) rising, of a lap's order."""
-        places = np.empty_like(lap.order)
-        # The k-th occurrence of a sequence in one order is the k-th in the other.
-        places[np.argsort(lap.order, kind="stable")] = np.argsort(lap.plain, kind="stable")
-        whole = len(sampled) == len(lap.order)
-        # In a sample, a sequence that comes from a neighbouring window belongs to the window in which it is.
-        window = np.searchsorted(lap.bounds, places[sampled] if whole else sampled, side="right") - 1
-        plain = np.lexsort([places[sampled], window])
-        bounds = np.flatnonzero(np.diff(window[plain], prepend=-1, append=-1))
-        return cls(plain, bounds, whole)
-
-    def shuffled(self, random: np.random.Generator) -> NDArray[np.int64]:
-        """The plain order, shuffled inside each window, int64 (S,)."""
-        window = np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
-        return self.plain[np.lexsort([random.random(len(window)), window])]
-
-    def sums_around(self, values: Any, edges: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-        """(sums of `values`, (S, F) dense or CSR, over the plain order's sequences around each of M points, (M, F); the
-        point of each group of neighbours, int64 (g,)).
-
-        edges: int64 (g + 1,), places where groups begin and end. Around a point are as many sequences as a window has;
-        in a partial sample, the sequences of the point's window."""
-        from scipy.sparse import csr_matrix
-
-        windows, sequences = len(self.bounds) - 1, len(self.plain)
-        middles = 0.5 * (edges[1:] + edges[:-1])
-        if self.whole:
-            cuts, width = np.arange(CUTS * windows + 1) * sequences // (CUTS * windows), CUTS
-            first = np.rint(CUTS * windows * middles / sequences - CUTS / 2).astype(np.int64)
-            first = np.clip(first, 0, CUTS * windows - CUTS)
-        else:
-            cuts, width = self.bounds, 1
-            first = np.searchsorted(self.bounds, middles, side="right") - 1
-        parts = csr_matrix((np.ones(sequences, np.int64), self.plain, cuts), shape=(len(cuts) - 1, sequences))
-        points, point = np.unique(first, return_inverse=True)
-        members = (points[:, np.newaxis] + np.arange(width)).ravel()
-        around = csr_matrix(
-            (np.ones(len(members), np.int64), members, np.arange(len(points) + 1) * width),
-            shape=(len(points), len(cuts) - 1),
-        )
-        return around @ (parts @ values), point
+    stretches, groups = int(stretch[-1]) + 1, len(edges) - 1
+    group = np.repeat(np.arange(groups), np.diff(edges))
+    place = group * stretches + stretch[edges[0] : edges[-1]]
+    inside = np.bincount(place, minlength=groups * stretches).reshape(groups, stretches)
+    kinds, row = np.unique(inside / np.diff(edges)[:, np.newaxis], axis=0, return_inverse=True)
+    sequences = np.arange(len(stretch))
+    members = csr_matrix((np.ones(len(stretch)), (stretch, sequences)), shape=(stretches, len(stretch)))
+    # Stretches count by the group's sequences, not by their own sizes.
+    each = csr_matrix(kinds / np.bincount(stretch, minlength=stretches))
+    return each @ (members @ values), row.ravel()
 
 
 @dataclass(frozen=True, eq=False)
 class Orders:
     """Several orders of the same S sequences, int64 (O, S): place -> sequence. batch: sequences a batch; a partial last
-    batch is ignored. schedule: the schedule that the orders follow, if any."""
+    batch is ignored. stretch: int64 (S,), of each sequence, rising; None: one stretch."""
 
     orders: NDArray[np.int64]
     batch: int
-    schedule: SampledSchedule | None = None
+    stretch: NDArray[np.int64] | None = None
 
     @classmethod
     def with_shuffles(
-        cls, sequences: int, batch: int, seed: int = 0, schedule: SampledSchedule | None = None
+        cls, sequences: int, batch: int, seed: int = 0, stretch: NDArray[np.int64] | None = None
     ) -> Orders:
-        """The identity on S = `sequences` sequences, and SHUFFLES random orders, inside the schedule's windows if there
-        is one."""
+        """The identity on S = `sequences` sequences, and SHUFFLES random orders, inside the stretches."""
         random = np.random.default_rng([seed, sequences])
-        shuffle = random.permutation if schedule is None else lambda _: schedule.shuffled(random)
-        shuffles = (shuffle(sequences) for _ in range(SHUFFLES))
-        return cls(np.stack([np.arange(sequences), *shuffles]), batch, schedule)
+        if stretch is None:
+            shuffles = [random.permutation(sequences) for _ in range(SHUFFLES)]
+        else:
+            shuffles = [shuffled_inside(stretch, random) for _ in range(SHUFFLES)]
+        return cls(np.stack([np.arange(sequences), *shuffles]), batch, stretch)
 
     @property
     def sequences(self) -> int:
@@ -325,21 +280,30 @@ def stationarity(
     *,
     batch: int,
     seed: int = 0,
-    schedule: SampledSchedule | None = None,
-    follows: str = "",
+    stretch: NDArray[np.int64] | None = None,
+    section: NDArray[np.int64] | None = None,
 ) -> Stationarity:
     """Compares every feature, in the order of its S = `sequences` rows, with shuffles; below FEWEST rows none.
 
-    schedule: the schedule that the order follows; `follows` is its name.
+    stretch, section: int64 (S,), of each row, rising; None: one.
 
     Raises:
         InputError: a feature has another number of rows.
     """
     if sequences < FEWEST:
-        return Stationarity(sequences=sequences, features=(), follows=follows)
-    orders = Orders.with_shuffles(sequences, batch, seed, schedule)
-    drifts = tuple(_drift(feature, *measures(feature, orders)) for feature in features)
-    return Stationarity(sequences=sequences, features=drifts, follows=follows)
+        return Stationarity(sequences=sequences, features=())
+    stretches = 1
+    if stretch is not None:
+        numbers, stretch = np.unique(stretch, return_inverse=True)
+        stretches = len(numbers)
+    orders = Orders.with_shuffles(sequences, batch, seed, stretch if stretches > 1 else None)
+    in_sections = orders
+    if section is not None and np.ptp(section):
+        in_sections = Orders.with_shuffles(sequences, batch, seed, section)
+    drifts = tuple(
+        _drift(feature, *measures(feature, in_sections if feature.inside else orders)) for feature in features
+    )
+    return Stationarity(sequences=sequences, features=drifts, stretches=stretches)
 
 
 def _drift(
@@ -384,7 +348,7 @@ def measures(feature: Feature, orders: Orders) -> tuple[dict[str, NDArray[np.flo
         return {"tenths": tenths.sum(axis=1) / freedom}, tenths
     groupings = [orders.tenths] if orders.batches is None else [orders.tenths, orders.batches]
     scores, distances = (_of_mix if feature.kind == "mix" else _of_vectors)(
-        feature.values, groupings, orders.schedule
+        feature.values, groupings, orders.stretch
     )
 
     def of_half(half: NDArray[np.int64]) -> list[Sequence[NDArray[np.float64]]]:
@@ -406,8 +370,8 @@ def sampled_places(
     """Places of evenly spaced whole batches of an order, int64: at most `at_most` sequences, but at least
     FEWEST_BATCHES batches if there are as many.
 
-    bounds: int64 (W + 1,), places where windows of a schedule begin and end. WINDOW_BATCHES are then taken from each of
-    evenly spaced windows, since only batches of one window can be compared.
+    bounds: int64 (T + 1,), places where stretches begin and end. WINDOW_BATCHES are then taken from each of evenly
+    spaced stretches, since only batches of one stretch can be compared.
     """
     batches = max(1, -(-sequences // batch))
     wanted = min(batches, max(at_most // batch, FEWEST_BATCHES))
@@ -433,11 +397,11 @@ def distances_from_whole(counts: csr_matrix) -> NDArray[np.float64]:
 
 
 def _of_mix(
-    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None
+    counts: csr_matrix, groupings: Sequence[NDArray[np.int64]], stretch: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.float64], Distances]:
     """(scores for the rank correlation (n, S), function that gives the groups' distances from the whole) of a mix.
-    groupings: first places of groups, and the end of the last, (g + 1,) each. schedule: groups of the second grouping
-    are compared with the mix at their point of the schedule."""
+    groupings: first places of groups, and the end of the last, (g + 1,) each. stretch: of each sequence; groups of the
+    second grouping are compared with the mix of their stretch."""
     from dagster_divorder.core.kernels.stationarity import add_columns
 
     mix = _Mix(counts)
@@ -449,7 +413,7 @@ def _of_mix(
     add_columns(*mix.entries, column, scores[1:])
     scores[1:] /= totals
     scores[0] = mix.distances_from_whole()
-    return scores, mix.distances(groupings, schedule)
+    return scores, mix.distances(groupings, stretch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,7 +446,7 @@ class _Mix:
         return self.distances([np.arange(rows + 1)])(np.arange(rows))[0]
 
     def distances(
-        self, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None = None
+        self, groupings: Sequence[NDArray[np.int64]], stretch: NDArray[np.int64] | None = None
     ) -> Distances:
         """The function that gives the groups' distances from the whole; see `_of_mix`."""
         from scipy.sparse import csr_matrix, vstack
@@ -492,9 +456,9 @@ class _Mix:
         sums, n_values = self.moments[1], self.counts.shape[1]
         mixes = csr_matrix(sums / max(sums.sum(), 1.0))
         mix_of = np.zeros((len(groupings), max(len(begins) for begins in groupings)), np.int64)
-        if schedule is not None and len(groupings) > 1:
-            around, point = schedule.sums_around(self.counts, groupings[1])
-            totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1.0)
+        if stretch is not None and len(groupings) > 1:
+            around, point = _sums_of_stretches(self.counts, stretch, groupings[1])
+            totals = np.maximum(np.asarray(around.sum(axis=1), np.float64).ravel(), 1e-300)
             shares = around.data / np.repeat(totals, np.diff(around.indptr))
             around = csr_matrix((shares, around.indices, around.indptr), shape=(len(totals), n_values))
             mixes, mix_of[1, : len(point)] = vstack([mixes, around], format="csr"), 1 + point
@@ -515,7 +479,7 @@ class _Mix:
 
 
 def _of_vectors(
-    values: ArrayLike, groupings: Sequence[NDArray[np.int64]], schedule: SampledSchedule | None
+    values: ArrayLike, groupings: Sequence[NDArray[np.int64]], stretch: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.float64], Distances]:
     """As `_of_mix`, for vectors (S, D) or numbers (S,); distances of numbers are in standard deviations."""
     vectors = np.asarray(values, np.float64)
@@ -530,16 +494,18 @@ def _of_vectors(
         leading = np.argsort(-centred.var(axis=0), kind="stable")[:LEADING]
         scores = np.vstack([np.linalg.norm(centred, axis=1), centred[:, leading].T])
 
-    targets: list[Any] = [0.0 for _ in groupings]
-    if schedule is not None and len(groupings) > 1:
-        around, point = schedule.sums_around(np.column_stack([centred, np.ones(len(centred))]), groupings[1])
-        targets[1] = (around[:, :-1] / np.maximum(around[:, -1:], 1.0))[point]
+    asked: list[Any] = [0.0 for _ in groupings]
+    if stretch is not None and len(groupings) > 1:
+        around, point = _sums_of_stretches(
+            np.column_stack([centred, np.ones(len(centred))]), stretch, groupings[1]
+        )
+        asked[1] = (around[:, :-1] / around[:, -1:])[point]
 
     def distances(order: NDArray[np.int64]) -> list[NDArray[np.float64]]:
         inside, lengths = centred[order], []
-        for edges, target in zip(groupings, targets, strict=True):
+        for edges, mix in zip(groupings, asked, strict=True):
             means = np.add.reduceat(inside[: edges[-1]], edges[:-1], axis=0) / np.diff(edges)[:, None]
-            lengths.append(np.asarray(np.linalg.norm(means - target, axis=1)))
+            lengths.append(np.asarray(np.linalg.norm(means - mix, axis=1)))
         return lengths
 
     return scores, distances

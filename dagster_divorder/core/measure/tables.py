@@ -8,7 +8,6 @@ from typing import Any
 from dagster_divorder.core.measure import Diversity
 from dagster_divorder.core.measure.shuffling_check import SEAM
 from dagster_divorder.core.measure.stationarity import Stationarity
-from dagster_divorder.core.order.trait_targets import warnings_of
 
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
 """The shuffled order that each of our orders is compared with."""
@@ -34,15 +33,6 @@ def table_rows(measured: Mapping[str, Diversity], metrics: Metrics) -> list[dict
         for window, name in (("prefix", "cumulative"), ("batch", "batch")):
             for measure in ("mean", "worst", "shuffled_mean", "shuffled_least", "better"):
                 add_ours(trait, window, f"error_{measure}", "trait_errors", trait, name, measure)
-    for trait, figures in metrics["sequences"]["targets"].items():
-        for window in ("batch", "hundredth"):
-            if not figures[window]["slices"]:
-                continue
-            for at, value in enumerate(figures["values"]):
-                for off in ("off_asked", "off_achievable"):
-                    for measure in ("largest", "mean"):
-                        path = ("targets", trait, window, off, measure, at)
-                        add_ours(f"{trait}: {value}", window, f"{off}_{measure}", *path)
     return rows
 
 
@@ -53,7 +43,8 @@ def _at(figures: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def findings(metrics: Metrics, alike: Collection[str] = ()) -> list[str]:
-    """Sentences that a summary adds: errors of each trait but those `alike`, the seam, targets, warnings."""
+    """Sentences that a summary adds: errors of each trait but those `alike`, the seam, the distance
+    from a schedule."""
     ours, shuffled = metrics["sequences"], metrics["sequences_random"]
     sentences = []
     for trait, figures in ours["trait_errors"].items():
@@ -70,27 +61,11 @@ def findings(metrics: Metrics, alike: Collection[str] = ()) -> list[str]:
         if ours["tokens"] > figures["window_tokens"] and trait not in alike:
             worst, other = (100 * one["worst"] for one in (figures, shuffled["seam"][trait]))
             sentences.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
-    for trait, figures in ours["targets"].items():
-        if not figures["hundredth"]["slices"]:
-            continue
-        asked, had = (figures["hundredth"][off] for off in ("off_asked", "off_achievable"))
-        sentences += [
-            f"target {trait} {value}: on average {100 * had['mean'][at]:.2f} points from the achievable share, "
-            f"{100 * asked['mean'][at]:.2f} from the asked one"
-            for at, value in enumerate(figures["values"])
-        ]
-    return sentences + warnings_of(ours["targets"])
-
-
-def schedule_findings(measured: Mapping[str, Any]) -> list[str]:
-    """What a summary says of an order along a schedule, in place of `findings`: for every trait, whether batches are
-    nearer to the mix at their point than after window shuffles. measured: figures of the stage `schedule`."""
-    return [
-        f"{trait}: batches are {100 * figures['batch']:.2f} % off the mix at their point of the schedule, "
-        f"{100 * figures['shuffled']:.2f} % after window shuffles; at worst {100 * figures['worst']:.2f} %, "
-        f"{100 * figures['worst_shuffled']:.2f} %"
-        for trait, figures in measured["scales"]["sequences"]["traits"].items()
-    ]
+    if off := ours.get("off_schedule"):
+        sentences.append(
+            f"the mean rank of a batch is {off['achieved']:.3f} off the schedule, {off['shuffled']:.3f} shuffled"
+        )
+    return sentences
 
 
 def _share(compared: Mapping[str, Any]) -> str:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure.moving import wanted_between
 from dagster_divorder.core.measure.seam import Seam, over_seams
+from dagster_divorder.core.measure.stretches import asked_between
 from dagster_divorder.core.measure.window_deviation import WindowDeviation, shuffled_tokens
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import MovingMix
+    from dagster_divorder.core.kernels.stretch_windows import AskedMix
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -56,14 +56,14 @@ def laid_end_to_end(epochs: Sequence[LaidSequences]) -> LaidSequences:
     )
 
 
-def aligned_sequences(laid: LaidSequences, size: int, mix: MovingMix) -> tuple[Floats, Floats, Floats, Ints]:
+def aligned_sequences(laid: LaidSequences, size: int, mix: AskedMix) -> tuple[Floats, Floats, Floats, Ints]:
     """(worst, tv, l2, tokens) of each full window of `size` sequences, (windows,). See `core.measure.shares`."""
     last = (len(laid.bounds) - 1) // size * size
     edges = laid.bounds[: last + 1 : size]
     return (*_deviations(laid, mix, edges[:-1], edges[1:]), np.diff(edges))
 
 
-def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: MovingMix) -> WindowDeviation:
+def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: AskedMix) -> WindowDeviation:
     """Worst and mean deviation of one trait over every first sequence of a window of `size` sequences. share: the
     trait's values' shares of all tokens, float64 (J,)."""
     sequences, total = len(laid.bounds) - 1, int(laid.bounds[-1])
@@ -90,11 +90,11 @@ def sliding_sequences(laid: LaidSequences, share: Floats, size: int, mix: Moving
 
 
 def sequence_seams(
-    epochs: Sequence[LaidSequences], n_values: int, size: int, mix: MovingMix | None, constant: MovingMix
+    epochs: Sequence[LaidSequences], n_values: int, size: int, mix: AskedMix | None, constant: AskedMix
 ) -> Seam:
     """The seams of epochs of the same sequences, as in `core.measure.seam.seams`; a window may start at every sequence.
 
-    mix: a moving mix over at least two epochs, or None. constant: the mix of the whole."""
+    mix: of each stretch, over at least two epochs, or None. constant: the mix of the whole."""
     sequences, total = len(epochs[0].bounds) - 1, int(epochs[0].bounds[-1])
     window = max(1, round(total / max(sequences, 1) * size))
     if sequences <= size:
@@ -110,20 +110,20 @@ def sequence_seams(
         if mix is not None:
             edges = both.bounds[[0, size, 2 * size]].astype(np.float64)
             if (np.diff(edges) > 0).all():
-                step -= np.diff(wanted_between(here, edges), axis=0)[0]
+                step -= np.diff(asked_between(here, edges), axis=0)[0]
         figures.append((worst.max(), worst.mean(), tv.max(), tv.mean(), np.abs(step).sum() / 2))
     return over_seams(window, figures)
 
 
 def _deviations(
-    laid: LaidSequences, mix: MovingMix, starts: Ints, ends: Ints
+    laid: LaidSequences, mix: AskedMix, starts: Ints, ends: Ints
 ) -> tuple[Floats, Floats, Floats]:
     """(worst, tv, l2) of the windows of tokens [starts, ends), (windows,) each; 0 without tokens."""
-    from dagster_divorder.core.kernels.moving_windows import moving_deviations
+    from dagster_divorder.core.kernels.stretch_windows import deviations
 
     some = starts < ends
     worst, tv, l2 = (np.zeros(len(starts)) for _ in range(3))
-    worst[some], tv[some], l2[some] = moving_deviations(
+    worst[some], tv[some], l2[some] = deviations(
         laid.tokens, laid.codes, mix, starts[some], ends[some]
     )
     return worst, tv, l2

@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive
-from dagster_divorder.core.measure.moving import slide_along
 from dagster_divorder.core.measure.stream import token_shares
+from dagster_divorder.core.measure.stretches import slide_along
 
 if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.moving_windows import MovingMix
+    from dagster_divorder.core.kernels.stretch_windows import AskedMix
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ def windows_in_stream(
     codes: NDArray[np.int32],
     n_values: int,
     window_tokens: int,
-    mix: MovingMix | None = None,
+    mix: AskedMix | None = None,
 ) -> WindowDeviation:
     """Worst and mean deviation of one trait over all positions of a window of `window_tokens` tokens.
 
     tokens (N,) of documents in reading order, codes (N,) in [0, J); documents without tokens are ignored.
-    mix: a moving mix (`core.measure.moving`) that replaces the whole's p, in O(N J) time and O(N) memory. `ideal` still
-    uses p.
+    mix: the mix of each stretch (`core.measure.stretches`), which replaces the whole's p, in O(N J) time and O(N) memory.
+    `ideal` still uses p.
     """
     from dagster_divorder.core.kernels.sliding_windows import slide_documents
 

@@ -6,7 +6,7 @@ A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of its re
 
 - `natural`: s_k ~ size_k, the corpus as it is.
 - a number: s_k ~ size_k ** number; `sqrt` is 0.5. Small values gain as it falls.
-- `unimax`: equal tokens for every value. A value that would take more than R epochs gets R; the others share the rest
+- `uniform`: equal tokens for every value. `unimax`: the same, within R epochs. A value that would take more than R epochs gets R; the others share the rest
   equally.
 - a table: the shares themselves. Values that it does not name get nothing.
 
@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,7 +43,7 @@ from dagster_divorder.errors import InputError
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-POWERS = {"natural": 1.0, "sqrt": 0.5, "unimax": 0.0}
+POWERS = {"natural": 1.0, "sqrt": 0.5, "uniform": 0.0, "unimax": 0.0}
 """Rules whose weights are powers of the sizes, and the powers."""
 
 SUM_TOLERANCE = 1e-6
@@ -97,16 +97,19 @@ def plan_mix(
     *,
     total_tokens: int | None = None,
     max_repeats: float | None = None,
+    read: Ints | None = None,
 ) -> MixPlan:
     """Planned tokens of each value.
 
     weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
     tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
-    max_repeats: most epochs of one value; None: no limit.
+    max_repeats: most epochs of one value; None: no limit. read: int64 (K,), tokens that are read already: what is left of
+    the total has the shares, whatever was read.
 
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
     """
+    read = np.zeros(len(sizes), np.int64) if read is None else read
     names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)
     if not available.sum():
         raise InputError(
@@ -120,9 +123,14 @@ def plan_mix(
     normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
     weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
-    total = int(available[used].sum()) if total_tokens is None else total_tokens
+    total = (int(available[used].sum()) if total_tokens is None else total_tokens) - int(read.sum())
+    if total < 0:
+        raise InputError(
+            f"mixing.total_tokens is {total_tokens}, and {int(read.sum()):,} tokens are read already (order.frozen_tokens); "
+            "expected more: raise it, or set order.frozen_tokens = 0 to order everything again"
+        )
     limit = np.inf if max_repeats is None else float(max_repeats)
-    most = np.minimum(available[used] * limit, total)
+    most = np.minimum(np.maximum(available[used] * limit - read[used], 0), total)
     planned = np.zeros(len(names))
     planned[used] = _fill(weight[used], most, total)
     # `unimax` reaches its limits when all values have the same number of epochs.
@@ -136,13 +144,55 @@ def plan_mix(
     short = total - int(tokens.sum())
     tokens[np.argsort(tokens - planned, kind="stable")[: max(short, 0)]] += 1
     tokens[planned.argmax()] += min(short, 0)
+    tokens += read
     table = not isinstance(weights, str)
     epochs = np.divide(tokens, available, out=np.full(len(names), 0.0 if table else 1.0), where=available > 0)
     if epochs.max() >= np.iinfo(np.int32).max:
         raise InputError(
             f"mixing.total_tokens is {total}: {epochs.max():.3g} epochs of a value; expected fewer"
         )
-    return MixPlan(names, available, planned / total, tokens, epochs, normalised)
+    return MixPlan(names, available, planned / max(total, 1), tokens, epochs, normalised)
+
+
+def plan_phases(
+    phases: Sequence[tuple[float | int | None, str | float | Mapping[str, float]]],
+    sizes: Mapping[str, int],
+    *,
+    total_tokens: int | None = None,
+    max_repeats: float | None = None,
+    read: Ints | None = None,
+) -> tuple[MixPlan, Floats]:
+    """(planned tokens of each value over all of training, its tokens in each phase that is left, float64 (K, S)).
+
+    phases: (where it ends: a share below 1 of all tokens, a number of tokens, or None for the end of training; its
+    weights, as in `plan_mix`). Tokens that are `read` fill the first phases; what is left of a phase has its shares.
+    Other arguments and errors: as in `plan_mix`, with max_repeats over all phases.
+    """
+    names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)
+    so_far = np.zeros(len(names), np.int64) if read is None else read
+    if total_tokens is None:
+        weighed = [_weights(weights, names, available, max_repeats) > 0 for _, weights in phases]
+        total_tokens = int(available[np.logical_or.reduce(weighed)].sum())
+    ends = [
+        total_tokens if end is None else round(end * total_tokens) if isinstance(end, float) else end
+        for end, _ in phases
+    ]
+    for number, (end, last) in enumerate(zip(ends, [0, *ends], strict=False), 1):
+        if not last < end <= total_tokens:
+            raise InputError(
+                f"phase {number} of mixing ends at {end:,} tokens; expected more than {last:,}, and at most the "
+                f"{total_tokens:,} of all of training: change its end, or mixing.total_tokens"
+            )
+    quotas: list[Ints] = []
+    plan = None
+    for end, (_, weights) in zip(ends, phases, strict=True):
+        if end > int(so_far.sum()) or (end == ends[-1] and not quotas):
+            plan = plan_mix(weights, sizes, total_tokens=max(end, 1), max_repeats=max_repeats, read=so_far)
+            quotas.append(plan.tokens - so_far)
+            so_far = plan.tokens
+    assert plan is not None
+    shares = so_far / max(1, int(so_far.sum()))
+    return replace(plan, shares=shares), np.column_stack(quotas).astype(np.float64)
 
 
 def times_of(

@@ -8,55 +8,38 @@ group. A strategy is a value (`Strategy`): a function, whose docstring states wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import ArrayLike, NDArray
+import numpy as np
+from numpy.typing import ArrayLike
 
-from dagster_divorder.core.order.arguments import make_task
-from dagster_divorder.core.order.problem import Order, Problem, Targets
+from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.strategy import Strategy
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array, csr_matrix
 
-__all__ = ["STRATEGIES", "Order", "Problem", "Strategy", "Targets", "order"]
+__all__ = ["STRATEGIES", "Order", "Problem", "Strategy", "order"]
 
 
-def order(
-    counts: csr_matrix | csr_array,
-    groups: ArrayLike,
-    *,
-    strategy: str = "balanced",
-    weights: Sequence[float] | NDArray[Any] | None = None,
-    seed: int = 0,
-    sequence_length: int | None = None,
-    batch: int = 256,
-    frozen: ArrayLike | None = None,
-    targets: Targets | None = None,
-    coordinates: ArrayLike | None = None,
-    scores: ArrayLike | None = None,
-    **options: Any,
-) -> Order:
+def order(counts: csr_matrix | csr_array, groups: ArrayLike, **arguments: Any) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
     counts: SciPy CSR (M, J), item x trait value, >= 0, in tokens or documents. Stored zeros are kept.
     groups: int (J,), the group 0..G-1 of each trait value. Each group has its own running total, so one may count
         tokens and another documents. An item's length is its sum in group 0; its label, for strategies that need one,
         is its largest value in group 0.
-    strategy: a key of STRATEGIES. options: the strategy's own, such as f2_lambda for `f2`; see `Strategy.Options`.
+    strategy: a key of STRATEGIES, by default "balanced". Its own options are arguments too, such as f2_lambda for `f2`;
+        see `Strategy.Options`.
     weights: (G,), > 0, the importance of each group, in squared units of its counts; equal by default. For `balanced`
         and `f3`.
-    seed: >= 0, of every random choice.
-    sequence_length: tokens a bin, for `bin_packing`. batch: items a block, for `block_shuffle`.
-    frozen: int (F,), items that are already consumed, in order. The result begins with them. `balanced`, `f1`, `f2` and
-        `f3` continue from their totals, so that the whole history nears the target.
-    targets: a mix that moves with progress, for `balanced`, `f1`, `f2` and `f3`; by default the whole's own mix.
+    seed: >= 0, of every random choice, by default 0.
+    sequence_length: tokens a bin, for `bin_packing`. batch: items a block, for `block_shuffle`, by default 256.
     coordinates: signed numbers (M, D), such as an item's mean vector times its tokens. Every prefix should have its
         share of their sum, by token. A coordinate counts like a trait value of weight 1, in the unit of `counts`; scale
         it to change its weight. For strategies with `takes_coordinates`.
-    scores: float (M,), NaN for none. The strategies of `core.order.curricula` follow them; others ignore them.
 
     Items that look equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
     empty array.
@@ -64,17 +47,5 @@ def order(
     Raises:
         InputError: an argument cannot be used.
     """
-    return make_task(
-        counts,
-        groups,
-        strategy=strategy,
-        weights=weights,
-        seed=seed,
-        sequence_length=sequence_length,
-        batch=batch,
-        frozen=frozen,
-        targets=targets,
-        coordinates=coordinates,
-        scores=scores,
-        **options,
-    ).order()
+    problem, strategy = make_problem(counts, groups, **arguments)
+    return strategy.permute(problem) if problem.items else np.zeros(0, np.int64)

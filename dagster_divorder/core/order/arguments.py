@@ -1,19 +1,17 @@
-"""Checks the arguments of an order once, and separates the frozen items from the rest, the items to order."""
+"""Checks the arguments of an order once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_number, whole_numbers
-from dagster_divorder.core.order.problem import Order, Problem, Targets, Totals
-from dagster_divorder.core.order.strategies import STRATEGIES, check_follows_targets
+from dagster_divorder.core.order.problem import Problem
+from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.strategy import Strategy, one_of
-from dagster_divorder.core.order.targets import check_targets
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,29 +24,7 @@ LARGEST_COORDINATE = 1e30
 WEIGHTS = (1e-9, 1e9)
 
 
-class OrderTask(NamedTuple):
-    """problem: all items. strategy: with its options. frozen: int64 (F,), items already consumed. rest: int64 (M - F,),
-    items to order, rising."""
-
-    problem: Problem
-    strategy: Strategy
-    frozen: NDArray[np.int64]
-    rest: NDArray[np.int64]
-
-    def order(self) -> Order:
-        """Permutation of the M items, int64 (M,): the frozen ones, then the rest."""
-        if not self.rest.size:
-            return self.frozen
-        return np.concatenate([self.frozen, self.rest[self.strategy.permute(self.rest_problem())]])
-
-    def rest_problem(self) -> Problem:
-        """The problem of ordering the rest after the frozen items. Its item i is rest[i]."""
-        if not self.frozen.size:
-            return self.problem
-        return self.problem.part(self.rest, placed=self.problem.part(self.frozen).totals())
-
-
-def make_task(
+def make_problem(
     counts: csr_matrix | csr_array,
     groups: ArrayLike,
     *,
@@ -57,13 +33,10 @@ def make_task(
     seed: int = 0,
     sequence_length: int | None = None,
     batch: int = 256,
-    frozen: ArrayLike | None = None,
-    targets: Targets | None = None,
     coordinates: ArrayLike | None = None,
-    scores: ArrayLike | None = None,
     **options: Any,
-) -> OrderTask:
-    """Checks the arguments of `order`, which has the same defaults.
+) -> tuple[Problem, Strategy]:
+    """(the items to order, the strategy with its options), from the arguments of `order`.
 
     Raises:
         InputError: an argument cannot be used; the message names it and what was expected.
@@ -74,64 +47,20 @@ def make_task(
     group_of = group_numbers(groups, counts.shape[1])
     if items and not len(group_of):
         raise InputError(f"counts has no column for its {items} items; expected at least one trait value")
-    if items and (folds := chosen.options.get("folds", 1)) > items:
-        raise InputError(
-            f"folds is {folds}, and there are {items} items to order; expected {items} folds at most: set fewer"
-        )
-    if targets is not None:
-        check_follows_targets("strategy", strategy)
-        check_targets(targets, group_of)
-    dense = _coordinates(coordinates, items)
-    nothing = Totals(values=np.zeros(len(group_of)), items=0, norms=0.0, dense=np.zeros(dense.shape[1]))
     problem = Problem(
         indptr=indptr,
         indices=indices,
         data=data,
         groups=group_of,
         weights=_weights(weights, int(group_of.max()) + 1 if group_of.size else 1),
-        dense=dense,
+        dense=_coordinates(coordinates, items),
         seed=whole_number("seed", seed, 0),
         sequence_length=None
         if sequence_length is None
         else whole_number("sequence_length", sequence_length, 1),
         batch=whole_number("batch", batch, 1),
-        scores=_scores(scores, items, strategy) if chosen.follows_score else None,
-        targets=targets,
-        placed=nothing,
-        whole=nothing,
-    )
-    if dense.shape[1]:
-        problem = problem.recentred(nothing.dense)
-    problem = replace(problem, whole=problem.totals())
-    if chosen.balances_norms:
-        problem = problem.with_norms()
-    consumed = frozen_items(frozen, items)
-    left = np.ones(items, bool)
-    left[consumed] = False
-    return OrderTask(problem, chosen, consumed, np.flatnonzero(left))
-
-
-def frozen_items(frozen: ArrayLike | None, items: int, epochs: int = 1) -> NDArray[np.int64]:
-    """`frozen` as int64 (F,): items in [0, M), each `epochs` times at most.
-
-    Raises:
-        InputError: it is longer than the items allow, names an item too often, or names one outside [0, M).
-    """
-    array = whole_numbers("frozen", [] if frozen is None else frozen, least=None)
-    if len(array) > items * epochs:
-        raise InputError(
-            f"frozen names {len(array)} items of {items * epochs}; expected at most as many as there are"
-        )
-    if array.min(initial=0) < 0 or array.max(initial=-1) >= items:
-        wrong = array.min() if array.min() < 0 else array.max()
-        raise InputError(f"frozen names item {wrong}; there are {items}, counted from 0")
-    values, times = np.unique(array, return_counts=True)
-    if (often := times > epochs).any():
-        told = (
-            "twice; an item is consumed once" if epochs == 1 else f"more than {epochs} times, once an epoch"
-        )
-        raise InputError(f"frozen names item {values[often][0]} {told}")
-    return array.astype(np.int64)
+    ).recentred()
+    return problem.with_norms() if chosen.balances_norms else problem, chosen
 
 
 def item_rows(counts: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
@@ -198,25 +127,6 @@ def _weights(weights: Sequence[float] | NDArray[Any] | None, groups: int) -> NDA
         raise InputError(
             f"the weight of group {wrong[0]} is {array[wrong[0]]}; expected a number from {least:g} to {most:g}: "
             "leave a group's columns out of counts to ignore it"
-        )
-    return array
-
-
-def _scores(scores: ArrayLike | None, items: int, strategy: str) -> NDArray[np.float64]:
-    if scores is None:
-        raise InputError(
-            f"strategy {strategy!r} follows a score, and scores is None; expected a number for each item"
-        )
-    array = np.asarray(scores)
-    if array.shape != (items,) or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"scores is {array.dtype} of shape {array.shape}; expected numbers ({items},), one for each item, NaN for "
-            "none"
-        )
-    array = array.astype(np.float64)
-    if np.isinf(array).any():
-        raise InputError(
-            f"scores holds {array[np.isinf(array)][0]}; expected finite numbers, or NaN for none"
         )
     return array
 

@@ -21,10 +21,6 @@ mix.
 The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. Every
 item is placed in the end, so a large |a|^2 can only be delayed; a smaller weight delays it less.
 
-After a frozen prefix, or along targets that move, the mix changes on the way; passes over the whole would destroy that.
-So items are first dealt to segments of the path, each with its own mix. Passes run inside each segment, and one pool
-follows the path from the beginning.
-
 Guarantee: of candidates that are equal within rounding, the first in the queue goes. The queue begins as a shuffle, so
 equal items come in random order. The same seed gives the same bytes on any number of cores. For equally long items the
 deviation stops growing once M is several pools.
@@ -48,7 +44,6 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.items import design_effect
 from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy
-from dagster_divorder.core.order.targets import SEGMENTS, path_back, reached_at, straight_path
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.order_greedy import SparseItems
@@ -106,20 +101,14 @@ prefixes stray twice as far. It has no effect on items of equal length."""
 
 
 def permute(problem: Problem) -> Order:
-    if problem.placed.items or problem.targets is not None:
-        return _along(problem)
-    return _from_both_ends(problem)
-
-
-def _from_both_ends(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
     from dagster_divorder.core.kernels.order_items import rows_of
 
     problem = _with_length(problem)
     rows = problem.rows()
-    classes = classes_of(rows, problem.placed.values, problem.whole.values)
-    path = straight_path(problem)
+    classes = classes_of(rows, problem.totals)
+    share = mix(problem.totals, problem.groups)
     pool, self_weight = _pool_and_weight(problem)
     # The rows in shuffled order, so that passes read memory nearly in sequence.
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
@@ -133,16 +122,16 @@ def _from_both_ends(problem: Problem) -> Order:
     def lay(
         half: Order, start: tuple[Floats, Floats], candidates: int, first_fixed: int
     ) -> tuple[Order, Order]:
-        half = _passes(half, rows, path.share[0], PASSES - 1)
+        half = _passes(half, rows, share, PASSES - 1)
         steps = max(len(half) - candidates, min(first_fixed, len(half)))
-        laid = best_of_pool(half, rows, path, classes, *start, candidates, self_weight, first_fixed, steps)
+        laid = best_of_pool(half, rows, share, classes, *start, candidates, self_weight, first_fixed, steps)
         return laid[:steps], laid[steps:]
 
     with ThreadPoolExecutor(2) as threads:
         lay_each = map if problem.items < IN_THREADS else threads.map
         while pool > LAST_POOL:
             halved = np.empty_like(queue)
-            middle = sign_pass(queue, rows, path.share[0], halved)
+            middle = sign_pass(queue, rows, share, halved)
             halves = (halved[:middle], halved[middle:])
             del queue  # frees its memory while the halves are laid
             laid_and_left = list(lay_each(lay, halves, so_far, repeat(pool), repeat(fixed)))
@@ -157,44 +146,10 @@ def _from_both_ends(problem: Problem) -> Order:
             pool, fixed = pool // SHRINK, 0
     # Nothing comes after the gap, so delaying items costs less.
     between = best_of_pool(
-        queue, rows, path, classes, *so_far[0], len(queue), 0.5 * (1.0 + self_weight), 0, len(queue)
+        queue, rows, share, classes, *so_far[0], len(queue), 0.5 * (1.0 + self_weight), 0, len(queue)
     )
     back = [laid[::-1] for laid in ends[1][::-1]]
     return shuffled[np.concatenate([*ends[0], between, *back])]
-
-
-def _along(problem: Problem) -> Order:
-    from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
-    from dagster_divorder.core.kernels.order_items import deal_to_segments
-
-    problem = _with_length(problem)
-    rows = problem.rows()
-    classes = classes_of(rows, problem.placed.values, problem.whole.values)
-    path = path_back(problem)
-    pool, self_weight = _pool_and_weight(problem)
-    begin, end = (totals.values[problem.groups == 0].sum() for totals in (problem.placed, problem.whole))
-    # A segment holds about half a large pool. Finer segments are dealt less evenly; coarser ones lose the path's bends.
-    segments = min(max(8, 2 * problem.items // POOL), SEGMENTS)
-    points = reached_at(path, problem.groups, np.linspace(begin, end, segments + 1))
-    wanted = np.diff(points, axis=0)
-    queue = np.random.default_rng(problem.seed).permutation(problem.items)
-    segment = deal_to_segments(queue, rows, np.ascontiguousarray(wanted.T))
-    parts = []
-    for part in range(segments):
-        items = queue[segment == part]
-        parts.append(_passes(items, rows, mix(totals_of(items, rows), problem.groups), PASSES))
-    return best_of_pool(
-        np.concatenate(parts),
-        rows,
-        path,
-        classes,
-        problem.placed.values,
-        problem.placed.dense,
-        pool,
-        self_weight,
-        1,
-        problem.items,
-    )
 
 
 def _passes(queue: Order, rows: SparseItems, shares: NDArray[np.float64], passes: int) -> Order:
@@ -212,11 +167,9 @@ def _with_length(problem: Problem) -> Problem:
     """The problem with one more coordinate, an item's tokens minus the mean; unchanged if all items are equally
     long."""
     first = problem.groups == 0
-    mean = problem.whole.values[first].sum() / problem.whole.items
-    scale = math.sqrt(LENGTH_WEIGHT * problem.weights[0])
-    excess = (problem.sizes - mean) * scale
-    placed = (problem.placed.values[first].sum() - problem.placed.items * mean) * scale
-    return problem.with_coordinate(excess, float(placed)) if excess.any() else problem
+    mean = problem.totals[first].sum() / problem.items
+    excess = (problem.sizes - mean) * math.sqrt(LENGTH_WEIGHT * problem.weights[0])
+    return problem.with_coordinate(excess) if excess.any() else problem
 
 
 def _pool_and_weight(problem: Problem) -> tuple[int, float]:
@@ -242,4 +195,4 @@ def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     return max(MIN_POOL, pool), 1.0 - (1.0 - SELF_WEIGHT) / effect
 
 
-STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True, follows_targets=True)
+STRATEGY = Strategy("balanced", permute, takes_coordinates=True, balances_norms=True)

@@ -1,25 +1,24 @@
-"""Deals documents to shards with the corpus's own mix, so that shards can be ordered separately and concatenated.
+"""Deals documents to parts with the corpus's own mix, so that parts can be ordered apart and follow each other.
 
-Letters: N documents, R of them dealt, T traits, J trait values, P shards.
+Letters: N documents, T traits, J trait values, P parts.
 
-One pass, longest document first, equally long ones in random order. Each document goes to the shard that keeps prefixes
+One pass, longest document first, equally long ones in random order. Each document goes to the part that keeps prefixes
 up to the seams nearest to the corpus's mix. The measure is a sum of squares over all seams, in tokens and, with
 DOCUMENT_WEIGHT, in documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the
-long ones. Consumed documents precede the first shard, which makes up for their deviation. Copies of a text go to shards
-at even distances, except a few of the shortest that find no room.
-Guarantee: every document is in one shard; no shard has more than R / P, rounded up. The same arguments give the same
-bytes.
-Cost: a sort of the documents and O(R T P) time; 20 bytes a document while they are sorted, 6 + 4 T while
-they are dealt, 2 afterwards, and 16 J P bytes.
+long ones. Copies of a text go to parts at even distances.
+Guarantee: every document is in one part. The same arguments give the same bytes.
+Cost: a sort of the documents and O(N T P) time; 20 bytes a document while they are sorted, 6 + 4 T while they are
+dealt, 2 afterwards, and 16 J P bytes.
 Source: the objective of Don't Shuffle, Optimize, at the seams only; online vector balancing, as in GraB. Measurements,
-also of walks of a tree of signed sums: docs/decisions/ordering-shards.md.
-Known weakness: features that are no traits, such as words, vary between shards as between random samples. Copies in
-neighbouring shards may stand near the seam between them.
+also of walks of a tree of signed sums and of dealing at random: docs/decisions/sections.md.
+Known weakness: features that are no traits, such as words, vary between parts as between random samples. Copies in
+neighbouring parts may stand near the seam between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,57 +35,44 @@ RARITY = 0.25
 value. Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards
 27,000, 26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
 
-MOST_SHARDS = 4096
-"""Most shards; each costs 16 bytes a trait value, and time for every document."""
-
 LONGEST = (1 << 31) - 1
 """Longer documents are dealt as if they had this length."""
 
 
-def shard_of_each(
+def deal(
     traits: Traits,
     weights: Mapping[str, float],
-    shards: int,
+    shares: Sequence[float] | NDArray[Any],
     *,
     seed: int = 0,
     copies: NDArray[np.int64] | None = None,
-    frozen: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int16]:
-    """The shard of every document, int16 (N,) in [0, shards).
+    """The part of every document, int16 (N,) in [0, P).
 
-    weights: trait -> number above 0, for the traits to balance. shards: at most MOST_SHARDS. copies: int64 (N,) >= 0,
-    equal for copies of a text. frozen: int64 (F,), documents before all others; they belong to shard 0 and take no
-    room.
+    weights: trait -> number above 0, for the traits to balance. shares: float (P,), > 0, the parts' shares of the
+    counted tokens. copies: int64 (N,) >= 0, equal for copies of a text.
     """
-    from dagster_divorder.core.kernels.order_deal import deal_to_shards, seam_products
+    from dagster_divorder.core.kernels.order_deal import deal_to_parts
 
-    consumed = np.zeros(0, np.int64) if frozen is None else frozen
-    documents = len(traits.tokens)
-    queue = _longest_first(traits.tokens, copies, seed)
-    if len(consumed):
-        queue = queue[~np.isin(queue, consumed)]
+    tokens = traits.counted
+    queue = _longest_first(tokens, copies, seed)
     sizes = [traits.sizes()[trait] for trait in weights]
-    codes = np.stack([traits.codes[trait] for trait in weights])
-    codes += np.cumsum([0, *sizes[:-1]], dtype=np.int32)[:, np.newaxis]
-    unit = max(1.0, float(traits.tokens.mean())) if documents else 1.0
-    # The consumed documents' excess over the mix counts as the first shard's.
-    begun = seam_products(shards, 0)
-    excess, excess_documents = (
-        _beyond_the_mix(codes, sum(sizes), consumed, counted)[:, np.newaxis] * begun
-        for counted in (traits.tokens, np.ones(documents, np.int8))
-    )
-    values = np.repeat([*weights.values(), max(weights.values())], [*sizes, 1])
-    holders = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), documents)
-    return deal_to_shards(
+    codes = np.zeros((len(weights), len(tokens)), np.int32)
+    for row, (trait, first) in enumerate(zip(weights, np.cumsum([0, *sizes[:-1]]), strict=True)):
+        codes[row] = traits.codes[trait] + np.int32(first)
+    unit = max(1.0, float(tokens.mean())) if len(tokens) else 1.0
+    values = np.repeat([*weights.values(), max(weights.values(), default=1.0)], [*sizes, 1])
+    holders = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), len(tokens))
+    reached = np.cumsum(shares) / np.sum(shares)
+    beyond = np.triu(np.ones((len(reached), len(reached)))) - reached
+    return deal_to_parts(
         queue,
         queue if copies is None else copies[queue],
-        traits.tokens,
+        tokens,
         codes,
         values / np.maximum(holders, 1) ** RARITY,
         DOCUMENT_WEIGHT * unit * unit,
-        excess,
-        excess_documents,
-        np.full(shards, -(-len(queue) // shards), np.int64),
+        beyond @ beyond.T,
     )
 
 
@@ -113,19 +99,3 @@ def _longest_first(
     keys.sort()
     keys &= (1 << 32) - 1
     return number[keys]
-
-
-def _beyond_the_mix(
-    codes: NDArray[np.int32], values: int, documents: NDArray[np.int64], counted: NDArray[np.signedinteger]
-) -> NDArray[np.float64]:
-    """The documents' excess of each value, and of all, over their part of the whole's mix, float64 (J + 1,).
-
-    counted: int64 (N,), tokens or ones.
-    """
-    beyond = np.zeros(values + 1)
-    if len(documents):
-        part = counted[documents].sum() / max(1, counted.sum(dtype=np.int64))
-        for row in codes:
-            beyond[:-1] += np.bincount(row[documents], counted[documents], values)
-            beyond[:-1] -= part * np.bincount(row, counted, values)
-    return beyond

@@ -1,8 +1,7 @@
 """f1, f2, f3: exact greedies on the objectives of Don't Shuffle, Optimize. Each step takes the item with the least
 deviation.
 
-Guarantee: exact within rounding; of equal items a random one goes, by the seed. With targets or a frozen prefix,
-deviations are from the totals that the path asks for at this point.
+Guarantee: exact within rounding; of equal items a random one goes, by the seed.
 Cost: O(M^2) time with a small constant (a few features an item and step, and the entries that meet), O(nnz + J) memory:
 20,000 sequences (1000 clusters + 100 length bins) take 0.2 s, 100,000 5 s.
 Known weakness: quadratic time. Items of small norm go first, so the end strays furthest; `balanced` strays as little
@@ -19,9 +18,8 @@ import math
 import numpy as np
 from pydantic import Field
 
-from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy, StrategyOptions
-from dagster_divorder.core.order.targets import target_path
 
 
 def f3(problem: Problem) -> Order:
@@ -29,13 +27,11 @@ def f3(problem: Problem) -> Order:
     Approach 3 of the source has two groups, clusters and a histogram of document lengths; its lambda is w_1."""
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of
 
-    rows, placed = problem.rows(), problem.placed
-    classes = classes_of(rows, placed.values, problem.whole.values)
+    rows, totals = problem.rows(), problem.totals
+    classes, share = classes_of(rows, totals), mix(totals, problem.groups)
     items = np.random.default_rng(problem.seed).permutation(problem.items)
-    path = target_path(problem)
-    return best_of_pool(
-        items, rows, path, classes, placed.values, placed.dense, len(items), 1.0, 0, len(items)
-    )
+    nothing = np.zeros(len(totals)), np.zeros(problem.dense.shape[1])
+    return best_of_pool(items, rows, share, classes, *nothing, len(items), 1.0, 0, len(items))
 
 
 def f1(problem: Problem) -> Order:
@@ -57,16 +53,13 @@ def f2(problem: Problem, *, f2_lambda: float) -> Order:
     number of items placed). Items of the mean norm go first; at the end, very concentrated and very spread ones
     alternate."""
     first = problem.first_group()
-    placed, whole = first.placed.values.sum(), first.whole.values.sum()
-    norm_by_token = first.whole.norms / whole if whole else 0.0
-    weight = math.sqrt(f2_lambda)
-    excess = weight * (first.norms - norm_by_token * first.sizes)
-    so_far = weight * (first.placed.norms - norm_by_token * placed)
-    return f3(first.with_coordinate(np.asarray(excess, np.float64), float(so_far)))
+    norms, whole = first.norms, first.totals.sum()
+    excess = math.sqrt(f2_lambda) * (norms - (norms.sum() / whole if whole else 0.0) * first.sizes)
+    return f3(first.with_coordinate(np.asarray(excess, np.float64)))
 
 
 EXACT = (
-    Strategy("f1", f1, follows_targets=True, first_group_only=True),
-    Strategy("f2", f2, F2Options, follows_targets=True, first_group_only=True),
-    Strategy("f3", f3, takes_coordinates=True, follows_targets=True),
+    Strategy("f1", f1, first_group_only=True),
+    Strategy("f2", f2, F2Options, first_group_only=True),
+    Strategy("f3", f3, takes_coordinates=True),
 )

@@ -69,6 +69,11 @@ class Items:
     weights: NDArray[np.float64]
     coordinates: NDArray[np.float32] | None = None
 
+    def take(self, items: NDArray[np.integer]) -> Items:
+        """These items alone."""
+        kept = None if self.coordinates is None else self.coordinates[items]
+        return replace(self, counts=self.counts[items], coordinates=kept)
+
     def part(self, begin: int, end: int) -> Items:
         """Items [begin, end)."""
         if (begin, end) == (0, self.counts.shape[0]):

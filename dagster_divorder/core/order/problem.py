@@ -35,44 +35,13 @@ CENTRED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Totals:
-    """Sums over a set of items. values: float64 (J,), by trait value. items: their number. norms: of their rows' L2
-    norms in group 0, which f2 keeps in pace. dense: float64 (D,), of their dense coordinates."""
-
-    values: NDArray[np.float64]
-    items: int
-    norms: float
-    dense: NDArray[np.float64]
-
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            values=self.values + other.values,
-            items=self.items + other.items,
-            norms=self.norms + other.norms,
-            dense=self.dense + other.dense,
-        )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Targets:
-    """A mix that moves. At progress[i] (float64 (P,), rising from 0 to 1, in shares of the tokens of group 0) trait
-    value j should have the share shares[i, j] (float64 (P, J)) of its group; linear in between."""
-
-    progress: NDArray[np.float64]
-    shares: NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
     """Items to order. Rows are CSR: item s has `data[k]` of trait value `indices[k]` for indptr[s] <= k < indptr[s+1].
 
     indptr int64 (M+1,); indices int32 (nnz,) in [0, J), rising inside a row; data int32, int64 or float64 (nnz,),
     >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it gives an item
     without tokens its trait value.
-    dense float32 (M, D): signed coordinates, centred, so that they sum to zero over the whole.
-    scores: float64 (M,), NaN where an item has none; None if the strategy ignores them.
-    placed: totals of the items consumed before these. whole: totals of everything, the target mix. Strategies without
-    running totals need neither.
+    dense float32 (M, D): signed coordinates, centred by token, so that they sum to zero.
     """
 
     indptr: NDArray[np.int64]
@@ -81,13 +50,9 @@ class Problem:
     groups: NDArray[np.int32]
     weights: NDArray[np.float64]
     dense: NDArray[np.float32]
-    placed: Totals
-    whole: Totals
-    targets: Targets | None
     seed: int
     sequence_length: int | None
     batch: int
-    scores: NDArray[np.float64] | None = None
 
     @property
     def items(self) -> int:
@@ -131,16 +96,10 @@ class Problem:
             )
         return whole.astype(np.int64)
 
-    def totals(self) -> Totals:
-        """Sums over these items."""
-        norm = np.zeros(1)
-        values = self._norms_into(norm)
-        return Totals(
-            values=values,
-            items=self.items,
-            norms=float(norm[0]),
-            dense=self.dense.sum(axis=0, dtype=np.float64),
-        )
+    @cached_property
+    def totals(self) -> NDArray[np.float64]:
+        """Sum of the items' rows, float64 (J,)."""
+        return self._norms_into(np.zeros(1))
 
     @property
     def norms(self) -> NDArray[np.float64]:
@@ -154,21 +113,13 @@ class Problem:
 
         return norms_and_sums(self.rows(), norms)
 
-    def part(self, items: NDArray[np.int64], placed: Totals | None = None) -> Problem:
-        """The problem of ordering `items`, in [0, M), after `placed` (by default this problem's). Its item i is
-        items[i]; the target stays the whole's mix."""
+    def part(self, items: NDArray[np.int64]) -> Problem:
+        """The problem of ordering `items` alone, in [0, M). Its item i is items[i]."""
         from dagster_divorder.core.kernels.order_items import rows_of
 
         rows = rows_of(items, self.rows())
-        return replace(
-            self,
-            indptr=rows.indptr,
-            indices=rows.indices,
-            data=rows.data,
-            dense=rows.dense,
-            placed=placed or self.placed,
-            scores=None if self.scores is None else self.scores[items],
-        )
+        part = replace(self, indptr=rows.indptr, indices=rows.indices, data=rows.data, dense=rows.dense)
+        return part.recentred()
 
     def rows(self) -> SparseItems:
         """The items as kernels read them; nothing is copied."""
@@ -176,22 +127,15 @@ class Problem:
 
         return SparseItems(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
 
-    def with_coordinate(self, values: NDArray[np.float64], placed: float) -> Problem:
-        """The problem with one more dense coordinate, float64 (M,); `placed` is its sum over the placed items."""
-        return replace(
-            self,
-            dense=np.column_stack([self.dense, values.astype(np.float32)]),
-            placed=replace(self.placed, dense=np.append(self.placed.dense, placed)),
-        )
+    def with_coordinate(self, values: NDArray[np.float64]) -> Problem:
+        """The problem with one more dense coordinate, float64 (M,)."""
+        return replace(self, dense=np.column_stack([self.dense, values.astype(np.float32)]))
 
-    def recentred(self, placed: NDArray[np.float64]) -> Problem:
-        """The problem with dense coordinates shifted, by token, so that they sum to zero with `placed`, float64
-        (D,)."""
+    def recentred(self) -> Problem:
+        """The problem with dense coordinates shifted, by token, so that they sum to zero."""
         sizes = self.sizes.astype(np.float64)
-        rate = (self.dense.sum(axis=0, dtype=np.float64) + placed) / (sizes.sum() or 1.0)
-        return replace(
-            self, dense=less_rate(self.dense, sizes, rate), placed=replace(self.placed, dense=placed)
-        )
+        rate = self.dense.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0)
+        return replace(self, dense=less_rate(self.dense, sizes, rate)) if len(rate) else self
 
     def with_norms(self) -> Problem:
         """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
@@ -203,7 +147,7 @@ class Problem:
 
         if not self.items:
             return self
-        shares = mix(self.whole.values, self.groups)
+        shares = mix(self.totals, self.groups)
         exact = row_norms(self.rows(), shares)
         # Rows that differ only by rounding get one bin.
         norms = np.round(exact / (float(exact.max()) or 1.0), 9)
@@ -217,22 +161,14 @@ class Problem:
         # two near the mean, so that the order is the same if all items have 2**22 times the tokens.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
-        of_bins = np.bincount(bins, minlength=len(edges) + 1).astype(np.float64)
-        targets = self.targets
-        if targets is not None:
-            rows = np.broadcast_to(of_bins / self.items, (len(targets.progress), len(of_bins)))
-            targets = replace(targets, shares=np.column_stack([targets.shares, rows]))
         indptr, indices, data = with_entry(self.rows(), bins + np.int32(first), unit)
         return replace(
             self,
             indptr=indptr,
             indices=indices,
             data=data,
-            groups=np.append(self.groups, np.full(len(of_bins), len(self.weights), np.int32)),
+            groups=np.append(self.groups, np.full(len(edges) + 1, len(self.weights), np.int32)),
             weights=np.append(self.weights, weight),
-            placed=replace(self.placed, values=np.append(self.placed.values, np.zeros(len(of_bins)))),
-            whole=replace(self.whole, values=np.append(self.whole.values, unit * of_bins)),
-            targets=targets,
         )
 
     def first_group(self) -> Problem:
@@ -242,9 +178,6 @@ class Problem:
             return self
         entries = kept[self.indices]
         before = np.concatenate([[0], np.cumsum(entries)])
-        targets = self.targets
-        if targets is not None:
-            targets = Targets(progress=targets.progress, shares=np.asarray(targets.shares)[:, kept])
         return replace(
             self,
             indptr=before[self.indptr],
@@ -253,9 +186,6 @@ class Problem:
             groups=self.groups[kept],
             weights=self.weights[:1],
             dense=self.dense[:, :0],
-            placed=replace(self.placed, values=self.placed.values[kept], dense=self.placed.dense[:0]),
-            whole=replace(self.whole, values=self.whole.values[kept], dense=self.whole.dense[:0]),
-            targets=targets,
         )
 
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:

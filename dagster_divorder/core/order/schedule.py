@@ -1,6 +1,6 @@
-"""Schedules: the rank of a score at each point of progress, and when each item is due.
+"""Schedules: the rank of a score at each point of progress, when each item is due, and windows of items due together.
 
-Letters: M items, P pieces.
+Letters: M items, P pieces, W windows.
 
 Progress and rank run from 0 to 1, by token: a share r of the tokens has scores below rank r. A schedule is a list of
 pieces, straight lines over progress. Pieces may cover the same ranks at different times (folds). A flat piece is a
@@ -11,20 +11,30 @@ due when the schedule stands at its r-quantile. For the schedules of the papers 
 is the nearest in mean square (optimal transport between two distributions on a line). Where several pieces pass a rank,
 its items take turns.
 
+Items sorted by due time are the orders of the papers. Cut into windows, each becomes a section (`core.order.sections`),
+and a strategy orders the items of a window: `random` is the papers' window shuffle (jitter), `balanced` keeps the
+window's own mix throughout. The schedule decides that mix: a source that correlates with the score moves with the score.
+
 Guarantee: `rise`, `fold`, `zigzag`, `stair`, `saw` and `segment` give the orders of their papers for items of equal
 length. Equal scores come in random order. Items without a score are spread evenly over all of training.
 Cost: O(M log M).
 Source: Data Efficacy for Language Model Training (arXiv 2506.21545) for `fold`; Demystifying Data Organization for
 Enhanced LLM Training (arXiv 2605.30334) for `zigzag`, `segment`, `stair` and `saw`.
-Known weakness: the schedule stands still during an item that is long compared with training.
+Known weakness: the schedule stands still during an item that is long compared with training. The mix moves from window
+to window in steps. With n folds a window holds ranks of n times its own width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator
+
+from dagster_divorder.core.order.strategy import StrategyOptions
 
 Floats = NDArray[np.float64]
 Pieces = NDArray[np.float64]
@@ -37,6 +47,101 @@ SHORT = 2.0**-20
 """Length of an item without tokens, in mean items, so that such items have places of their own."""
 
 
+class FoldOptions(StrategyOptions):
+    folds: int = Field(5, ge=1)
+    """How often training passes over all ranks."""
+    descending: bool = False
+    """From the highest score down."""
+
+
+class StairOptions(StrategyOptions):
+    sections: int = Field(2, ge=1)
+    """Equal sections of the ranking; the ranks around their borders are folded."""
+    ratio: float = Field(0.225, ge=0, le=1)
+    """Share of the ranking on each side of a border that is folded."""
+    folds: int = Field(3, ge=1)
+    """How often training passes over a border."""
+    descending: bool = False
+    """From the highest score down."""
+
+
+class SawOptions(StairOptions):
+    sections: int = Field(3, ge=1)
+    ratio: float = Field(0.075, ge=0, le=1)
+    folds: int = Field(2, ge=1)
+
+
+class SegmentOptions(StrategyOptions):
+    first: float = Field(0.1, ge=0, le=1)
+    """Share of training, at its beginning, for one end of the ranking."""
+    last: float = Field(0.1, ge=0, le=1)
+    """Share of training, at its end, for one end of the ranking."""
+    ends: Literal["low-high", "high-low", "low-low", "high-high"] = "low-high"
+    """The ends of the ranking that come first and last."""
+
+    @field_validator("last")
+    @classmethod
+    def _both(cls, last: float, info: ValidationInfo) -> float:
+        first = info.data.get("first", 0.0)
+        if first + last > 1.0 + ATOM:
+            raise ValueError(
+                f"with first = {first:g}, expected {1.0 - first:g} at most: they share one training"
+            )
+        return last
+
+
+class PointsOptions(StrategyOptions):
+    points: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
+    """(progress, rank), both from 0 to 1: the rank at each progress, joined by straight lines."""
+
+    @field_validator("points")
+    @classmethod
+    def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        progress = [point[0] for point in points]
+        rises = all(before < after for before, after in pairwise(progress))
+        if not rises or len(points) < 2 or progress[0] != 0 or progress[-1] != 1:
+            raise ValueError(f"progress is {progress}; expected numbers that rise from 0 to 1")
+        if wrong := [rank for _, rank in points if not 0 <= rank <= 1]:
+            raise ValueError(f"rank is {wrong[0]}; expected a number from 0 to 1")
+        return points
+
+
+SHAPES: Mapping[str, type[StrategyOptions]] = {
+    "rise": StrategyOptions,
+    "fall": StrategyOptions,
+    "fold": FoldOptions,
+    "zigzag": FoldOptions,
+    "stair": StairOptions,
+    "saw": SawOptions,
+    "segment": SegmentOptions,
+    "points": PointsOptions,
+}
+"""The shapes of schedules, with their options."""
+
+WINDOW = 1 / 32
+"""Share of training of a window, if none is set."""
+
+FEWEST_SEQUENCES, LARGEST_LEAST = 64, 1 / 8
+"""A window has at least so many sequences, or this share of a shorter training. What is carried from a window to the
+next one is a total variation of some 0.55 over its number of sequences."""
+
+
+def pieces_of(shape: str, options: Mapping[str, Any]) -> Pieces:
+    """The schedule of a shape with its options, float64 (P, 4)."""
+    options = SHAPES[shape](**options).model_dump()
+    if shape in ("rise", "fall"):
+        pieces = folded(1)
+    elif shape in ("fold", "zigzag"):
+        pieces = folded(options["folds"], turning=shape == "zigzag")
+    elif shape in ("stair", "saw"):
+        pieces = bordered(options["sections"], options["ratio"], options["folds"], turning=shape == "saw")
+    elif shape == "segment":
+        pieces = segments(options["first"], options["last"], options["ends"])
+    else:
+        pieces = through(options["points"])
+    return reversed_ranks(pieces) if shape == "fall" or options.get("descending") else pieces
+
+
 def folded(folds: int, *, turning: bool = False) -> Pieces:
     """All ranks `folds` times, every `folds`-th item each time. turning: every second time from the highest down."""
     at = np.arange(folds + 1) / folds
@@ -44,7 +149,7 @@ def folded(folds: int, *, turning: bool = False) -> Pieces:
     return np.column_stack([at[:-1], at[1:], down, ~down]).astype(np.float64)
 
 
-def sections(sections: int, ratio: float, folds: int, *, turning: bool) -> Pieces:
+def bordered(sections: int, ratio: float, folds: int, *, turning: bool) -> Pieces:
     """Rising ranks, except around the borders of equal sections: there, `ratio` on each side is folded."""
     pieces: list[Pieces] = []
     at = 0.0
@@ -91,75 +196,74 @@ def asked_rank(pieces: Pieces, progress: Floats) -> Floats:
 
 
 def due_times(
-    scores: Floats,
-    sizes: NDArray[np.generic],
-    pieces: Pieces,
-    *,
-    strength: float = 1.0,
-    begin: float = 0.0,
-    repeats: NDArray[np.integer] | None = None,
-    seed: int = 0,
+    scores: Floats, sizes: NDArray[np.generic], pieces: Pieces, *, begin: float = 0.0, seed: int = 0
 ) -> Floats:
     """The progress at which each item is due, float64 (M,) in [begin, 1].
 
-    scores: float64 (M,), NaN for none. sizes: (M,), the items' tokens. strength: the share of the items that follow the
-    schedule; the others are spread evenly. begin: progress of the items already consumed. repeats: int (M,), how often
-    each item comes; by default once. The result then lists the times item by item. Copies that are due in the same
-    stretch go to its pieces in turn; copies off the schedule are far apart.
+    scores: float64 (M,), NaN for none. sizes: (M,), the items' tokens. begin: progress of what is read before.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(scores))
-    scored = shuffled[~np.isnan(scores[shuffled])]
-    ranked = scored[np.argsort(scores[scored], kind="stable")]
-    if repeats is not None:
-        first = np.cumsum(repeats) - repeats
-        ranked, _ = _repeated(ranked, first, repeats)
-        shuffled, number = _repeated(shuffled, first, repeats)
-        shuffled = shuffled[np.argsort(number, kind="stable")]
-        sizes = np.repeat(sizes, repeats)
-    # Every rank gives the same share of its items.
-    reached = np.floor(np.arange(len(ranked) + 1) * strength + random.random())
-    follows = np.diff(reached) > 0 if strength < 1.0 else np.ones(len(ranked), bool)
-    ranked = ranked[follows]
-    spread = np.ones(len(sizes), bool)
-    spread[ranked] = False
-    others = shuffled[spread[shuffled]]
+    known = ~np.isnan(scores[shuffled])
+    ranked, others = shuffled[known], shuffled[~known]
+    ranked = ranked[np.argsort(scores[ranked], kind="stable")]
     due = np.empty(len(sizes))
     due[others] = begin + (1.0 - begin) * _middles(sizes[others])
     due[ranked] = _coupled(_clipped(pieces, begin), sizes[ranked], random)
     return due
 
 
-def _repeated(
-    items: NDArray[np.int64], first: NDArray[np.int64], repeats: NDArray[np.integer]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(the indices first[i], first[i] + 1, ... of each item's repeats; the repeats' numbers 0, 1, ...)."""
-    counts = repeats[items]
-    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(first[items], counts) + number, number
+def window_share(window: int | None, batch: float, sequence: float, pieces: Pieces) -> float:
+    """The share of training of a window.
+
+    window: in batches. None: a 32nd of training, within 4 to 64 batches, at most an eighth of training, and at most a
+    quarter of the ranks. batch, sequence: the share of a batch and of a sequence. pieces: the schedule.
+    """
+    least = min(FEWEST_SEQUENCES * sequence, LARGEST_LEAST)
+    if window is not None:
+        return min(1.0, max(window * batch, least))
+    steepest = float(np.max(np.abs(pieces[:, 3] - pieces[:, 2]) / (pieces[:, 1] - pieces[:, 0])))
+    return max(least, min(max(WINDOW, min(4 * batch, 1 / 8)), 64 * batch, 1 / (4 * max(1.0, steepest))))
 
 
-def token_ranks(
-    scores: Floats, tokens: NDArray[np.generic], kept: Sequence[NDArray[np.integer]] = ()
-) -> Floats:
-    """The rank of each item by token, float64 (M,) in (0, 1), NaN without a score; equal scores have one rank. kept:
-    int (M,) each; items are ranked among those that are alike in all of them."""
-    known = np.flatnonzero(~np.isnan(scores))
-    ranks = np.full(len(scores), np.nan)
-    if not len(known):
-        return ranks
-    order = known[np.lexsort([scores[known], *(codes[known] for codes in kept)])]
-    changes = np.zeros(len(order), bool)
-    for codes in kept:
-        changes[1:] |= np.diff(codes[order]) != 0
-    starts = np.flatnonzero(np.append(True, changes[1:]))
-    for first, last in zip(starts, np.r_[starts[1:], len(order)], strict=True):
-        items = order[first:last]
-        values, number = np.unique(scores[items], return_inverse=True)
-        weights = np.maximum(tokens[items].astype(np.float64), ATOM)
-        ends = np.cumsum(np.bincount(number, weights, len(values)))
-        sizes = np.diff(ends, prepend=0.0)
-        ranks[items] = ((ends - 0.5 * sizes) / ends[-1])[number]
+def windows_of(
+    scores: Floats,
+    sizes: NDArray[Any],
+    pieces: Pieces,
+    window: float,
+    *,
+    begin: float = 0.0,
+    seed: int = 0,
+) -> NDArray[np.int64]:
+    """The window of each item, int64 (M,), in 0..W-1, in the order of training.
+
+    A window has about the share `window` of all tokens. None crosses a jump of the schedule, unless another jump is less
+    than half a window away; a flat stretch is one window. Arguments: as in `due_times`.
+    """
+    order = np.argsort(due_times(scores, sizes, pieces, begin=begin, seed=seed), kind="stable")
+    # `window` is a share of all of training, what is read before included.
+    share = min(1.0, window / (1.0 - begin)) if begin < 1.0 else 1.0
+    stretches = np.concatenate([[0.0], jumps(pieces, begin, 0.5 * share), [1.0]])
+    edges = []
+    for low, high in pairwise(stretches):
+        ranks = asked_rank(pieces, begin + (1.0 - begin) * (low + (high - low) * np.array([0.25, 0.75])))
+        number = 1 if np.ptp(ranks) <= ATOM else max(1, round((high - low) / share))
+        edges.append(low + (high - low) * np.arange(1, number + 1) / number)
+    middles = _middles(sizes[order])
+    number = np.empty(len(sizes), np.int64)
+    number[order] = np.searchsorted(np.concatenate(edges)[:-1], middles, side="right")
+    # An empty window is none.
+    return np.unique(number, return_inverse=True)[1]
+
+
+def token_ranks(scores: Floats, tokens: NDArray[np.generic]) -> Floats:
+    """The rank of each item by token, float64 (M,) in (0, 1), NaN without a score; equal scores have one rank."""
+    ranks, known = np.full(len(scores), np.nan), ~np.isnan(scores)
+    values, number = np.unique(scores[known], return_inverse=True)
+    sizes = np.bincount(number, np.maximum(tokens[known].astype(np.float64), ATOM), len(values))
+    if len(values):
+        ends = np.cumsum(sizes)
+        ranks[known] = ((ends - 0.5 * sizes) / ends[-1])[number]
     return ranks
 
 

@@ -18,7 +18,6 @@ from dagster_divorder.core.checks import positive, whole_numbers
 from dagster_divorder.core.packing import best_fit, concat, none, related
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts, with_all_tokens
-from dagster_divorder.core.packing.parts import in_parts
 from dagster_divorder.core.packing.pieces import (
     Ints,
     PackedSequences,
@@ -64,18 +63,14 @@ def pack(
     labels: ArrayLike | None = None,
     vectors: Vectors | NDArray[np.float32] | None = None,
     copies: ArrayLike | None = None,
-    consumed: ArrayLike = (),
-    windows: ArrayLike | None = None,
 ) -> PackedSequences:
     """A plan of sequences that hold every token of the pieces once.
 
     method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, for the shuffle of `best_fit`.
     labels: int (P,) >= 0, the cluster of each piece; vectors: float32 (P, D), or a function of piece numbers int64 (n,)
         that returns their vectors (n, D). Only `related` uses both; it calls the function for one cluster at a time.
-    copies: int (P,), equal for pieces of equal content; these go to different sequences, as far apart as possible.
-        None: no piece is a copy. consumed: int (F,), `copies` of the pieces already read, in order.
-    windows: int (W + 1,), rising from 0 to P: the bounds of windows of a schedule that the pieces follow. Sequences
-        keep the order of the windows; a sequence holds pieces of two windows only if the method cuts at every L tokens.
+    copies: int (P,), equal for pieces of equal content, for `best_fit`: they go to different sequences. None: no piece
+        is a copy.
 
     The same arguments give the same bytes.
 
@@ -87,15 +82,8 @@ def pack(
     positive("sequence_length", sequence_length)
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
-    # Without empty pieces and copies, the pieces' arrays are used as they are.
+    # Without empty pieces, the pieces' arrays are used as they are.
     kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
-    equal = None if copies is None else whole_numbers("copies", copies, len(pieces), each="piece")[kept]
-    if windows is not None:
-        windows = whole_numbers("windows", windows, each="window", below=len(pieces) + 1)
-        windows = np.unique(np.append(0, np.cumsum(pieces.length > 0))[windows])
-    parts = in_parts(pieces.length[kept], equal, np.asarray(consumed, np.int64), sequence_length, windows)
-    if not isinstance(parts.order, slice):
-        kept = np.arange(len(pieces))[kept][parts.order]
     with_tokens = pieces.take(kept)
     problem = PackingProblem(
         pieces=with_tokens,
@@ -103,9 +91,9 @@ def pack(
         seed=seed,
         labels=None if labels is None else whole_numbers("labels", labels, len(pieces), each="piece")[kept],
         vectors=None if vectors is None else _vectors(vectors, np.arange(len(pieces))[kept]),
-        copies=parts.copies,
-        kept=parts.kept,
-        bounds=parts.bounds,
+        copies=None
+        if copies is None
+        else np.unique(whole_numbers("copies", copies, len(pieces), each="piece")[kept], return_inverse=True)[1],
     )
     return replace(METHODS[method](problem), without_tokens=len(pieces) - len(with_tokens))
 

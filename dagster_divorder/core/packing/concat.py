@@ -6,8 +6,6 @@ Known weakness: documents are cut (a third of them at a mean length of half a se
 without its beginning (Ding et al. 2024).
 """
 
-import numpy as np
-
 from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem
 
 
@@ -23,5 +21,4 @@ def pack(problem: PackingProblem) -> PackedSequences:
         length=length,
         indptr=indptr,
         sequence_length=problem.sequence_length,
-        parts=np.searchsorted(indptr, np.searchsorted(piece, problem.bounds[1:-1])),
     )

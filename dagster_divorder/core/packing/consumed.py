@@ -41,7 +41,6 @@ def join(*plans: PackedSequences) -> PackedSequences:
     if len(plans) == 1:
         return plans[0]
     runs = np.cumsum([0, *(plan.indptr[-1] for plan in plans)])
-    sequences = np.cumsum([0, *(len(plan) for plan in plans)])
     return PackedSequences(
         document=np.concatenate([plan.document for plan in plans]),
         start=np.concatenate([plan.start for plan in plans]),
@@ -51,5 +50,4 @@ def join(*plans: PackedSequences) -> PackedSequences:
         ),
         sequence_length=plans[-1].sequence_length,
         without_tokens=sum(plan.without_tokens for plan in plans),
-        parts=np.concatenate([plan.parts + before for plan, before in zip(plans, sequences, strict=False)]),
     )

@@ -12,14 +12,11 @@ from dagster_divorder.core.packing.pieces import PackedSequences, PackingProblem
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
-    length = problem.sequence_length
-    runs = cut(problem.pieces, length)
-    first = np.concatenate([[0], np.cumsum(-(-problem.pieces.length // length))])
+    runs = cut(problem.pieces, problem.sequence_length)
     return PackedSequences(
         document=runs.document,
         start=runs.start,
         length=runs.length,
         indptr=np.arange(len(runs) + 1),
-        sequence_length=length,
-        parts=first[problem.bounds[1:-1]],
+        sequence_length=problem.sequence_length,
     )

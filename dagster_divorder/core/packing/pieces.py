@@ -7,7 +7,7 @@ Guarantee: plans refer to tokens and never hold them; every token of the pieces 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,23 @@ class Pieces:
         return Pieces(self.document[pieces], self.start[pieces], self.length[pieces])
 
 
+    def followed_by(self, other: Pieces) -> Pieces:
+        """These pieces, then others."""
+        if not len(self):
+            return other
+        return Pieces(
+            np.concatenate([self.document, other.document]),
+            np.concatenate([self.start, other.start]),
+            np.concatenate([self.length, other.length]),
+        )
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PackingProblem:
     """The input of every method. pieces: at least one token each; sequence_length >= 1; seed >= 0.
 
     labels: int (P,), the cluster of each piece. vectors: returns float32 (n, D) for n pieces. Both are None if the
-    method does not use content. copies: int64 (P,), equal for equal pieces; None without copies. kept: bool (P,), and
-    bounds: int64 (parts + 1,), as in `packing.parts`.
+    method does not use content. copies: int64 (P,), equal for equal pieces; None without copies.
     """
 
     pieces: Pieces
@@ -62,8 +72,6 @@ class PackingProblem:
     labels: NDArray[np.integer] | None
     vectors: Vectors | None
     copies: Ints | None
-    kept: NDArray[np.bool_]
-    bounds: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +80,7 @@ class PackedSequences:
 
     document, start, length: int64 (Q,): a run is the tokens [start, start + length) of a document, length > 0.
     indptr: int64 (S+1,). Padding fills the end of each sequence up to `sequence_length` tokens. without_tokens: number
-    of empty pieces, which are in no sequence. parts: int64, first sequences of the parts after the first, which are
-    packed separately to keep copies apart. shards: int64, first sequences of the shards after the first, which are
-    ordered separately.
+    of empty pieces, which are in no sequence.
     """
 
     document: Ints
@@ -83,8 +89,6 @@ class PackedSequences:
     indptr: Ints
     sequence_length: int
     without_tokens: int = 0
-    parts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    shards: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         """S."""
@@ -110,7 +114,6 @@ class PackedSequences:
             length=self.length[runs],
             indptr=self.indptr[begin : end + 1] - self.indptr[begin],
             sequence_length=self.sequence_length,
-            parts=self.parts[(self.parts > begin) & (self.parts < end)] - begin,
         )
 
 

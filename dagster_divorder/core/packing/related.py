@@ -2,10 +2,8 @@
 
 The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always to the nearest unvisited
 piece. If a piece has no unvisited neighbour, the path continues from the latest piece that has one, or else from the
-first unvisited piece. Pieces are packed in parts without copies (`packing.parts`), since copies would be the nearest
-neighbours; copies that one part would hold several times are spread evenly.
-Guarantee: in each part the clusters have the order of their labels; a sequence mixes two clusters only where one ends,
-or for copies.
+first unvisited piece. Copies would be nearest neighbours: give each call pieces without copies.
+Guarantee: clusters have the order of their labels; a sequence mixes two clusters only where one ends.
 Cost: O(P BLOCK D) time; memory for the vectors of one cluster. A cluster of more than BLOCK pieces is halved, along the
 line between two distant pieces, until its parts are small enough for exact search.
 Source: in-context pretraining (Shi et al. 2024), which uses a graph over the whole corpus; the cluster-packed sequences
@@ -15,7 +13,6 @@ pieces in different clusters, or in different halves, do not meet.
 """
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,21 +33,10 @@ BLOCK = 8192
 def pack(problem: PackingProblem) -> PackedSequences:
     if problem.labels is None or problem.vectors is None:
         raise InputError("method 'related' got no labels or no vectors; it needs both, for every piece")
-    # A document longer than a sequence counts as one sequence; copies that are due meanwhile follow it.
-    length = np.minimum(problem.pieces.length, problem.sequence_length)
-    order = np.arange(len(length))
-    for begin, end in pairwise(problem.bounds.tolist()):
-        part = order[begin:end]
-        loose = part[~problem.kept[begin:end]]
-        by_label = loose[np.argsort(problem.labels[loose], kind="stable")]
-        starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
-        paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
-        path = np.concatenate([by_label[:0], *paths])
-        # Kept places are measured in tokens, whatever the lengths of the pieces around them.
-        times = np.arange(len(part)) / max(1, len(part))
-        times[path - begin] = (np.cumsum(length[path]) - length[path]) / max(1, length[path].sum())
-        order[begin:end] = part[np.argsort(times, kind="stable")]
-    return concat.pack(replace(problem, pieces=problem.pieces.take(order)))
+    by_label = np.argsort(problem.labels, kind="stable")
+    starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
+    paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
+    return concat.pack(replace(problem, pieces=problem.pieces.take(np.concatenate([by_label[:0], *paths]))))
 
 
 def _path(cluster: Ints, vectors: Vectors) -> Ints:

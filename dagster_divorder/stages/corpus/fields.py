@@ -13,7 +13,6 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_number, is_text
@@ -69,9 +68,11 @@ def score_field(settings: Settings) -> str | None:
 
 
 def coded_traits(settings: Settings) -> list[str]:
-    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used."""
-    mixed = [settings.mixed_trait] if settings.repeats else []
-    return list(dict.fromkeys([*settings.order.traits, *mixed]))
+    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used. A
+    crossed trait comes behind the two that it crosses."""
+    crossed = [settings.mixed_trait] if settings.repeats else []
+    own = [trait for trait in settings.order.traits if trait not in crossed or len(settings.mixed_traits) == 1]
+    return list(dict.fromkeys([*own, *(settings.mixed_traits if crossed else ()), *crossed]))
 
 
 def _named(settings: Settings) -> list[tuple[str, str, bool]]:
@@ -82,8 +83,10 @@ def _named(settings: Settings) -> list[tuple[str, str, bool]]:
         ("selection.quality", settings.selection.quality_field if settings.selects else None, True),
         ("curriculum.score", score_field(settings), True),
     ]
-    traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []
-    traits += [("order.traits", trait, False) for trait in settings.order.traits]
+    mixed = settings.mixed_traits if settings.repeats else ()
+    traits = [("mixing.trait", trait, False) for trait in mixed]
+    crossed = settings.mixed_trait if len(mixed) > 1 else None
+    traits += [("order.traits", trait, False) for trait in settings.order.traits if trait != crossed]
     named += [trait for trait in traits if trait[1] not in built_in(settings)]
     return [(setting, field, number) for setting, field, number in named if field]
 
@@ -96,23 +99,15 @@ def fields_read(settings: Settings) -> list[str]:
 def _check_settings(run: Run) -> None:
     """
     Raises:
-        InputError: no record has a field that the settings name, or a value that `order.targets` names; or a schema or
-            the first records show that a field cannot be what a setting takes it for. Fields and values of the last
-            run are not looked for again; if the input has lost one since, its stage reports it.
+        InputError: no record has a field that the settings name, or a schema or the first records show that a field
+            cannot be what a setting takes it for. Fields of the last run are not looked for again; if the input has
+            lost one since, its stage reports it.
     """
-    targets, known = run.settings.order.targets, _seen_before(run)
-    named = {
-        field: targets.get(field, {}).keys() - {"progress", "(missing)", "(other)"}
-        for field in fields_read(run.settings)
-    }
-    new = {field: values for field, values in named.items() if field not in known or values - known[field]}
-    for field, (missing, examples) in unseen(find_inputs(run.settings), new).items():
-        if not examples:
-            raise no_such_field(field, _field_names(find_inputs(run.settings)), run.settings)
-        raise InputError(
-            f"order.targets.{field} names {min(missing)!r}, which no document has; the values are {', '.join(examples)}"
-        )
-    kind, inputs = found_inputs(run) if named else ("jsonl", [])
+    known, fields = _seen_before(run), fields_read(run.settings)
+    new = [field for field in fields if field not in known]
+    for field in unseen(find_inputs(run.settings), new):
+        raise no_such_field(field, _field_names(find_inputs(run.settings)), run.settings)
+    kind, inputs = found_inputs(run) if fields else ("jsonl", [])
     for found in inputs:
         # A file at a URL is fetched whole: only for fields that the last run has not read.
         if isinstance(found.files[0], RemoteFile) and not new:
@@ -172,17 +167,13 @@ def is_numeral(text: str) -> bool:
     return True
 
 
-def _seen_before(run: Run) -> dict[str, set[str]]:
-    """Fields of the last run -> their values, if known."""
-    known: dict[str, set[str]] = {}
+def _seen_before(run: Run) -> set[str]:
+    """Fields of the last run."""
     # The run makes a damaged file again.
     with contextlib.suppress(DamagedFileError):
         if fields := load_receipt(run.store, "fields"):
-            known |= {str(field): set() for field in fields.facts["fields"]}
-        if traits := load_receipt(run.store, "traits"):
-            names = orjson.loads(run.store.read_verified(traits.files["names"]))
-            known |= {trait: set(values) for trait, values in names}
-    return known
+            return {str(field) for field in fields.facts["fields"]}
+    return set()
 
 
 def _field_names(inputs: Sequence[Found]) -> set[str]:
@@ -202,7 +193,7 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
     setting = next(setting for setting, named, _ in _named(settings) if named == field)
     which = f"which {setting} names"
     if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
-        needs = "heldout.documents" if settings.mixing.weights is None else "mixing.weights"
+        needs = "mixing.weights" if settings.mixing.on else "heldout.documents"
         which = f"the default of mixing.trait, which {needs} needs"
     computed: dict[str, Collection[str]] = {"input.source_field": (), "selection.quality": ()}
     computed["curriculum.score"] = SCORES
@@ -212,7 +203,7 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
 
 def category_fields(settings: Settings) -> set[str]:
     """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` if it is used."""
-    mixed = {settings.mixed_trait} if settings.repeats else set()
+    mixed = settings.mixed_traits if settings.repeats else ()
     return {field for field in (settings.input.source_field, *mixed) if field} - {*built_in(settings)}
 
 

@@ -69,7 +69,6 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
-from dagster_divorder.stages.order.scores import sequence_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -678,7 +677,7 @@ def _heldout_rows(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
             "to other files"
         )
-    trait = run.settings.mixing.trait
+    trait = run.settings.mixed_traits[0]
     texts: dict[str, list[tuple[str, ...]]] = {}
     for source, *read in zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True):
         texts.setdefault(source or "", []).append(tuple(read))
@@ -941,7 +940,7 @@ def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
         "model": [settings.evidence.model, _config_hash(settings.evidence.model)],
         "of orders": [[_reading_key(settings, order), order.apart] for order in orders],
         "batch": [evidence["batch"], settings.sequence.batch, settings.sequence.length],
-        "trait": settings.mixing.trait,
+        "trait": settings.mixed_traits[0],
         "seed": settings.seed,
     }
 

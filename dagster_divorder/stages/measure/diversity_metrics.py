@@ -2,8 +2,8 @@
 
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
 `concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
-are compared with the mix of the whole order; for a trait with `order.targets`, with the achievable mix closest to its
-targets. With a loss mask, windows are whole sequences, shares count the tokens that `chats.balance` names, and shuffled
+are compared with the mix of their stretch (`core.measure.stretches`), and shuffles stay inside stretches; most orders
+have one. With a loss mask, windows are whole sequences, shares count the tokens that `chats.balance` names, and shuffled
 documents are packed by `best_fit` if the plan is.
 """
 
@@ -38,18 +38,19 @@ from dagster_divorder.core.measure.packed import (
     documents_stream,
     runs_in_order,
     sequences_stream,
+    stretch_of_runs,
 )
 from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
+from dagster_divorder.core.measure.stretches import off_schedule, shuffled_inside
 from dagster_divorder.core.measure.tables import (
     SHUFFLED,
     drift_columns,
     findings,
-    schedule_findings,
     table_rows,
 )
-from dagster_divorder.core.order.trait_targets import followed, trait_targets, warnings_of
+from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.traits import Traits
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
 from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -64,30 +65,30 @@ from dagster_divorder.pipeline.stage import (
     WholeCorpus,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.measure.schedule import follows_the_schedule, load_schedule
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
-from dagster_divorder.stages.order.greedy_order import load_order
-from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
+from dagster_divorder.stages.order.greedy_order import load_order, load_stretches
+from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
+from dagster_divorder.stages.order.scores import score_reads, stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view import schedule
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
-    ALONG_SCHEDULE,
     FOLLOWED,
     MEASURES,
     SUMMARY,
+    mix_rows,
     side_by_side,
     summary_row,
 )
-from dagster_divorder.view.schedule import rows as schedule_rows
 from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
 SHUFFLES = 3
+SLICES, SHOWN_VALUES = 100, 8
+"""Most slices of training, and values of a trait, of which the mix along training is shown."""
 ORDER_BYTES = 100
 """Peak bytes a document while an order is measured."""
 FEWEST_COLUMNS = 60
@@ -106,8 +107,7 @@ LEGEND = "\n".join(
         "",
         *(
             f"- **{measure.label}**: {measure.meaning}."
-            for name, measure in MEASURES.items()
-            if name not in ALONG_SCHEDULE
+            for measure in MEASURES.values()
         ),
     ]
 )
@@ -117,8 +117,9 @@ def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
     """Order name -> measures, as in `core.measure.Diversity.to_dict`. The orders that DivOrder made also have
 
     shuffled_batches_worse: by trait, the share of the shuffles' batches with a higher total variation than our worst
-        batch. trait_errors: by trait, see `core.measure.compare_errors`. targets: by trait with targets, see
-        `core.order.trait_targets.followed`. curves: trait_errors and targets along the order.
+        batch. trait_errors: by trait, see `core.measure.compare_errors`. curves: trait_errors along the order.
+        off_schedule: `achieved` and `shuffled` distance of a batch's mean rank from the asked one, along a score.
+        mixes: of several stretches, see `_mixes_along`.
     """
     metrics: dict[str, dict[str, Any]] = orjson.loads(run.read("diversity_metrics", "metrics"))
     return metrics
@@ -138,7 +139,7 @@ def _measure_diversity(run: Run) -> Made:
     for ours, shares in worse.items():
         metrics[ours]["shuffled_batches_worse"] = shares
         metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
-    _add_targets(run, traits, count, metrics)
+    metrics["sequences"] |= _along_training(run, traits, count)
     files: dict[str, Any] = {
         "metrics": File(orjson.dumps(metrics), "json"),
         "table": table_rows(measured, metrics),
@@ -147,30 +148,22 @@ def _measure_diversity(run: Run) -> Made:
         files["picture"] = File(_picture(run, traits, count, measured), "png")
     summary = [summary_row(name, metrics[name]) for name in ORDERS]
     alike = [trait for trait in run.settings.order.traits if not np.ptp(traits.codes[trait])]
-    told = schedule_findings(load_schedule(run)) if run.settings.curriculum.on else findings(metrics, alike)
+    told = findings(metrics, alike)
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
     if run.settings.masked:
         told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
     return Made(files, figures={"summary": summary, "findings": told})
 
 
-def _note_unmet_targets(run: Run, receipt: Receipt) -> None:
-    """Note the targets that the corpus cannot meet, in every run, even if the run measures nothing."""
-    if run.settings.order.targets:
-        metrics = orjson.loads(run.store.read_verified(receipt.files["metrics"]))
-        for warning in warnings_of(metrics["sequences"]["targets"]):
-            run.progress.note(warning)
-
-
 def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Diversity]:
     settings, whole = run.settings.sequence, run.settings.whole_windows
-    targets, packs = trait_targets(run.settings.order.targets, traits), run.settings.packing.packs
+    packs, stretches = run.settings.packing.packs, load_bounds(run)[1]
 
-    def documents(order: np.ndarray) -> Diversity:
+    def documents(order: np.ndarray, stretch: np.ndarray | None = None) -> Diversity:
         if whole:
             pieces = _planned_pieces(load_packed(run), order)
             packed = pack(pieces, method="concat", sequence_length=settings.length)
-            return sequences(packed, np.arange(len(packed)))
+            return sequences(packed, np.arange(len(packed)), None)
         return measure(
             order,
             traits.tokens,
@@ -178,10 +171,12 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
             traits.sizes(),
             sequence_length=settings.length,
             batch=settings.batch,
-            targets=targets,
+            stretch=stretch,
         )
 
-    def sequences(packed: PackedSequences, epochs: np.ndarray) -> Diversity:
+    def sequences(
+        packed: PackedSequences, epochs: np.ndarray, stretches: np.ndarray | None
+    ) -> Diversity:
         return measure_packed(
             packed,
             epochs,
@@ -190,11 +185,15 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
             batch=settings.batch,
             whole=whole,
             counted=count(packed),
-            targets=targets,
+            stretches=stretches,
         )
 
+    in_order = _document_stretches(run)
+
     def shuffled_documents(number: int) -> Diversity:
-        return documents(_shuffle(run, len(traits.tokens), number))
+        if in_order is None:
+            return documents(_shuffle(run, len(traits.tokens), number))
+        return documents(shuffled_inside(in_order, _random(run, number)), in_order)
 
     def shuffled_sequences(number: int) -> Diversity:
         return sequences(*_shuffled_sequences(run, traits, number))
@@ -202,17 +201,17 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
     # Each task makes its own order, so that waiting tasks take no memory.
     tasks: list[tuple[str, Callable[[], Diversity]]] = [
         *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
-        ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run))),
+        ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run), stretches)),
     ]
     if packs:
         tasks = [
             ("original", lambda: documents(np.arange(len(traits.tokens)))),
             *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
-            ("curated", lambda: documents(load_order(run))),
+            ("curated", lambda: documents(load_order(run), in_order)),
             *tasks,
         ]
     else:
-        tasks.insert(0, ("original", lambda: sequences(*_sequences_as_read(run))))
+        tasks.insert(0, ("original", lambda: sequences(*_sequences_as_read(run), None)))
     at_once = 2 if ORDER_BYTES * len(traits.tokens) <= MEASURED_BYTES else 1
     measured: dict[str, list[Diversity]] = {}
     with (
@@ -237,63 +236,130 @@ def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
     }
 
 
-def _add_targets(run: Run, traits: Traits, count: RunCounter, metrics: dict[str, dict[str, Any]]) -> None:
-    """Add to the metrics how the orders that DivOrder made follow their targets."""
-    tables = run.settings.order.targets
-    # By order, for each epoch: documents int64 (Q,), counted tokens of each run int64 (Q,).
-    epochs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in SHUFFLED}
-    window = 0
-    if tables:
-        order, packed = load_order(run), load_packed(run)
-        counted = count(packed)
-        window = batch_tokens(run, packed, counted)
-        epochs["curated"] = [(order, traits.counted[order])]
-        for epoch in load_sequence_order(run):
-            runs, _ = runs_in_order(packed.indptr, epoch)
-            epochs["sequences"].append((packed.document[runs], counted[runs]))
-        if not run.settings.packing.packs:
-            epochs["curated"] = epochs["sequences"][:1]
-    for name, streams in epochs.items():
-        figures, curves = followed(tables, traits, streams, window)
-        metrics[name]["targets"] = figures
-        metrics[name]["curves"]["targets"] = curves
+def _document_stretches(run: Run) -> np.ndarray | None:
+    """The stretch of each document, int64 (M,), by number; None if there is one."""
+    stretches = load_stretches(run)
+    if len(stretches) <= 2:
+        return None
+    stretch = np.empty(stretches[-1], np.int64)
+    stretch[load_order(run)] = np.repeat(np.arange(len(stretches) - 1), np.diff(stretches))
+    return stretch
+
+
+def _along_training(run: Run, traits: Traits, count: RunCounter) -> dict[str, Any]:
+    """`off_schedule` and `mixes`, as far as the order has them (`load_metrics`)."""
+    settings, stretches = run.settings, load_bounds(run)[1]
+    if len(stretches) <= 2 and not settings.curriculum.on:
+        return {}
+    packed, order = load_packed(run), load_sequence_order(run)
+    if settings.schedule_epochs > 1:
+        order = order.reshape(1, -1)
+    counted = count(packed)
+    found: dict[str, Any] = {}
+    if settings.curriculum.on:
+        ranks = stream_ranks(run, load_stream(run))[packed.document]
+        stretch = np.searchsorted(stretches[1:], order[0], side="right")
+        shuffled = order[0][shuffled_inside(stretch, _random(run, 0))]
+        found["off_schedule"] = {
+            name: _off_schedule(settings, packed, of, ranks, counted)
+            for name, of in (("achieved", order[0]), ("shuffled", shuffled))
+        }
+    if len(stretches) > 2:
+        found["mixes"] = _mixes_along(settings, traits, packed, order[0], stretches, counted)
+    return found
+
+
+def _off_schedule(
+    settings: Settings, packed: PackedSequences, order: np.ndarray, ranks: np.ndarray, counted: np.ndarray
+) -> float:
+    """ranks, counted: (Q,), of the plan's runs."""
+    runs, indptr = runs_in_order(packed.indptr, order)
+    edges = indptr[np.unique(np.append(np.arange(0, len(order), settings.sequence.batch), len(order)))]
+    ends = np.append(0, np.cumsum(counted[runs]))[edges]
+    middles = 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1])
+    asked = asked_rank(settings.curriculum.pieces, middles)
+    return off_schedule(ranks[runs], counted[runs], asked, edges)
+
+
+def _mixes_along(
+    settings: Settings,
+    traits: Traits,
+    packed: PackedSequences,
+    order: np.ndarray,
+    stretches: np.ndarray,
+    counted: np.ndarray,
+) -> dict[str, Any]:
+    """The mix along training: `trait`; `values`, those with the largest shares; `ends` of stretches, as shares of
+    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training."""
+    source, traits_balanced = settings.input.source_field, settings.order.traits
+    trait = source if source in traits_balanced else min(traits_balanced, key=lambda name: name == "length")
+    if settings.mixing.on:
+        trait = settings.mixed_trait
+    names, codes = traits.names[trait], traits.codes[trait][packed.document]
+    asked = np.bincount(
+        stretch_of_runs(packed, stretches) * len(names) + codes, counted, (len(stretches) - 1) * len(names)
+    ).reshape(-1, len(names))
+    shown = np.argsort(-asked.sum(axis=0), kind="stable")[:SHOWN_VALUES]
+    sums = asked.sum(axis=1)
+    runs, _ = runs_in_order(packed.indptr, order)
+    slices = min(SLICES, max(1, len(order) // settings.sequence.batch))
+    achieved = cluster_mix(np.arange(len(runs)), counted[runs], codes[runs], len(names), slices)
+    return {
+        "trait": trait,
+        "values": [names[value] for value in shown],
+        "ends": (np.cumsum(sums) / max(1.0, sums.sum())).tolist(),
+        "asked": (asked / np.maximum(sums, 1.0)[:, np.newaxis])[:, shown].tolist(),
+        "achieved": achieved[:, shown].tolist(),
+    }
+
+
+def _random(run: Run, number: int) -> np.random.Generator:
+    return np.random.default_rng([run.settings.seed, number])
 
 
 def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
-    return np.random.default_rng([run.settings.seed, number]).permutation(items)
+    return _random(run, number).permutation(items)
 
 
 def _sequences_as_read(run: Run) -> tuple[PackedSequences, np.ndarray]:
     """Records that are not packed, in the order of the input."""
     plan = load_packed(run)
     as_read = np.lexsort((plan.start, plan.document))
-    return plan, np.tile(as_read, (run.settings.sequence.epochs, 1))
+    return plan, np.tile(as_read, (run.settings.epochs, 1))
 
 
-def _shuffled_sequences(run: Run, traits: Traits, number: int) -> tuple[PackedSequences, np.ndarray]:
+def _shuffled_sequences(
+    run: Run, traits: Traits, number: int
+) -> tuple[PackedSequences, np.ndarray, np.ndarray | None]:
     """Training data without an order: documents shuffled and packed, with as many tokens of each as in the plan, and
-    the sequences shuffled for every epoch. A partial last sequence stays last, unless all are padded."""
-    plan = load_packed(run)
-    if not run.settings.packing.packs:
-        random = np.random.default_rng([run.settings.seed, number])
-        return plan, np.stack([random.permutation(len(plan)) for _ in range(run.settings.sequence.epochs)])
+    the sequences shuffled for every epoch; in an order of several stretches, the plan's sequences shuffled inside them.
+    A partial last sequence stays last, unless all are padded. (The plan, the epochs, the stretches.)"""
+    plan, stretches, random = load_packed(run), load_bounds(run)[1], _random(run, number)
+    settings = run.settings
+    if not settings.packing.packs or len(stretches) > 2:
+        last = len(plan) - bool(settings.packing.method in FILLED and plan.padding[-1] > 0)
+        stretch = np.searchsorted(stretches[1:], np.arange(last), side="right")
+        rows = [
+            np.append(shuffled_inside(stretch, random), np.arange(last, len(plan)))
+            for _ in range(settings.epochs)
+        ]
+        return plan, np.stack(rows), stretches
     order, method = _shuffle(run, len(traits.tokens), number), "concat"
-    if run.settings.masked:
+    if settings.masked:
         pieces = _planned_pieces(plan, order)
-        method = "best_fit" if run.settings.packing.method == "best_fit" else "concat"
+        method = "best_fit" if settings.packing.method == "best_fit" else "concat"
     else:
         tokens = np.bincount(plan.document, plan.length, len(traits.tokens)).astype(np.int64)
         pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order])
         del tokens
     del plan
-    packed = pack(pieces, method=method, sequence_length=run.settings.sequence.length)
+    packed = pack(pieces, method=method, sequence_length=settings.sequence.length)
     full = len(packed) if method == "best_fit" else int((packed.padding == 0).sum())
-    random = np.random.default_rng([run.settings.seed, number, 1])
+    random = np.random.default_rng([settings.seed, number, 1])
     rows = [
-        np.append(random.permutation(full), np.arange(full, len(packed)))
-        for _ in range(run.settings.sequence.epochs)
+        np.append(random.permutation(full), np.arange(full, len(packed))) for _ in range(settings.epochs)
     ]
-    return packed, np.stack(rows)
+    return packed, np.stack(rows), None
 
 
 def _planned_pieces(plan: PackedSequences, order: np.ndarray) -> Pieces:
@@ -316,8 +382,7 @@ def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Di
             tokens = count(runs)
             mix = cluster_mix(np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns)
             orders[name] = PicturedOrder(measured[name], distinct, mix)
-    schedule = load_schedule(run) if run.settings.curriculum.on else None
-    return ordering_comparison(orders, load_names(run), schedule)
+    return ordering_comparison(orders, load_names(run))
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
@@ -325,7 +390,7 @@ def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndar
     distinct clusters in each sequence, int64 (S,)). For sequences, the first epoch; for shuffles, the first one."""
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
     packed = {
-        "sequences_random": _shuffled_sequences(run, traits, 0),
+        "sequences_random": _shuffled_sequences(run, traits, 0)[:2],
         "sequences": (load_packed(run), load_sequence_order(run)),
     }
     documents = {"original": np.arange(len(traits.tokens)), "curated": load_order(run)}
@@ -344,7 +409,7 @@ def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndar
 
 def load_verdict(run: Run) -> Verdict:
     """Whether the curated documents and the sequences beat shuffling in the balanced traits, by the last run's
-    measures. A trait with a moving target is compared with the closest achievable mix.
+    measures.
 
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
@@ -357,7 +422,6 @@ def load_verdict(run: Run) -> Verdict:
             settings.order.traits,
             metrics[ours]["tokens"],
             seams=(_seams(metrics[ours]), _seams(metrics[other])),
-            moving=settings.order.targets,
         )
         for ours, other in SHUFFLED.items()
     }
@@ -366,7 +430,6 @@ def load_verdict(run: Run) -> Verdict:
         documents=comparisons["curated"],
         metrics=metrics,
         remedy=remedy(settings),
-        schedule=load_schedule(run) if settings.curriculum.on else None,
     )
 
 
@@ -380,11 +443,6 @@ def remedy(settings: Settings) -> str:
     ):
         if strategy not in ("balanced", "f3"):
             return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
-    if settings.order.targets:
-        return (
-            f"order.targets moves {', '.join(settings.order.targets)}, and correlated traits move too, as topics do "
-            "with sources: leave correlated traits out of order.traits, or give them targets of their own"
-        )
     if settings.curriculum.on:
         return (
             "set a larger curriculum.window, give the trait more weight in order.traits, or give it fewer values "
@@ -424,18 +482,9 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
         for name in FOLLOWED
         if ours[name] is not None and shuffled[name]
     }
-    if run.settings.curriculum.on:
-        scale = load_schedule(run)["scales"]["sequences"]
-        pairs = (
-            {"off the schedule": (scale["off"]["achieved"], scale["off"]["shuffled"])} if scale["off"] else {}
-        )
-        pairs |= {
-            f"batch TV there of {trait}": (figures["batch"], figures["shuffled"])
-            for trait, figures in scale["traits"].items()
-        }
-        times |= {
-            f"{name}, times window shuffles": ours / other for name, (ours, other) in pairs.items() if other
-        }
+    metrics = load_metrics(run)[TRAIN_ON]
+    if (off := metrics.get("off_schedule")) and off["shuffled"]:
+        times["off the schedule, times shuffled"] = off["achieved"] / off["shuffled"]
     return figures | times
 
 
@@ -450,11 +499,9 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
     if "picture" in receipt.files:
         file = run.store.local(receipt.files["picture"])
         shown["ordering_comparison"] = Picture(file, "orders compared")
-    if verdict.schedule:
-        shown["along_the_schedule"] = Text(schedule.markdown(verdict.schedule))
+    if mixes := verdict.metrics[TRAIN_ON].get("mixes"):
+        shown["mix_along_training"] = Table(mix_rows(mixes))
     drift = Table(load_stationarity(run).rows())
-    if verdict.schedule:
-        shown["schedule"] = Table(schedule_rows(verdict.schedule["scales"]["sequences"]))
     return {**shown, "drift": drift, "measures": Table(load_table(run))}
 
 
@@ -463,13 +510,6 @@ def _order_beats_shuffling(run: Run) -> Finding:
     the documents in order. The output is complete and can be trained on even if this fails."""
     verdict = load_verdict(run)
     lines = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
-    if verdict.schedule:
-        return Finding(
-            passed=verdict.passed or not verdict.compared,
-            text=f"{' '.join(verdict.sentences)}\n\n{lines}",
-            remedy=verdict.remedy,
-            figures={items: schedule_rows(scale) for items, scale in verdict.schedule["scales"].items()},
-        )
     return Finding(
         passed=verdict.sequences.passed,
         text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{lines}",
@@ -488,15 +528,8 @@ def _nothing_drifts(run: Run) -> Finding:
         else "the end of an epoch has other data than its beginning. The output is complete and can be trained on"
     )
     shuffles = "shuffles of it"
-    if drift.follows:
-        shuffles, meaning = (
-            "shuffles inside the windows of its schedule",
-            (
-                "only the score moves, and features that depend on it"
-                if drift.passed
-                else "features move that do not depend on the score. The output is complete and can be trained on"
-            ),
-        )
+    if drift.stretches > 1:
+        shuffles = "shuffles inside its stretches"
     return Finding(
         passed=drift.passed,
         text=f"{drift.text()}\n\nCompared, along the order and in {DRIFT_SHUFFLES} {shuffles}: features of the "
@@ -510,18 +543,17 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     orders = ("greedy_order", "packed_sequences", "sequence_order")
     # Only the picture uses names of clusters.
     names = ["cluster_names"] if "plot" in settings.output.sidecars else []
-    schedule = ["schedule"] if settings.curriculum.on else []
-    return ("raw_docs", *names, "traits", *stream_reads(settings), *orders, *schedule)
+    return ("raw_docs", *names, "traits", *stream_reads(settings), *score_reads(settings), *orders)
 
 
 def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
     return {
-        "targets": settings.order.targets,
-        "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.epochs],
+        "sequence": [settings.sequence.length, settings.sequence.batch, settings.epochs],
         "end_of_text": settings.packing.end_of_text,
         **({} if settings.packing.packs else {"packs": False}),
         **({"masked": True, "method": settings.packing.method} if settings.masked else {}),
         **settings.counted_key,
+        **settings.curriculum_key,
         "plot": "plot" in settings.output.sidecars,
         # A new measure is a new key, so that no summary lacks it.
         "measures": SUMMARY,
@@ -531,7 +563,7 @@ def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=5,
+    version=6,
     group="ordering",
     kinds={"numpy", "numba"},
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
@@ -543,23 +575,15 @@ DIVERSITY_METRICS = WholeCorpus(
     quotes=("picture",),
     doing="measuring orders",
     compute=_measure_diversity,
-    publish=_note_unmet_targets,
     show=_show_diversity_metrics,
     checks=(
         Check(
             name="order_beats_shuffling",
             description="Every sequence, batch and stretch of ten batches keeps the corpus's mix of the balanced "
             "traits (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, even across "
-            "the seam of two epochs. Along a curriculum every batch keeps the mix at its point of the schedule better "
-            "than after shuffling inside windows.",
+            "the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), the mix is "
+            "that of its stretch, and the shuffles stay inside stretches.",
             check=_order_beats_shuffling,
-        ),
-        Check(
-            name="follows_the_schedule",
-            description="The order follows the curriculum's schedule as closely as a shuffle inside the windows of the "
-            "schedule.",
-            check=follows_the_schedule,
-            when=lambda settings: settings.curriculum.on,
         ),
         Check(
             name="nothing_drifts",

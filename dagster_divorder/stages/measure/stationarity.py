@@ -1,11 +1,10 @@
-"""stationarity: whether anything drifts along the sequences of the first epoch, as a trainer reads them. If they follow
-a schedule of a score: in its first lap, beyond what the schedule moves.
+"""stationarity: whether anything drifts along the sequences of the first epoch, as a trainer reads them, inside the
+stretches of the order (`core.measure.stretches`).
 
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
 The sample consists of whole batches, evenly spaced along the order, of at most TOKENS and SEQUENCES, but at least
-twenty batches. It leaves out a partial last sequence, consumed sequences, and sequences of an
-extended output. Mixes and means use the tokens that shares
+twenty batches. It leaves out a partial last sequence. Mixes and means use the tokens that shares
 are of; words use all tokens. Features come from the plan, the traits, the token ids and the vectors that an output
 needs, so the result does not depend on which evidence exists. Files are read fragment by fragment.
 Cost: bounded, except for one pass over the files with the documents; docs/decisions/stationarity.md has times.
@@ -16,7 +15,7 @@ prepared while the one before is compared with its shuffles.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +24,12 @@ import orjson
 from dagster_divorder.core.measure.sequence_features import DOCUMENTS, SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import (
     Feature,
-    SampledSchedule,
     Stationarity,
     sampled_places,
     stationarity,
 )
 from dagster_divorder.core.order.traits import Traits, column_codes
+from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
@@ -38,7 +37,6 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
-from dagster_divorder.stages.measure.schedule import full_sequences, sequence_laps
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
     load_stream,
@@ -46,8 +44,7 @@ from dagster_divorder.stages.mix.repeats import (
     stream_reads,
     stream_view,
 )
-from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.scores import score_reads
+from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
 from dagster_divorder.stages.topics.components import (
     STAGE_OF,
@@ -80,17 +77,6 @@ def load_stationarity(run: Run) -> Stationarity:
     return Stationarity.from_dict(orjson.loads(run.read("stationarity", "found")))
 
 
-def _exempt(run: Run) -> str:
-    """Why these orders are meant to drift; "" if they are not."""
-    if run.settings.order.targets:
-        return "order.targets asks for a moving mix"
-    if run.receipt("packed_sequences").facts["frozen_sequences"]:
-        if run.settings.order.extends:
-            return "it comes behind the last output, which stays (order.append)"
-        return "the order compensates for what a trainer has consumed (order.frozen_tokens)"
-    return ""
-
-
 def remedy(settings: Settings) -> str:
     """What to change if something drifts."""
     if settings.sequence.strategy != "balanced":
@@ -103,23 +89,22 @@ def remedy(settings: Settings) -> str:
 
 def load_sample(
     run: Run, stream: TrainingStream, order: np.ndarray | None = None
-) -> tuple[SequenceRuns, SampledSchedule | None]:
-    """(the sampled sequences; the schedule that they follow, if any). order: of the plan's sequences, int64, by default
-    of the first epoch or lap."""
-    settings, packed, schedule = run.settings, load_packed(run), None
+) -> tuple[SequenceRuns, np.ndarray, np.ndarray]:
+    """(the sampled sequences; the stretch and the section of each, int64, rising). order: of the plan's sequences, int64,
+    by default of the first epoch."""
+    settings, packed = run.settings, load_packed(run)
     batch, at_most = settings.sequence.batch, min(SEQUENCES, TOKENS // settings.sequence.length)
-    if settings.curriculum.on:
-        lap = sequence_laps(run, stream, packed, None if order is None else order[np.newaxis])[0]
-        sampled = sampled_places(len(lap.order), batch, at_most, lap.bounds)
-        order, schedule = lap.order, SampledSchedule.of(lap, sampled)
-    else:
-        order = load_sequence_order(run)[0] if order is None else order
-        trained = full_sequences(settings, packed)
-        trained[: run.receipt("packed_sequences").facts["frozen_sequences"]] = False
-        order = order[trained[order]]
-        sampled = sampled_places(len(order), batch, at_most)
+    order = load_sequence_order(run)[0] if order is None else order
+    if settings.packing.method in FILLED and len(packed) and packed.padding[-1]:
+        order = order[order != len(packed) - 1]
+    section, stretch = (np.searchsorted(bounds[1:], order, side="right") for bounds in load_bounds(run))
+    by_section = np.argsort(section, kind="stable")
+    order, section, stretch = order[by_section], section[by_section], stretch[by_section]
+    bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
+    sampled = sampled_places(len(order), batch, at_most, bounds if len(bounds) > 2 else None)
     counter = run_counter(run, stream.view)
-    return SequenceRuns.of(packed, order[sampled], stream.traits.tokens, counter), schedule
+    sample = SequenceRuns.of(packed, order[sampled], stream.traits.tokens, counter)
+    return sample, stretch[sampled], section[sampled]
 
 
 def drift_along(
@@ -130,14 +115,14 @@ def drift_along(
     """The drift along an order of the plan's sequences. order: as in `load_sample`. shown: shows progress over
     features."""
     settings, stream = run.settings, load_stream(run)
-    sample, schedule = load_sample(run, stream, order)
+    sample, stretch, section = load_sample(run, stream, order)
     return stationarity(
         shown(features(run, stream.traits, sample)),
         len(sample),
         batch=settings.sequence.batch,
         seed=settings.seed,
-        schedule=schedule,
-        follows=f"{settings.curriculum.score} ({settings.curriculum.form})" if schedule else "",
+        stretch=stretch,
+        section=section,
     )
 
 
@@ -221,10 +206,8 @@ def _measure_stationarity(run: Run) -> Made:
     def shown(features: Generator[Feature, None, None]) -> Iterable[Feature]:
         return counted(run.progress, "looking at features", ahead(features), None, "features")
 
-    drift = replace(drift_along(run, shown=shown), exempt=_exempt(run))
+    drift = drift_along(run, shown=shown)
     found = {field.name: getattr(drift, field.name) for field in fields(drift)}
-    if not drift.follows:
-        del found["follows"]
     return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": drift.claim()})
 
 
@@ -232,7 +215,7 @@ def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
         *("raw_docs", "token_counts", *space_reads(settings), *fields),
-        *("centroids", "traits", *stream_reads(settings), *score_reads(settings)),
+        *("centroids", "traits", *stream_reads(settings)),
         *("packed_sequences", "sequence_order"),
     )
 
@@ -241,16 +224,14 @@ def _stationarity_settings(settings: Settings) -> dict[str, Any]:
     return {
         "traits": sorted(settings.order.traits),
         "source_field": settings.input.source_field,
-        "targets": bool(settings.order.targets),
         "batch": settings.sequence.batch,
         "seed": settings.seed,
         **settings.counted_key,
-        **settings.curriculum_key,
     }
 
 
 def _stationarity_inputs(run: Run) -> dict[str, Any]:
-    reads = (*stream_reads(run.settings), *score_reads(run.settings))
+    reads = stream_reads(run.settings)
     stages = ("token_counts", "centroids", "traits", *reads, "packed_sequences", "sequence_order")
     return {
         **versions(run, *stages),
@@ -261,7 +242,7 @@ def _stationarity_inputs(run: Run) -> dict[str, Any]:
 
 STATIONARITY = WholeCorpus(
     name="stationarity",
-    version=4,
+    version=6,
     asset=False,
     beside=True,
     description="Whether anything drifts along the sequences.",

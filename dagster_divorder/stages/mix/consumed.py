@@ -11,6 +11,7 @@ behind the beginning that they were made with, so that a run with nothing new co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -50,34 +51,59 @@ def remedy(run: Run) -> str:
     return WHOLE if run.settings.order.extends else REMEDY
 
 
-def consumed_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """(ids of the records that stay, uint64 (n, 2); how often each, int64 (n,)). Does not need the stream.
+class ConsumedRecords(NamedTuple):
+    """Records that stay: ids uint64 (n, 2); how often each, among the documents or in sequences, and in sequences alone,
+    int64 (n,); tokens of each that sequences hold, int64 (n,)."""
+
+    ids: np.ndarray
+    times: np.ndarray
+    in_sequences: np.ndarray
+    tokens: np.ndarray
+
+
+def consumed_records(run: Run) -> ConsumedRecords:
+    """The records that stay. Does not need the stream.
 
     Raises:
         InputError: as `freeze_prefix`.
     """
     if not run.settings.order.keeps:
-        return np.empty((0, 2), np.uint64), np.zeros(0, np.int64)
+        return ConsumedRecords(np.empty((0, 2), np.uint64), *(np.zeros(0, np.int64) for _ in range(3)))
     fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
     files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
     arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
     ids, copy = (np.concatenate([frozen[name] for frozen in arrays]) for name in ("id", "copy"))
     records = distinct(ids)
-    times = np.zeros(len(records.first), np.int64)
+    times, in_sequences = (np.zeros(len(records.first), np.int64) for _ in range(2))
     np.maximum.at(times, records.inverse, dense_copies(records.inverse, copy) + 1)
-    return ids[records.first], times
+    runs = slice(len(arrays[0]["id"]), None)
+    np.maximum.at(in_sequences, records.inverse[runs], dense_copies(records.inverse[runs], copy[runs]) + 1)
+    tokens = np.bincount(records.inverse[runs], arrays[1]["length"], len(times)).astype(np.int64)
+    return ConsumedRecords(ids[records.first], times, in_sequences, tokens)
 
 
-def consumed_times(run: Run) -> np.ndarray:
-    """How often a trainer has consumed each record (`order.frozen_tokens`), int64 (N,). Equal records share their
-    number evenly."""
-    ids, times = consumed_records(run)
+def consumed_times(run: Run, *, in_sequences: bool = False) -> np.ndarray:
+    """How often each record stays, int64 (N,), by default also among the documents. Equal records share their number
+    evenly."""
+    consumed_ones = consumed_records(run)
+    ids, times = consumed_ones.ids, consumed_ones.in_sequences if in_sequences else consumed_ones.times
     known = record_index(run, "id")
     consumed, place = np.zeros(len(known), np.int64), places(ids, known)
     consumed[place[place >= 0]] = times[place >= 0]
     row = run.view.record_row
     equal = np.bincount(row, minlength=len(known))
     return (consumed[row] + equal[row] - 1 - copy_number(row)) // equal[row]
+
+
+def read_tokens(run: Run) -> np.ndarray:
+    """Tokens of each record that sequences which stay hold, as far as shares count them, float64 (N,)."""
+    ids, _, _, tokens = consumed_records(run)
+    known, row = record_index(run, "id"), run.view.record_row
+    read, place = np.zeros(len(known)), places(ids, known)
+    read[place[place >= 0]] = tokens[place >= 0]
+    traits = run.arrays("traits", "codes")
+    lengths = np.maximum(traits["tokens"] + run.settings.packing.end_of_text, 1)
+    return read[row] / np.bincount(row, minlength=len(known))[row] * traits.get("trained", traits["tokens"]) / lengths
 
 
 def consumed_record_mask(run: Run) -> np.ndarray:
@@ -95,9 +121,10 @@ def consumed_document_mask(run: Run) -> np.ndarray:
 
 def consumed_version(run: Run) -> str:
     """A hash of the records that a trainer has consumed, "" without any."""
-    ids, times = consumed_records(run)
+    ids, *counts = consumed_records(run)
     by_id = np.lexsort((ids[:, 1], ids[:, 0]))
-    return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + times[by_id].tobytes()) if len(ids) else ""
+    read = b"".join(count[by_id].tobytes() for count in counts)
+    return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + read) if len(ids) else ""
 
 
 def frozen_drift(run: Run, fitted: Fitted) -> str | None:
@@ -168,15 +195,18 @@ def freeze_prefix(
     tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
     lengths = np.where(row < 0, 0, tokens[row])
     begins = np.cumsum(lengths) - lengths < wanted
-    begun = {name: column[begins] for name, column in documents.items()}
+    begun = {name: documents[name][begins] for name in ("id", "copy")}
+    begun["stretches"] = np.unique(np.minimum(documents["stretches"], len(begun["id"])))
     return {DOCUMENTS: pack(begun), SEQUENCES: pack(sequences)}
 
 
 def _documents_in_order(run: Run, orders: Orders, items: Items) -> dict[str, np.ndarray]:
-    """`id` and `copy` of the items of a stream, in the order of documents."""
-    order = unpack(run.store.read_verified(orders["greedy_order"].files["order"]))["order"]
+    """`id` and `copy` of the items of a stream, in the order of documents; `stretches` int64 (T + 1,), where stretches
+    of it begin and end."""
+    made = unpack(run.store.read_verified(orders["greedy_order"].files["order"]))
     ids, copy = items
-    return {"id": ids.take(order, axis=0), "copy": copy[order]}
+    order = made["order"]
+    return {"id": ids.take(order, axis=0), "copy": copy[order], "stretches": made["stretches"]}
 
 
 def plan_items(run: Run, orders: Orders) -> Items:
@@ -237,6 +267,7 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
         orders = orders if made_with else None
     if orders is None:
         nothing = {"id": np.empty((0, 2), np.uint64), "copy": np.zeros(0, np.int64)}
+        nothing["stretches"] = np.zeros(1, np.int64)
         runs = {
             "start": np.zeros(0, np.int64),
             "length": np.zeros(0, np.int64),
@@ -340,9 +371,12 @@ def _equal(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`id` and `copy` of the records in sequences, each copy once, in the order in which they are first read."""
+    """`id` and `copy` of the records in sequences, each copy once, in the order in which they are first read, and their
+    `stretches`."""
     _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
-    return {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+    reads = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+    begins = sequences["indptr"][sequences["stretches"]]
+    return reads | {"stretches": np.searchsorted(np.sort(first), begins)}
 
 
 def reordered(run: Run, fingerprint: str, among: Sequence[str], unit: Unit = "row") -> Reordered | None:
@@ -379,14 +413,17 @@ def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
 
 
 def _sequences(run: Run, orders: Orders, count: int | None, items: Items) -> dict[str, np.ndarray]:
-    """The runs of a plan's first `count` sequences, all if None, in order, with record ids and copies. items: of its
-    stream."""
+    """The runs of a plan's first `count` sequences, all if None, in order, with record ids and copies, and the bounds of
+    their stretches. items: of its stream."""
     ids, copy = items
     plan = unpack(run.store.read_verified(orders["packed_sequences"].files["plan"]))
     order = unpack(run.store.read_verified(orders["sequence_order"].files["order"]))["order"]
     entries, indptr = runs_in_order(plan["indptr"], order[0][:count])
     item = plan["document"][entries]
+    stretch = np.searchsorted(plan["stretches"], order[0][:count], side="right")
+    changes = np.flatnonzero(np.diff(stretch, prepend=0))
     return {
+        "stretches": np.append(changes, len(stretch)),
         "id": ids.take(item, axis=0),
         "copy": copy[item],
         "start": plan["start"][entries],

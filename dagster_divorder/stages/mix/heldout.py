@@ -73,7 +73,7 @@ def leaves_out(settings: Settings, stage: str) -> bool:
         return settings.holds_out
     # The draw leaves out what a trainer has consumed, and counting that needs tokens and the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
-    trait = settings.mixing.trait
+    trait = settings.mixed_traits[0]
     return stage not in (*consumed, *(_LEARNT_BEFORE[trait] if trait in built_in(settings) else ()))
 
 
@@ -132,7 +132,7 @@ class _Documents(NamedTuple):
 
 def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
-    view, trait = run.view, run.settings.mixing.trait
+    view, trait = run.view, run.settings.mixed_traits[0]
     first = np.flatnonzero(view.copies == np.arange(len(view)))
     rows = view.document_row[first]
     ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
@@ -171,7 +171,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.documents = {share} is less than half a document of every {run.settings.mixing.trait}; expected "
+            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_traits[0]}; expected "
             "at least one document: raise heldout.documents, or set it to files"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
@@ -197,7 +197,7 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None
-    return f"no document of {run.settings.mixing.trait} {documents.names[without[0]]} is held out"
+    return f"no document of {run.settings.mixed_traits[0]} {documents.names[without[0]]} is held out"
 
 
 def _too_large(subject: str, size: int, remedy: str) -> InputError:
@@ -214,7 +214,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     Raises:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
     """
-    files, trait = _find(settings), settings.mixing.trait
+    files, trait = _find(settings), settings.mixed_traits[0]
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
@@ -307,9 +307,9 @@ def _heldout_inputs(run: Run) -> dict[str, Any]:
 def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
-    if settings.mixing.trait not in built_in(settings):
+    if settings.mixed_traits[0] not in built_in(settings):
         return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
-    clusters = ("centroids", "clusters") if settings.mixing.trait == "cluster" else ()
+    clusters = ("centroids", "clusters") if settings.mixed_traits[0] == "cluster" else ()
     return ("raw_docs", "token_counts", "bin_edges", *clusters)
 
 
@@ -321,7 +321,7 @@ def _heldout_settings(settings: Settings) -> dict[str, Any]:
     if heldout.paths and shape.form != "text":
         field["format"] = [shape.form, shape.jinja]
     draw = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixing.trait, **files, **field, **draw}
+    return {"trait": settings.mixed_traits[0], **files, **field, **draw}
 
 
 HELDOUT = PinnedFit(

@@ -61,7 +61,7 @@ def load_heldout(run: Run) -> Heldout:
     same = place >= 0
     equal = held_out_places(run)
     heldout = Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
-    traits, trait = load_traits(run), run.settings.mixing.trait
+    traits, trait = load_traits(run), run.settings.mixed_traits[0]
     trained = np.unique(traits.codes[trait][~heldout.removed[view.document_row]])
     lost = np.setdiff1d(traits.codes[trait], trained)
     if len(lost):
@@ -82,7 +82,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
-        view, traits, trait = run.view, load_traits(run), run.settings.mixing.trait
+        view, traits, trait = run.view, load_traits(run), run.settings.mixed_traits[0]
         first = np.flatnonzero(view.copies == np.arange(len(view)))
         first = first[heldout.documents[view.document_row[first]]]
         ids = hex_ids(heldout.ids[heldout.to[view.document_row[first]]])

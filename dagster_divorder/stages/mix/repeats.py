@@ -1,12 +1,15 @@
 """repeats: how often each record is trained on (0, 1, 2, ... times), by the mix, the selection, and held-out documents.
 
-`times` int32 (N,), by position among the accepted records. Later stages order, pack, measure and write the stream: a
+`times` int32 (N,), by position among the accepted records; `packed` int32 (N,): how often sequences hold it, less often
+than the curated output if documents of this one stay that the mix has no more room for. Later stages order, pack, measure and write the stream: a
 view with an item for each time, the items of a record one after another. Without `mixing.weights`, `selection.method`
 and held-out documents this stage does not exist, and the stream is the records.
 If part of a value of `mixing.trait` is read once more than the rest, the part is spread evenly over its clusters and
 lengths. It is drawn by the records' ids, so that appended or moved input hardly changes the times of other records.
 Shares, epochs and `mixing.total_tokens` count the tokens in `Traits.counted`.
-Records that a trainer has consumed (`order.frozen_tokens`) keep the times they were read, and count first.
+Records that a trainer has read (`order.frozen_tokens`) keep the times they were read; what is left of training has the
+shares that are asked, whatever was read. `quotas` float64 (K, S): the tokens of each value in each phase that is left.
+If every epoch is packed anew, times are those of all epochs.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from dagster_divorder.core.mix.mixing import (
     MixPlan,
     even_order,
     plan_mix,
+    plan_phases,
     realised,
     times_of,
 )
@@ -35,8 +39,9 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version
+from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version, read_tokens
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits
@@ -74,6 +79,16 @@ class TrainingStream:
 def load_times(run: Run) -> np.ndarray:
     """How often each record is trained on, int32 (N,)."""
     return run.arrays("repeats", "times")["times"]
+
+
+def load_packed_times(run: Run) -> np.ndarray:
+    """How often sequences hold each record, int32 (N,)."""
+    return run.arrays("repeats", "times")["packed"]
+
+
+def load_quotas(run: Run) -> np.ndarray:
+    """Tokens of each value of `mixing.trait` in each phase that is left, float64 (K, S)."""
+    return run.arrays("repeats", "times")["quotas"]
 
 
 def stream_records(run: Run) -> np.ndarray | None:
@@ -138,19 +153,24 @@ def _plan_repeats(run: Run) -> Made:
     training = np.flatnonzero(_may_be_trained_on(run))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
-    plan = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64))
+    read = np.rint(np.bincount(codes, read_tokens(run)[training], len(names))).astype(np.int64)
+    plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
     values = [_name_hashes(names)[codes]]
     values += [
         _name_hashes(trained.names[name])[trained.codes[name]]
         for name in sorted(trained.codes)
         if name != trait
     ]
-    consumed = consumed_times(run)[training]
+    consumed = consumed_times(run, in_sequences=True)[training]
     order = even_order(values, _draws(run)[training])
-    times = np.zeros(len(traits.tokens), np.int32)
-    times[training] = times_of(plan, tokens, codes, order, consumed)
+    packed = np.zeros(len(traits.tokens), np.int32)
+    packed[training] = times_of(plan, tokens, codes, order, consumed)
+    if run.settings.packs_anew:
+        packed *= run.settings.sequence.epochs
+    # Documents that stay in the curated output need not be in a sequence.
+    times = np.maximum(packed, consumed_times(run)).astype(np.int32)
     _note_overdrawn_values(run, plan, np.bincount(codes, tokens * consumed, len(names)).astype(np.int64))
-    mix = realised(plan, tokens, codes, times[training])
+    mix = realised(plan, tokens, codes, packed[training])
     columns = {
         "value": names,
         "records": np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
@@ -164,7 +184,7 @@ def _plan_repeats(run: Run) -> Made:
         "share": mix.shares.tolist(),
         "planned share": plan.shares.tolist(),
     }
-    files: dict[str, Any] = {"times": {"times": times}, "values": _rows(columns)}
+    files: dict[str, Any] = {"times": {"times": times, "packed": packed, "quotas": quotas}, "values": _rows(columns)}
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
@@ -176,18 +196,31 @@ def _plan_repeats(run: Run) -> Made:
     return Made(files, {"items": items}, figures)
 
 
-def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
-    """The plan for the values of `mixing.trait`. sizes: their trainable tokens, int64 (J,)."""
-    mixing = run.settings.mixing
-    if isinstance(mixing.weights, dict):
-        wanted = [name for name in names if mixing.weights.get(name)]
-        refuse_left_out(run, "mixing.weights", run.settings.mixed_trait, wanted, sizes)
-    plan = plan_mix(
-        "natural" if mixing.weights is None else mixing.weights,
-        dict(zip(names, sizes.tolist(), strict=True)),
-        total_tokens=mixing.total_tokens,
-        max_repeats=mixing.max_repeats,
-    )
+def _plan(
+    run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray
+) -> tuple[MixPlan, np.ndarray]:
+    """(the plan for the values of `mixing.trait`, quotas). sizes, read: their tokens that may be trained on, and that
+    were read, int64 (J,)."""
+    mixing, values = run.settings.mixing, dict(zip(names, sizes.tolist(), strict=True))
+    for phase in mixing.phases:
+        if isinstance(phase.weights, dict):
+            wanted = [name for name in names if phase.weights.get(name)]
+            refuse_left_out(run, "mixing.weights", run.settings.mixed_trait, wanted, sizes)
+    if not mixing.phase and mixing.total_tokens is None and mixing.weights in (None, "natural"):
+        # Everything once, whatever was read.
+        plan = plan_mix("natural", values, max_repeats=mixing.max_repeats)
+        quotas = np.maximum(plan.tokens - read, 0.0)[:, np.newaxis]
+    else:
+        plan, quotas = plan_phases(
+            [
+                (phase.until if phase.tokens is None else phase.tokens, phase.weights)
+                for phase in mixing.phases
+            ],
+            values,
+            total_tokens=mixing.total_tokens,
+            max_repeats=mixing.max_repeats,
+            read=read,
+        )
     most = int(plan.epochs.argmax())
     if plan.epochs[most] > MOST_EPOCHS:
         raise InputError(
@@ -199,7 +232,7 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray) -> MixPlan:
             f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
         )
         run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
-    return plan
+    return plan, quotas
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -264,13 +297,16 @@ def _note_overdrawn_values(run: Run, plan: MixPlan, consumed: np.ndarray) -> Non
 
 
 def _may_be_trained_on(run: Run) -> np.ndarray:
-    """Which records are selected, and neither held out nor copies of held-out documents; bool (N,)."""
+    """Which records are selected, not cut, and neither held out nor copies of held-out documents; bool (N,)."""
     # Held-out records are no candidates of the selection.
     if run.settings.selects:
-        return load_selected(run)
-    if not run.settings.holds_out:
-        return np.ones(len(run.view), bool)
-    return ~load_heldout(run).removed[run.view.document_row]
+        may = load_selected(run).copy()
+    elif run.settings.holds_out:
+        may = ~load_heldout(run).removed[run.view.document_row]
+    else:
+        may = np.ones(len(run.view), bool)
+    may[find_records(run, run.settings.order.cut)] = False
+    return may
 
 
 def _repeats_settings(settings: Settings) -> dict[str, Any]:
@@ -278,6 +314,8 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
         "mixing": settings.mixing.model_dump(mode="json"),
         "trait": settings.mixed_trait,
         "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
+        "cut": settings.order.cut,
+        "epochs": settings.sequence.epochs if settings.packs_anew else 1,
         # The values of all traits decide which part is spread evenly.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,
@@ -285,7 +323,8 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _repeats_reads(settings: Settings) -> tuple[str, ...]:
-    return ("raw_docs", "traits", *heldout_reads(settings), *selection_reads(settings))
+    ids = ("ids",) if settings.order.cut and settings.input.id_field else ()
+    return ("raw_docs", "traits", *ids, *heldout_reads(settings), *selection_reads(settings))
 
 
 def _show_repeats(run: Run, receipt: Receipt) -> Shown:
@@ -294,7 +333,7 @@ def _show_repeats(run: Run, receipt: Receipt) -> Shown:
 
 REPEATS = WholeCorpus(
     name="repeats",
-    version=2,
+    version=3,
     group="ordering",
     kinds={"numpy"},
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "

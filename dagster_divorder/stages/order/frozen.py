@@ -47,11 +47,14 @@ from dagster_divorder.store.view import View
 @dataclass(frozen=True, slots=True)
 class Frozen:
     """documents: int64 (F,), the consumed items of the stream, in order. sequences: the consumed sequences, each once.
-    reads: int64 (n,), the sequences as they were read, some several times if one schedule covers all epochs."""
+    reads: int64 (n,), the sequences as they were read, some several times if one schedule covers all epochs.
+    document_stretches, stretches: int64 (T + 1,), where stretches of one mix begin and end in both."""
 
     documents: np.ndarray
     sequences: PackedSequences
     reads: np.ndarray
+    document_stretches: np.ndarray
+    stretches: np.ndarray
 
 
 def record_ids(run: Run, view: View) -> np.ndarray:
@@ -96,10 +99,10 @@ def load_frozen(run: Run) -> Frozen | None:
         raise InputError(
             f"order.frozen_tokens is {run.settings.order.frozen_tokens}, but in that output, with one schedule over "
             f"several epochs, a trainer has read a sequence {most} times, and now one schedule covers "
-            f"{run.settings.schedule_epochs}: restore curriculum.score, curriculum.strength, curriculum.epochs and "
-            f"sequence.epochs, {REMEDY}"
+            f"{run.settings.schedule_epochs}: restore curriculum.score, curriculum.epochs and sequence.epochs, "
+            f"{REMEDY}"
         )
-    reads = np.arange(len(runs))
+    reads, stretches = np.arange(len(runs)), sequences["stretches"]
     if most > 1:
         by_place = np.argsort(first)
         place = np.empty_like(by_place)
@@ -108,7 +111,8 @@ def load_frozen(run: Run) -> Frozen | None:
         entries, indptr = runs_in_order(runs.indptr, first[by_place])
         columns = {name: getattr(runs, name)[entries] for name in ("document", "start", "length")}
         runs = replace(runs, **columns, indptr=indptr)
-    return Frozen(items[0], runs, reads)
+        stretches = np.unique(np.searchsorted(np.sort(first), stretches))
+    return Frozen(items[0], runs, reads, documents["stretches"], stretches)
 
 
 def beginning_version(run: Run) -> dict[str, str]:
@@ -153,7 +157,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 FROZEN = PinnedFit(
     name="frozen",
-    version=1,
+    version=2,
     asset=False,
     description="What stays of the published plan: what a trainer has consumed, or all of it.",
     reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),

@@ -1,10 +1,11 @@
 """greedy_order: the order of the documents, by the strategy of `order.strategy`.
 
-`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`); without a mix, items are records.
-The order is computed as a whole, because one appended document can move every other. The same input, settings and seed
-give the same bytes.
-More than `order.shards_of` records are dealt to shards (`core.order.deal`), and each shard is ordered separately. Then
-`shards` int64 has the first position of each shard except the first.
+`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`); without a mix, items are records. What
+stays of the last plan comes first, then what its sequences have read; then everything unread, section by section
+(`stages.order.sections`). `stretches` int64 (T + 1,): where stretches of one asked mix begin and end. `items` int64
+(R,): the items that are left to pack, in order, those that are partly read included; not stored if they are the order.
+`sections` int64 (K + 1,), `stretch` int64 (K,): where sections of these begin and end, and the stretch of each.
+The same input, settings and seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,24 +17,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.deal import shard_of_each
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.order.spread import spacing, spread_order
+from dagster_divorder.core.order.sections import section_seed
+from dagster_divorder.core.order.spacing import spacing
 from dagster_divorder.core.order.strategies import STRATEGIES
-from dagster_divorder.core.order.trait_targets import document_targets
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import (
-    load_stream,
-    refuse_left_out,
-    stream_reads,
-    stream_size,
-)
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
 from dagster_divorder.stages.order.frozen import beginning_version, load_frozen, record_ids
-from dagster_divorder.stages.order.scores import score_reads, stream_scores
-from dagster_divorder.stages.output.shards import Parts, each_shard, shard_number
+from dagster_divorder.stages.order.scores import score_reads
+from dagster_divorder.stages.order.sections import (
+    Parts,
+    each_section,
+    keeps_copies_apart,
+    make_sections,
+)
 
 
 def load_order(run: Run) -> np.ndarray:
@@ -41,92 +41,94 @@ def load_order(run: Run) -> np.ndarray:
     return run.arrays("greedy_order", "order")["order"]
 
 
-def load_shards(run: Run) -> np.ndarray:
-    """The first positions of all shards of the current order except the first, int64 (P - 1,)."""
-    return run.arrays("greedy_order", "order").get("shards", np.zeros(0, np.int64))
+class OrderedSections(NamedTuple):
+    """items: int64 (R,), left to pack, in order. bounds int64 (K + 1,), stretch int64 (K,): of their sections."""
+
+    items: np.ndarray
+    bounds: np.ndarray
+    stretch: np.ndarray
+
+
+def load_sections(run: Run) -> OrderedSections:
+    """The sections of the current order."""
+    arrays = run.arrays("greedy_order", "order")
+    return OrderedSections(arrays.get("items", arrays["order"]), arrays["sections"], arrays["stretch"])
+
+
+def load_stretches(run: Run) -> np.ndarray:
+    """Where stretches of the current order begin and end, int64 (T + 1,)."""
+    return run.arrays("greedy_order", "order")["stretches"]
 
 
 def _order_documents(run: Run) -> Made:
     settings, stream, frozen = run.settings, load_stream(run), load_frozen(run)
-    traits, apart = stream.traits, stream.view.copies if settings.copies_apart else None
-    for trait, table in settings.order.targets.items():
-        sizes = np.bincount(traits.codes[trait], traits.counted, len(traits.names[trait]))
-        refuse_left_out(run, f"order.targets.{trait}", trait, table.keys() - {"progress"}, sizes)
+    traits = stream.traits
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
-    scores = stream_scores(run, stream)
-    orders = _orders(run, Documents(traits, apart, frozen.documents if frozen else None, scores))
-    ordered, bounds = np.concatenate(orders), np.cumsum([len(part) for part in orders[:-1]], dtype=np.int64)
+    made = make_sections(run, stream, frozen)
+
+    def part(number: int) -> tuple[Traits, int]:
+        inside = np.arange(*made.bounds[number : number + 2])
+        whole = len(inside) == len(made.items)
+        return made.traits if whole else made.traits.take(inside), section_seed(settings.seed, number)
+
+    orders = each_section(
+        run, partial(_order_section, settings=settings), Parts(len(made.bounds) - 1, part)
+    )
+    items = np.concatenate(
+        [made.items[:0], *(made.items[begin:][of] for begin, of in zip(made.bounds, orders, strict=False))]
+    )
+    arrays = {"order": items, "sections": made.bounds, "stretch": made.stretch}
+    ends = made.bounds[1:][np.diff(made.stretch, append=-1) != 0]
+    arrays["stretches"] = np.append(0, ends)
+    if frozen:
+        given = np.zeros(len(traits.tokens), bool)
+        given[frozen.documents] = True
+        behind = items[~given[items]]
+        given[behind] = True
+        read = np.flatnonzero(~given)
+        read = read[_order_section((traits.take(read), settings.seed), settings)]
+        first = len(frozen.documents) + len(read)
+        arrays["items"], arrays["order"] = items, np.concatenate([frozen.documents, read, behind])
+        unpinned = np.append(0, np.cumsum(~np.isin(items, frozen.documents)))
+        arrays["stretches"] = np.unique(
+            np.concatenate([frozen.document_stretches, [first], first + unpinned[ends]])
+        )
+    if made.left_out:
+        run.progress.note(
+            f"{made.left_out:,} records were read in part, and their rests stay unread: {settings.mixed_trait} has no more "
+            "share for them"
+        )
     tokens = int(traits.tokens.sum())
     figures = {
         "strategy": settings.order.strategy,
         "traits": {trait: traits.sizes()[trait] for trait in settings.order.traits},
         "tokens": tokens,
         "frozen_documents": len(frozen.documents) if frozen else 0,
-        "copies": asdict(spacing(ordered, stream.view.copies, traits.tokens)),
+        "sections": len(made.bounds) - 1,
+        "left_out_rests": made.left_out,
+        "copies": asdict(spacing(arrays["order"], stream.view.copies, traits.tokens)),
     }
-    files = {
-        "order": {"order": ordered} | ({"shards": bounds} if len(bounds) else {}),
-        "records": {"id": record_ids(run, stream.view)},
-    }
+    files = {"order": arrays, "records": {"id": record_ids(run, stream.view)}}
     return Made(files, {"tokens": tokens}, figures)
 
 
-class Documents(NamedTuple):
-    """Documents, or pieces of documents, to order. copies: int64 (N,), equal for documents that must stand far apart,
-    or None. frozen: int64 (F,), the documents that come first, or None. scores: float64 (N,), for a curriculum, or
-    None."""
-
-    traits: Traits
-    copies: np.ndarray | None
-    frozen: np.ndarray | None
-    scores: np.ndarray | None = None
+def _order_section(section: tuple[Traits, int], settings: Settings) -> np.ndarray:
+    traits, seed = section
+    return order_documents(traits, settings, seed)
 
 
-def _orders(run: Run, all_: Documents) -> list[np.ndarray]:
-    """The order of each shard, int64, as positions among the documents."""
-    order_shard, shards = partial(order_documents, settings=run.settings), shard_number(run)
-    if shards == 1:
-        return [order_shard(all_)]
-    weights, frozen = run.settings.order.traits, np.zeros(0, np.int64) if all_.frozen is None else all_.frozen
-    shard = shard_of_each(
-        all_.traits, weights, shards, seed=run.settings.seed, copies=all_.copies, frozen=frozen
-    )
-    bounds = np.cumsum(np.bincount(shard, minlength=shards))
-    members = np.split(np.argsort(shard, kind="stable"), bounds[:-1])
-    members[0] = np.concatenate([frozen, members[0][~np.isin(members[0], frozen)]])
-
-    def documents(shard: int) -> Documents:
-        items = members[shard]
-        return Documents(
-            all_.traits.take(items),
-            None if all_.copies is None else all_.copies[items],
-            None if shard else np.arange(len(frozen)),
-        )
-
-    orders = each_shard(run, order_shard, Parts(shards, documents))
-    return [items[order] for items, order in zip(members, orders, strict=True)]
-
-
-def order_documents(documents: Documents, settings: Settings) -> np.ndarray:
+def order_documents(traits: Traits, settings: Settings, seed: int) -> np.ndarray:
     """Order of documents by their traits, int64 (N,); each trait is balanced in tokens and in documents. Strategies
     that use one label take the first trait, the cluster. Strategies that fill sequences count all tokens; the others
     count the tokens that shares are of."""
-    traits, chosen = documents.traits, settings.order
+    chosen = settings.order
     first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
     codes = {trait: traits.codes[trait] for trait in first}
     fills = "sequence_length" in settings.strategy(chosen.strategy).reads
     tokens = traits.tokens if fills else traits.counted
     items = document_items(tokens, codes, chosen.traits, within=chosen.within, lengths=traits.tokens)
-    arguments = {
-        **settings.plan_arguments(chosen.strategy, int(traits.tokens.sum())),
-        "scores": documents.scores,
-        "weights": items.weights,
-        "frozen": documents.frozen,
-        "targets": document_targets(chosen.targets, traits, first, items),
-    }
-    if documents.copies is not None:
-        return spread_order(items.counts, items.groups, documents.copies, **arguments)
-    return order(items.counts, items.groups, **arguments)
+    arguments = {**settings.order_arguments(chosen.strategy), "seed": seed}
+    return order(items.counts, items.groups, weights=items.weights, **arguments)
 
 
 def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str, expected: int = 1) -> Finding:
@@ -170,17 +172,26 @@ def _is_a_permutation(run: Run) -> Finding:
 def document_order_settings(settings: Settings) -> dict[str, Any]:
     """The settings that decide how documents, or pieces of documents, are ordered."""
     order, strategy = settings.order, settings.strategy(settings.order.strategy)
-    reads_batch = "batch" in strategy.reads or settings.copies_apart
     return {
         "strategy": order.strategy,
         "options": settings.strategy_key(order.strategy),
         "traits": order.traits,
         **settings.within_key,
-        "targets": order.targets,
-        "separate_copies": settings.copies_apart,
         "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,
-        "batch": settings.sequence.batch if reads_batch else None,
+        "batch": settings.sequence.batch if "batch" in strategy.reads else None,
         "seed": settings.seed,
+    }
+
+
+def _section_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that decide the sections. `order.shards_of` decides only in a corpus that exceeds it."""
+    apart = keeps_copies_apart(settings)
+    return {
+        "copies": [apart, settings.order.separate_copies == "subsets"],
+        "least": [settings.sequence.batch, settings.sequence.length] if apart else None,
+        "cut": settings.order.cut,
+        "epochs": settings.sequence.epochs if settings.packs_anew else 1,
+        "mix": settings.mixed_trait if settings.mixing.on else None,
         **settings.curriculum_key,
     }
 
@@ -193,7 +204,7 @@ def order_description(settings: Settings, items: str, strategy: str) -> str:
             f"The order of the {items} along a curriculum: `{curriculum.score}` by the schedule `{curriculum.form}`, "
             f"and {strategy} inside its windows."
         )
-    if not (known.follows_targets or known.takes_coordinates):
+    if not (known.first_group_only or known.takes_coordinates):
         return f"The order of the {items} by the strategy `{strategy}`."
     traits = ", ".join(settings.order.traits)
     return f"The order of the {items}, {strategy}: every window of training keeps the corpus's own mix ({traits})."
@@ -212,26 +223,28 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
         *stream_reads(settings),
         *score_reads(settings),
         *(["frozen"] if settings.order.keeps else []),
+        *(["ids"] if settings.order.cut and settings.input.id_field else []),
     )
 
 
 def _inputs(run: Run) -> dict[str, Any]:
-    # Only the number of shards matters, not `order.shards_of`, and only if there are several.
-    shards, reads = (
-        shard_number(run),
-        [name for name in _greedy_order_reads(run.settings) if name != "frozen"],
-    )
-    return {**versions(run, *reads), **beginning_version(run), **({"shards": shards} if shards > 1 else {})}
+    reads = [name for name in _greedy_order_reads(run.settings) if name != "frozen"]
+    most, records = run.settings.order.shards_of, stream_size(run)
+    return {
+        **versions(run, *reads),
+        **beginning_version(run),
+        **({"shards_of": most} if records > most else {}),
+    }
 
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
-    version=5,
+    version=6,
     group="ordering",
     kinds=lambda settings: order_kinds(settings, settings.order.strategy),
     description=lambda settings: order_description(settings, "documents", settings.order.strategy),
     reads=_greedy_order_reads,
-    settings=document_order_settings,
+    settings=lambda settings: {**document_order_settings(settings), **_section_settings(settings)},
     inputs=_inputs,
     content=("order",),
     compute=_order_documents,

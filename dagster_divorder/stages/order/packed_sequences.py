@@ -6,26 +6,24 @@ length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:
 the tokens of each trait value in each sequence, CSR (indptr, indices, data), and groups, one for each trait, sorted by
 name; only trained tokens if shares are of trained tokens.
 
-Copies: `related` never puts copies into one sequence; with `order.separate_copies` no method does, and the plan names
-the parts that keep them apart, for `sequence_order`. With `packing.end_of_text` a document has one more token, its
-last, the end-of-text token. Sequences that a trainer has consumed (`order.frozen_tokens`) come first, unchanged; the
-others hold all other tokens. If a sequence was read twice, `consumed` has the sequences as they were read (`reads`).
-Along a curriculum, each window of its schedule is packed separately, so that a sequence holds documents of similar
-score. Shards of the documents are packed separately. Their remainders, each less than a sequence, are packed together
-at the end of the last shard, so that the plan has at most one partial sequence. `shards` has the first sequences of the
-shards."""
+Sequences that stay of the last plan come first, unchanged; if one was read twice, `consumed` has the sequences as they
+were read (`reads`). Every section is packed apart (`stages.order.sections`). What does not fill its last sequence opens
+the next section (`concat`, `related`), so that the plan has at most one partial sequence. `sections` int64 (K + 1,),
+`stretches` int64 (T + 1,): the first sequences of sections, the beginning that stays being the first one, and of
+stretches of one asked mix, and the number of all sequences. With `packing.end_of_text` a document has one more token,
+its last, the end-of-text token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.order.curricula import windows_of
+from dagster_divorder.core.measure.packed import RunCounter
 from dagster_divorder.core.order.items import Items
+from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import (
     FILLED,
@@ -44,7 +42,6 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
     load_stream,
@@ -53,33 +50,16 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.frozen import Frozen, beginning_version, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
-    Documents,
     document_order_settings,
-    load_order,
-    load_shards,
+    load_sections,
     order_documents,
     remade,
 )
 from dagster_divorder.stages.order.pieces import StreamPieces, leaves_out, left_out_lines
-from dagster_divorder.stages.order.scores import score_reads, stream_scores
-from dagster_divorder.stages.output.shards import Parts, each_shard
+from dagster_divorder.stages.order.sections import keeps_copies_apart
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
-
-NOTHING = np.zeros(0, np.int64)
-
-
-class ToPack(NamedTuple):
-    """Pieces to pack, with their traits. copies: int64 (P,), equal for copies, or None. scores:
-    float64 (P,), for a curriculum, or None. consumed: number of first pieces that are not packed again, but only
-    ordered before the others."""
-
-    pieces: Pieces
-    traits: Traits
-    copies: np.ndarray | None
-    scores: np.ndarray | None = None
-    consumed: int = 0
 
 
 def consumed_reads(run: Run) -> np.ndarray:
@@ -95,6 +75,12 @@ def load_packed(run: Run) -> PackedSequences:
     return unpack_plan(run.arrays("packed_sequences", "plan"))
 
 
+def load_bounds(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Where sections, int64 (K + 1,), and stretches, int64 (T + 1,), begin and end in the current plan."""
+    arrays = run.arrays("packed_sequences", "plan")
+    return arrays["sections"], arrays["stretches"]
+
+
 def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
     """Counted tokens in a batch of the plan's sequences, by the mean sequence. counted: int64 (Q,), the tokens of each
     run that shares are of."""
@@ -108,7 +94,7 @@ def _pack_documents(run: Run) -> Made:
     stream, frozen = load_stream(run), load_frozen(run)
     traits = stream.traits
     documents = StreamPieces(run, stream)
-    packed = _pack(documents, frozen)
+    packed, bounds = _pack(documents, frozen)
     facts = {
         "sequences": len(packed),
         "sequence_length": run.settings.sequence.length,
@@ -125,7 +111,7 @@ def _pack_documents(run: Run) -> Made:
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
     rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
-    files: dict[str, Any] = {"plan": _plan_arrays(packed), "rows": rows}
+    files: dict[str, Any] = {"plan": _plan_arrays(packed) | bounds, "rows": rows}
     if frozen and len(frozen.reads) > len(frozen.sequences):
         files["consumed"] = {"reads": frozen.reads}
     if leaves_out(run.settings):
@@ -148,71 +134,55 @@ def _pack_documents(run: Run) -> Made:
     return Made(files, facts, figures)
 
 
-def _pack(documents: StreamPieces, frozen: Frozen | None) -> PackedSequences:
+def _pack(
+    documents: StreamPieces, frozen: Frozen | None
+) -> tuple[PackedSequences, dict[str, np.ndarray]]:
+    """(the plan, its `sections` and `stretches`)."""
     run, stream = documents.run, documents.stream
     settings, method = run.settings, run.settings.packing.method
-    pieces, bounds = _pieces_of_shards(documents, frozen)
-    separate = bool(settings.copies_apart) or method == "related"
-    # Found once for all shards, because it takes a pass over all records.
-    copies = stream.view.copies if separate or frozen else None
-    pack_part = partial(
-        _pack_part,
-        settings=settings,
-        # `concat` and `none` keep the order of the documents, in which copies stand apart unless some are consumed.
-        keep_apart=separate and (method not in ("concat", "none") or frozen is not None),
-        consumed=_copies_of(settings, copies, frozen.sequences) if frozen and copies is not None else NOTHING,
-        consumed_tokens=int(frozen.sequences.length.sum()) if frozen else 0,
-        vectors=_vectors_of(run, stream) if method == "related" else None,
-    )
-    counted = run_counter(run, stream.view) if settings.packing.piece_tokens else None
-    to_pack = partial(_to_pack, documents, copies if separate else None, counted, frozen)
-    parts = Parts(len(bounds) - 1, lambda shard: to_pack(pieces.take(slice(*bounds[shard : shard + 2]))))
-    # The vectors stay in this process.
-    packed = list(map(pack_part, parts) if method == "related" else each_shard(run, pack_part, parts))
-    remainders = None
-    if len(packed) > 1 and method in FILLED:
-        packed, remainders = _without_last(packed)
-    consumed = [frozen.sequences] if frozen else []
-    shards = np.cumsum([sum(map(len, consumed)), *map(len, packed)])[1:-1]
-    if remainders is not None:
-        packed.append(pack_part(to_pack(remainders), keep_apart=separate))
-    return replace(join(*consumed, *packed), shards=shards)
-
-
-def _pieces_of_shards(documents: StreamPieces, frozen: Frozen | None) -> tuple[Pieces, list[int]]:
-    """(the pieces to pack, in the order of the documents; the bounds of their shards, with the end of the last)."""
-    order, begins = load_order(documents.run), load_shards(documents.run)
-    pieces = _pieces_to_pack(documents, order, frozen.sequences if frozen else None)
-    bounds = [0, len(pieces)]
-    if len(begins):
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        bounds[1:1] = np.searchsorted(place[pieces.document], begins).tolist()
-    return pieces, bounds
+    made = load_sections(run)
+    pieces = _pieces_to_pack(documents, made.items, frozen.sequences if frozen else None)
+    place = np.empty(len(stream.traits.tokens), np.int64)
+    place[made.items] = np.arange(len(made.items))
+    bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
+    counted = run_counter(run, stream.view)
+    vectors = _vectors_of(run, stream) if method == "related" else None
+    copies = stream.view.copies if keeps_copies_apart(settings) else None
+    plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
+    for number in range(len(bounds) - 1):
+        own, seed = pieces.take(slice(*bounds[number : number + 2])), section_seed(settings.seed, number)
+        if settings.packing.piece_tokens:
+            own = cut(own, settings.packing.piece_tokens)
+            own = own.take(order_documents(_traits_of(stream.traits, own, counted), settings, seed))
+        own = carried.followed_by(own)
+        plan = pack_pieces(
+            own,
+            method=method,
+            sequence_length=settings.sequence.length,
+            seed=seed,
+            labels=stream.traits.codes["cluster"][own.document],
+            vectors=None if vectors is None else _vectors_at(vectors, own.document),
+            copies=None if copies is None else _copies_of(settings, copies, own),
+        )
+        carried = carried.take(slice(0, 0))
+        if method in FILLED and number < len(bounds) - 2 and len(plan) and plan.padding[-1]:
+            last = plan.part(len(plan) - 1, len(plan))
+            carried = Pieces(last.document, last.start, last.length)
+            plan = replace(plan.part(0, len(plan) - 1), without_tokens=plan.without_tokens)
+        plans.append(plan)
+    packed = join(*plans)
+    ends = np.cumsum([len(plan) for plan in plans])
+    of_stretches = ends[-len(made.stretch) :][np.diff(made.stretch, append=-1) != 0]
+    stretches = np.concatenate([frozen.stretches if frozen else [0], of_stretches])
+    return packed, {"sections": np.append(0, ends), "stretches": np.unique(stretches).astype(np.int64)}
 
 
 def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: PackedSequences | None) -> Pieces:
-    """The pieces of some items of the stream, in order, without consumed and cut tokens."""
-    run, pieces = documents.run, documents.fitted(items)
+    """The pieces of some items of the stream, in order, without consumed tokens."""
+    pieces = documents.fitted(items)
     if consumed:
         pieces = remaining(pieces, consumed)
-    if run.settings.masked:
-        pieces = pieces.take(documents.are_trained(pieces))
-    if run.settings.order.cut:
-        out = documents.stream.items(find_records(run, run.settings.order.cut))
-        pieces = pieces.take(~np.isin(pieces.document, out))
-    return pieces
-
-
-def _without_last(packed: list[PackedSequences]) -> tuple[list[PackedSequences], Pieces]:
-    """(the plans without partial last sequences; the pieces of these sequences)."""
-    full_plans, partial_sequences = [], []
-    for plan in packed:
-        end = len(plan) - bool(len(plan) and plan.padding[-1])
-        full_plans.append(replace(plan.part(0, end), without_tokens=plan.without_tokens))
-        partial_sequences.append(plan.part(end, len(plan)))
-    remainders = join(*partial_sequences)
-    return full_plans, Pieces(remainders.document, remainders.start, remainders.length)
+    return pieces.take(documents.are_trained(pieces)) if documents.run.settings.masked else pieces
 
 
 def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
@@ -221,79 +191,17 @@ def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.n
     return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
 
 
-def _to_pack(
-    documents: StreamPieces,
-    copies: np.ndarray | None,
-    counted: Callable[[Pieces], np.ndarray] | None,
-    frozen: Frozen | None,
-    pieces: Pieces,
-) -> ToPack:
-    """copies: of the documents, or None if they do not matter. counted: `run_counter`, if pieces are
-    ordered."""
-    run, stream = documents.run, documents.stream
-    settings, traits, scores, consumed = run.settings, stream.traits, None, 0
-    ordered = settings.packing.piece_tokens > 0
-    if ordered:
-        pieces = cut(pieces, settings.packing.piece_tokens)
-        ranks = stream_scores(run, stream)
-        if frozen and ranks is not None:
-            # The schedule continues after the consumed beginning.
-            runs, consumed = frozen.sequences, len(frozen.sequences.length)
-            pieces = Pieces(
-                np.concatenate([runs.document, pieces.document]),
-                np.concatenate([runs.start, pieces.start]),
-                np.concatenate([runs.length, pieces.length]),
-            )
-        scores = None if ranks is None else ranks[pieces.document]
-    of_pieces = replace(
-        traits,
-        tokens=pieces.length,
-        trained=None if counted is None or traits.trained is None else counted(pieces),
-        codes={
-            trait: codes[pieces.document]
-            for trait, codes in traits.codes.items()
-            if ordered or trait == "cluster"
-        },
-    )
-    own_copies = None if copies is None else _copies_of(settings, copies, pieces)
-    return ToPack(pieces, of_pieces, own_copies, scores, consumed)
+def _vectors_at(
+    vectors: Callable[[np.ndarray], np.ndarray], items: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda numbers: vectors(items[numbers])
 
 
-def _pack_part(
-    part: ToPack,
-    *,
-    settings: Settings,
-    keep_apart: bool,
-    consumed: np.ndarray,
-    consumed_tokens: int,
-    vectors: Callable[[np.ndarray], np.ndarray] | None,
-) -> PackedSequences:
-    """The plan of some pieces. With `packing.piece_tokens` they are first ordered by length and their documents'
-    traits. Along a curriculum each window of the schedule is packed separately. keep_apart: copies go into different
-    sequences. vectors: for `related` (`_vectors_of`)."""
-    pieces, traits, copies, scores, before = part
-    if settings.packing.piece_tokens:
-        separated, frozen = copies if settings.copies_apart else None, np.arange(before) if before else None
-        in_order = order_documents(Documents(traits, separated, frozen, scores), settings)[before:]
-        pieces, traits = pieces.take(in_order), traits.take(in_order)
-        copies = None if copies is None else copies[in_order]
-    windows = None
-    if settings.curriculum.on and len(pieces):
-        left = int(pieces.length.sum())
-        share = settings.curriculum_window(consumed_tokens + left) * (consumed_tokens + left) / max(1, left)
-        schedule, begin = settings.curriculum.pieces, consumed_tokens / max(1, consumed_tokens + left)
-        windows = windows_of(pieces.length, min(1.0, share), 1, schedule, begin).bounds
-    return pack_pieces(
-        pieces,
-        method=settings.packing.method,
-        sequence_length=settings.sequence.length,
-        seed=settings.seed,
-        labels=traits.codes["cluster"],
-        vectors=None if vectors is None else lambda numbers: vectors(pieces.document[numbers]),
-        copies=copies if keep_apart else None,
-        consumed=consumed,
-        windows=windows,
-    )
+def _traits_of(traits: Traits, pieces: Pieces, counted: RunCounter) -> Traits:
+    """The traits of pieces of items."""
+    of_pieces = traits.take(pieces.document)
+    trained = None if traits.trained is None else counted(pieces)
+    return replace(of_pieces, tokens=pieces.length, trained=trained)
 
 
 def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
@@ -313,8 +221,6 @@ def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
         "indptr": packed.indptr,
         "sequence_length": np.array([packed.sequence_length]),
         "without_tokens": np.array([packed.without_tokens]),
-        "parts": packed.parts,
-        **({"shards": packed.shards} if len(packed.shards) else {}),
     }
 
 
@@ -326,8 +232,6 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
         indptr=arrays["indptr"],
         sequence_length=int(arrays["sequence_length"][0]),
         without_tokens=int(arrays["without_tokens"][0]),
-        parts=arrays["parts"],
-        shards=arrays.get("shards", NOTHING),
     )
 
 
@@ -392,14 +296,10 @@ def _no_token_lost(run: Run) -> Finding:
     stream, settings = load_stream(run), run.settings
     tokens = run.column("token_counts", "lengths")[stream.view.document_row]
     lengths, packed = tokens.astype("int64") + settings.packing.end_of_text, load_packed(run)
-    but = f", but for those of {len(settings.order.cut):,} ids that are cut" if settings.order.cut else ""
-    left = 0
-    if but or leaves_out(settings):
-        before = int(packed.length.sum())
-        packed = _with_left_out(StreamPieces(run, stream), packed)
-        left = int(packed.length.sum()) - before
-    if leaves_out(settings) and left:
-        but = f", but for {left:,} that are left out on purpose"
+    before = int(packed.length.sum())
+    packed = _with_left_out(StreamPieces(run, stream), packed)
+    left = int(packed.length.sum()) - before
+    but = f", but for {left:,} that are left out on purpose" if left else ""
     covered = coverage(packed, lengths)
     figures = {name: getattr(covered, name) for name in ("tokens", "missing", "doubled", "outside")}
     if covered.exact:
@@ -417,17 +317,23 @@ def _no_token_lost(run: Run) -> Finding:
 
 
 def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:
-    """The plan, followed by the tokens that are left out on purpose: of documents that are cut (`order.cut`), too long,
-    or without a trained token in what was to be packed."""
+    """The plan, followed by the tokens that are left out on purpose: of documents that are too long, or without a trained
+    token in what was to be packed, and rests that `greedy_order` leaves unread."""
     run, settings = documents.run, documents.run.settings
     consumed = packed.part(0, run.receipt("packed_sequences").facts["frozen_sequences"])
+    # Only a rest stays unread: a whole document that no section has is lost.
+    unread = np.zeros(len(documents.lengths), bool)
+    unread[consumed.document] = True
+    unread[load_sections(run).items] = False
+    if not (unread.any() or leaves_out(settings)):
+        return packed
     items = np.arange(len(documents.lengths))
-    pieces, whole = _pieces_to_pack(documents, items, consumed), documents.whole(items)
+    pieces, whole = _pieces_to_pack(documents, items[~unread], consumed), documents.whole(items)
     columns = (
         [getattr(runs, name) for runs in (pieces, consumed)] for name in ("document", "start", "length")
     )
     left = remaining(whole, Pieces(*map(np.concatenate, columns)))
-    meant = np.isin(items, documents.stream.items(find_records(run, settings.order.cut)))
+    meant = unread
     if leaves_out(settings):
         meant |= (documents.lengths > settings.sequence.length) | ~documents.are_trained(whole)
         meant[consumed.document] |= settings.masked
@@ -439,12 +345,10 @@ def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
     decides = {
         "packing": settings.packing.model_dump(mode="json"),
         "length": settings.sequence.length,
-        "separate_copies": settings.copies_apart,
-        "cut": settings.order.cut,
+        "separate_copies": keeps_copies_apart(settings),
         "seed": settings.seed,
         **settings.counted_key,
         **({"train_on": settings.chats.train_on} if settings.masked else {}),
-        **settings.curriculum_key,
     }
     if settings.packing.piece_tokens:
         # This stage orders pieces.
@@ -459,11 +363,9 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
             "token_counts",
             "traits",
             *stream_reads(settings),
-            *(score_reads(settings) if settings.packing.piece_tokens else ()),
             "greedy_order",
         ),
         *(["frozen"] if settings.order.keeps else []),
-        *(["ids"] if settings.order.cut and settings.input.id_field else []),
         *(space_reads(settings) if settings.packing.method == "related" else []),
     )
 
@@ -491,7 +393,7 @@ def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=6,
+    version=7,
     group="ordering",
     kinds={"numpy", "numba"},
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",

@@ -1,7 +1,6 @@
 """scores: the score of every record and its rank, which a curriculum follows.
 
-`score` float64 (N,), NaN if a record has none. `rank` float64 (N,) in (0, 1): the share of tokens with a lower score,
-among records with equal values of `curriculum.keep`. A sequence has the mean rank of its tokens.
+`score` float64 (N,), NaN if a record has none. `rank` float64 (N,) in (0, 1): the share of tokens with a lower score.
 
 A score is computed (`COMPUTED`), a column of the Parquet file in `curriculum.path`, or a field of the input. NaN,
 infinity and null mean that a record has no score. Memory: some 60 bytes a record; a file is read block by block.
@@ -19,7 +18,6 @@ import xxhash
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
-from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.keyed import (
     KeyedBy,
@@ -42,7 +40,7 @@ from dagster_divorder.stages.corpus.fields import (
 )
 from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
-from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
+from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import load_receipt
 
@@ -64,30 +62,9 @@ def score_reads(settings: Settings) -> tuple[str, ...]:
     return ("scores",) if settings.curriculum.on else ()
 
 
-def stream_scores(run: Run, stream: TrainingStream) -> np.ndarray | None:
-    """The rank of each item of the stream, float64 (M,); None without a curriculum."""
-    return stream.of_items(run.arrays("scores", "scores")["rank"]) if run.settings.curriculum.on else None
-
-
-def sequence_scores(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray | None:
-    """What a curriculum follows, for each sequence, float64 (S,): `sequence_ranks`, or, if not all tokens follow it,
-    the place as packed. None without a curriculum."""
-    if not run.settings.curriculum.on:
-        return None
-    if run.settings.curriculum.strength < 1.0:
-        return np.arange(len(packed), dtype=np.float64)
-    return sequence_ranks(run, stream, packed)
-
-
-def sequence_ranks(run: Run, stream: TrainingStream, packed: PackedSequences) -> np.ndarray:
-    """The mean rank of each sequence's tokens with a score, float64 (S,), NaN if none has a score."""
-    ranks = stream.of_items(run.arrays("scores", "scores")["rank"])
-    rank, tokens = ranks[packed.document], run_counter(run, stream.view)(packed).astype(np.float64)
-    tokens[np.isnan(rank)] = 0.0
-    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
-    totals = np.bincount(sequence, tokens, len(packed))
-    sums = np.bincount(sequence, tokens * np.nan_to_num(rank), len(packed))
-    return np.divide(sums, totals, out=np.full(len(packed), np.nan), where=totals > 0)
+def stream_ranks(run: Run, stream: TrainingStream) -> np.ndarray:
+    """The rank of each item of the stream, float64 (M,), NaN for none."""
+    return stream.of_items(run.arrays("scores", "scores")["rank"])
 
 
 def _numbers(run: Run) -> np.ndarray:
@@ -225,8 +202,7 @@ def _rank_records(run: Run) -> Made:
             f"curriculum.score: {name!r} is {known[0]:g} in every record; expected scores that differ: name another, "
             f"or remove curriculum.score{''.join(f'; {note}' for note in notes)}"
         )
-    kept = [traits.codes[trait] for trait in settings.curriculum.keep]
-    rank = token_ranks(numbers, traits.counted, kept)
+    rank = token_ranks(numbers, traits.counted)
     figures = {
         "score": name,
         "records": len(numbers),
@@ -276,7 +252,7 @@ def _scores_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _scores_settings(settings: Settings) -> dict[str, Any]:
-    return {"score": settings.curriculum.score, "keep": settings.curriculum.keep, **settings.counted_key}
+    return {"score": settings.curriculum.score, **settings.counted_key}
 
 
 SCORES = WholeCorpus(
@@ -287,7 +263,7 @@ SCORES = WholeCorpus(
     reads=_scores_reads,
     settings=_scores_settings,
     inputs=lambda run: {**versions(run, *_scores_reads(run.settings)), **_file_key(run)},
-    when=lambda settings: settings.needs_scores,
+    when=lambda settings: settings.curriculum.on,
     content=("scores",),
     check_settings=lambda run: (
         run.settings.curriculum.path and _open_file(run.settings, run.settings.curriculum.path)

@@ -1,28 +1,27 @@
 """sequence_order: the order of the packed sequences, by the strategy of `sequence.strategy`, one for each epoch.
 
-`order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. A partial sequence that `concat` and
-`related` leave stays last, where trainers drop or pad it. If one schedule of a curriculum covers all epochs, the rows
-are parts of one order, which has every sequence E times. Sequences that a trainer has consumed stay first. With
-`order.separate_copies`, sequences with copies stand far apart, in and across epochs; `figures` report how far. Shards
-are ordered separately and follow each other in every epoch.
+`order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. Every section is ordered apart, and sections
+follow each other in every epoch; the first epoch begins with the sequences that stay of the last plan, as they were
+read. If one schedule of a score covers all epochs, all epochs of a section come before the next section: the rows are
+parts of one order, which has every sequence E times. A partial sequence that `concat` and `related` leave stays last,
+where trainers drop or pad it. `figures` report how far copies stand apart, in and across epochs.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
-from dagster_divorder.core.order import Targets
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.order.trait_targets import document_targets, sequence_targets
+from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
-from dagster_divorder.core.packing.copies import sequence_spacing, sequence_times
+from dagster_divorder.core.packing.copies import sequence_spacing
 from dagster_divorder.core.vectors.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.progress import counted
@@ -44,12 +43,12 @@ from dagster_divorder.stages.order.greedy_order import (
 )
 from dagster_divorder.stages.order.packed_sequences import (
     consumed_reads,
+    load_bounds,
     load_packed,
     load_sequence_items,
     sequence_traits,
 )
-from dagster_divorder.stages.order.scores import score_reads, sequence_scores
-from dagster_divorder.stages.output.shards import Parts, each_shard
+from dagster_divorder.stages.order.sections import Parts, each_section
 from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.view import View
@@ -114,99 +113,90 @@ def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> 
     return sums
 
 
-def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) -> tuple[Items, Targets | None]:
-    """(the packed sequences as items without coordinates, their targets)."""
+def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) -> Items:
+    """The packed sequences as items without coordinates."""
     settings, traits = run.settings, stream.traits
-    names = sequence_traits(settings.order.traits)
     if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
-        items = load_sequence_items(run, traits)
-        return items, sequence_targets(settings.order.targets, traits, names, items)
+        return load_sequence_items(run, traits)
     # Batches count records, so sequences are balanced as documents are: in tokens and in records.
-    items = document_items(
+    return document_items(
         run_counter(run, stream.view)(packed),
-        {name: traits.codes[name][packed.document] for name in names},
+        {name: traits.codes[name][packed.document] for name in sequence_traits(settings.order.traits)},
         settings.order.traits,
         within=settings.order.within,
         lengths=packed.length,
     )
-    return items, document_targets(settings.order.targets, traits, names, items)
 
 
 class Sequences(NamedTuple):
-    """Packed sequences to order, as items and as a plan. copies: int64 (N,), a number for each document of the plan,
-    equal for copies, or None if copies do not matter. consumed: int64 (n,), the sequences as they
-    were read, which come first. scores: float64 (S,), for a curriculum, or None."""
+    """Packed sequences of a section. given: whether their order in the first epoch is that of the items. seed: of the
+    section."""
 
     items: Items
-    packed: PackedSequences
-    copies: np.ndarray | None
-    consumed: np.ndarray
-    scores: np.ndarray | None = None
+    given: bool
+    seed: int
 
 
 def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    copies = stream.view.copies if settings.copies_apart else None
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
-    items, targets = sequence_items(run, stream, packed)
+    items = sequence_items(run, stream, packed)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
-    scores = sequence_scores(run, stream, packed)
-    consumed = consumed_reads(run)
-    bounds = [0, *packed.shards.tolist(), len(packed)]
+    frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
+    not_full = bool(
+        settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
+    )
+    bounds = np.minimum(load_bounds(run)[0], len(packed) - not_full).tolist()
 
-    def part(shard: int) -> Sequences:
-        begin, end = bounds[shard : shard + 2]
-        own_items, own_plan, own_copies = items.part(begin, end), packed.part(begin, end), None
+    def section(number: int) -> Sequences:
+        begin, end = bounds[number : number + 2]
+        own = items.part(begin, end)
         if sums is not None and end > begin:
-            own_items = with_coordinates(own_items, own_plan, sums[begin:end])
-        if copies is not None:
-            documents, number = np.unique(own_plan.document, return_inverse=True)
-            own_plan, own_copies = replace(own_plan, document=number), copies[documents]
-        own_scores = None if scores is None else scores[begin:end]
-        return Sequences(own_items, own_plan, own_copies, consumed[: 0 if shard else None], own_scores)
+            own = with_coordinates(own, packed.part(begin, end), sums[begin:end])
+        made = number - (frozen > 0)
+        return Sequences(own, made < 0, section_seed(settings.seed, max(made, 0)))
 
-    order_shard = partial(order_sequences, settings=settings, targets=targets)
-    orders = each_shard(run, order_shard, Parts(len(bounds) - 1, part))
-    # A shard has the same place in every epoch, so that its sequences repeat about an epoch later.
-    ordered = np.concatenate([begin + order for begin, order in zip(bounds, orders, strict=False)], axis=1)
-    if copies is None:
-        copies = stream.view.copies
+    orders = list(
+        each_section(run, partial(order_sequences, settings=settings), Parts(len(bounds) - 1, section))
+    )
+    orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
+    if settings.schedule_epochs > 1:
+        orders = [_section_by_section(orders, consumed_reads(run))]
+    ordered = np.concatenate(orders, axis=1)
+    ordered = np.pad(ordered, ((0, 0), (0, int(not_full))), constant_values=len(packed) - 1)
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
-        "epochs": settings.sequence.epochs,
-        "copies": asdict(sequence_spacing(packed, ordered, copies, step=step)),
+        "epochs": settings.epochs,
+        "copies": asdict(sequence_spacing(packed, ordered, stream.view.copies, step=step)),
     }
     return Made({"order": {"order": ordered}}, figures=figures)
 
 
-def order_sequences(sequences: Sequences, settings: Settings, targets: Targets | None) -> np.ndarray:
-    """Orders of packed sequences, int64 (E, S); consumed sequences come first in the first epoch."""
-    items, packed, copies, consumed, scores = sequences
-    frozen = int(consumed.max(initial=-1)) + 1
-    not_full = settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
-    full_sequences = len(packed) - bool(not_full)
-    full, times = items.part(0, full_sequences), None
-    if copies is not None:
-        as_packed = settings.sequence.strategy == "original"
-        # Along a schedule, copies are kept apart inside windows, not between the parts of the plan.
-        plan = replace(packed, parts=packed.parts[:0]) if settings.curriculum.on else packed
-        times = sequence_times(plan, copies, frozen=frozen, as_packed=as_packed).first(full_sequences)
-    orders = epoch_orders(
-        full.counts,
-        full.groups,
-        settings.sequence.epochs,
-        **settings.plan_arguments(settings.sequence.strategy, int(packed.length.sum()), packed=True),
-        scores=None if scores is None else scores[:full_sequences],
+def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
+    """Orders of the sequences of a section, int64 (E, S)."""
+    items = sequences.items
+    arguments = {**settings.order_arguments(settings.sequence.strategy), "seed": sequences.seed}
+    return epoch_orders(
+        items.counts,
+        items.groups,
+        settings.epochs,
         weights=items.weights,
-        coordinates=full.coordinates,
-        copies=times,
-        frozen=consumed,
-        together=settings.schedule_epochs > 1,
-        targets=targets,
+        coordinates=items.coordinates,
+        first=np.arange(items.counts.shape[0]) if sequences.given else None,
+        **arguments,
     )
-    return np.pad(orders, ((0, 0), (0, int(not_full))), constant_values=full_sequences)
+
+
+def _section_by_section(orders: list[np.ndarray], reads: np.ndarray) -> np.ndarray:
+    """All epochs of a section before the next section, int64 (E, S). orders: int64 (E, n), by section. reads: int64, the
+    beginning that was read, as it was read; what is left of its epochs follows."""
+    epochs, flat = len(orders[0]), [reads]
+    if len(reads):
+        times = np.bincount(reads)
+        flat += [row[times[row] < epochs - number] for number, row in enumerate(orders.pop(0))]
+    return np.concatenate([*flat, *(order.ravel() for order in orders)]).reshape(epochs, -1)
 
 
 def _is_a_permutation(run: Run) -> Finding:
@@ -224,42 +214,37 @@ def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
         *vectors,
         "traits",
         *stream_reads(settings),
-        *score_reads(settings),
         "packed_sequences",
     )
 
 
 def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
     sequence, strategy = settings.sequence, settings.strategy(settings.sequence.strategy)
-    reads_batch = "batch" in strategy.reads or settings.copies_apart
+    reads_batch = "batch" in strategy.reads or settings.epochs > 1
     return {
         "strategy": sequence.strategy,
         "options": settings.strategy_key(sequence.strategy),
         "traits": settings.order.traits,
-        "targets": settings.order.targets,
-        "separate_copies": settings.copies_apart,
         "sequence_length": sequence.length if "sequence_length" in strategy.reads else None,
         "batch": sequence.batch if reads_batch else None,
         "vectors": sequence.vectors if vectors_are_balanced(settings) else 0,
-        "epochs": sequence.epochs,
+        "epochs": [settings.epochs, settings.schedule_epochs],
         "pieces": settings.packing.piece_tokens,
         "seed": settings.seed,
         **settings.counted_key,
-        **settings.curriculum_key,
         **({} if settings.packing.packs else {"packs": False, **settings.within_key}),
     }
 
 
 def _inputs(run: Run) -> dict[str, Any]:
     vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
-    reads = (*stream_reads(run.settings), *score_reads(run.settings))
-    read = ("packed_sequences", "traits", *reads)
+    read = ("packed_sequences", "traits", *stream_reads(run.settings))
     return {**versions(run, *read), "vectors": vectors}
 
 
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
-    version=6,
+    version=7,
     group="ordering",
     kinds=lambda settings: order_kinds(settings, settings.sequence.strategy),
     description=lambda settings: order_description(

@@ -64,7 +64,7 @@ def trait_codes(
         pa.array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
     )
     # A mix adds its trait to order.traits.
-    mixed = run.settings.repeats and trait == run.settings.mixed_trait
+    mixed = run.settings.repeats and trait in run.settings.mixed_traits
     setting = "mixing.trait" if mixed else "order.traits"
     number = is_number(column.type)
     if number and trait not in edges:
@@ -80,6 +80,15 @@ def trait_codes(
         balanced=True,
     )
     return coded.codes, coded.names
+
+
+def _crossed(
+    one: tuple[np.ndarray, tuple[str, ...]], other: tuple[np.ndarray, tuple[str, ...]]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(codes, names) of the pairs of values that records have, such as "web / 3"."""
+    cells, codes = np.unique(one[0].astype(np.int64) * len(other[1]) + other[0], return_inverse=True)
+    pairs = zip(*(part.tolist() for part in np.divmod(cells, len(other[1]))), strict=True)
+    return codes.astype(np.int32), tuple(f"{one[1][first]} / {other[1][second]}" for first, second in pairs)
 
 
 def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
@@ -109,7 +118,12 @@ def _code_traits(run: Run) -> Made:
         arrays[TRAINED] = _trained_and_kept(run, arrays[TOKENS])
     names: list[tuple[str, tuple[str, ...]]] = []
     for trait in stored_traits(run.settings):
-        arrays[f"code {trait}"], values = trait_codes(run, trait, fields)
+        if trait == run.settings.mixed_trait and len(parts := run.settings.mixed_traits) > 1:
+            known = dict(names)
+            codes, values = _crossed(*((arrays[f"code {part}"], known[part]) for part in parts))
+        else:
+            codes, values = trait_codes(run, trait, fields)
+        arrays[f"code {trait}"] = codes
         names.append((trait, values))
     return Made({"codes": arrays, "names": File(orjson.dumps(names), "json")})
 

@@ -394,7 +394,6 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         **({"append": settings.order.append} if settings.order.extends else {}),
         "traits": settings.order.traits,
         **({"mixing": load_mixing(run)} if settings.repeats else {}),
-        "targets": settings.order.targets,
         "sequence": settings.sequence.model_dump(),
         "packing": {
             **settings.packing.model_dump(),
@@ -405,7 +404,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "stationarity": {
             "sequences": drift.sequences,
             "features": len(drift.features),
-            "tested": drift.tested,
+            "stretches": drift.stretches,
             "drifting": [feature.feature for feature in drift.drifting],
         },
         "cluster_names": load_names(run),

@@ -27,7 +27,6 @@ from dagster_divorder.core.measure.along import binned, quantiles_along
 from dagster_divorder.core.measure.largest import Largest, largest
 from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, runs_in_order
 from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
-from dagster_divorder.core.order.trait_targets import warnings_of
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
 from dagster_divorder.errors import MissingStageError
@@ -51,7 +50,6 @@ from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
-from dagster_divorder.stages.evidence.curriculum_comparison import load_curricula
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.evidence.training_evidence import load_evidence
 from dagster_divorder.stages.measure.diversity_metrics import (
@@ -96,7 +94,7 @@ from dagster_divorder.write.curated import write_beside
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
 SECTIONS = (
-    *("strategy_comparison", "curriculum_comparison", "k_calibration", "ari_comparison", "cluster_map"),
+    *("strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"),
     *("training_evidence", "set_diversity"),
 )
 """Evidence with a section of its own. Other evidence gets a section like its page in Dagster."""
@@ -170,7 +168,7 @@ def numbers(
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
     batches = metrics["sequences"]["windows"]["batch"]
-    still = [trait for trait in settings.order.traits if trait not in settings.order.targets][:WORST_TRAITS]
+    still = list(settings.order.traits)[:WORST_TRAITS]
     calibrated = evidence.get("k_calibration")
     return Numbers(
         settings=settings,
@@ -180,8 +178,6 @@ def numbers(
         space=chosen_kind(run),
         check=verdict,
         drift=load_stationarity(run),
-        warnings=warnings_of(metrics["sequences"]["targets"]),
-        schedule=verdict.schedule,
         distinct={name: binned(distinct, BINS) for name, (_, distinct) in corpus.orders.items()},
         lengths={
             name: quantiles_along(
@@ -211,7 +207,6 @@ def numbers(
         ],
         alone=int((np.diff(corpus.packed.indptr) == 1).sum()),
         strategies=load_comparison(run) if "strategy_comparison" in evidence else None,
-        curricula=load_curricula(run) if "curriculum_comparison" in evidence else None,
         calibration=(
             k_calibration.load_table(run.store, calibrated.files["fit"]),
             calibrated.facts["notes"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -11,39 +11,18 @@ from markupsafe import Markup
 
 from dagster_divorder.core.measure.shuffling_check import SEAM
 from dagster_divorder.view.report.html import part, table
-from dagster_divorder.view.schedule import trait_names
 from dagster_divorder.view.verdict import SHOWN, Verdict
-from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points, times
+from dagster_divorder.view.words import ORDERS, fixed, number, percent, points, times
 
 
 def head(verdict: Verdict) -> Markup:
     """The sentences and the numbers at the top of the page."""
-    tiles = _along(verdict.schedule) if verdict.schedule else _tiles(verdict)
-    other = "a window shuffle" if verdict.schedule else "shuffling"
-    return part("check", verdict.passed, verdict.compared, *verdict.sentences, tiles, other)
+    other = "shuffling inside stretches" if verdict.stretches > 1 else "shuffling"
+    return part("check", verdict.passed, verdict.compared, *verdict.sentences, _tiles(verdict), other)
 
 
 Tile = tuple[str, str, str, Sequence[str]]
 """Title, unit, value in the order to train on, and others with their names."""
-
-
-def _along(measured: Mapping[str, Any]) -> list[Tile]:
-    """Tiles of an order along a schedule. measured: figures of the stage `schedule`."""
-    scale = measured["scales"]["sequences"]
-    if not (off := scale["off"]):
-        return []
-    ours, shuffled, alone = (fixed(off[name], 3) for name in ("achieved", "shuffled", "achievable"))
-    others = [f"shuffled in windows {shuffled}", f"the schedule alone {alone}"]
-    tiles: list[Tile] = [("Off the schedule", "of the ranking, on average", ours, others)]
-    for trait in trait_names(scale):
-        ours, shuffled, moved = (
-            points(scale["traits"][trait][name]) for name in ("batch", "shuffled", "moved")
-        )
-        unit = "% of a batch would have to change for the mix at its point"
-        tiles.append(
-            (clip(trait), unit, ours, [f"shuffled in windows {shuffled}", f"moved by the schedule {moved}"])
-        )
-    return tiles
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
@@ -62,9 +41,6 @@ def _tiles(verdict: Verdict) -> list[Tile]:
             tile("In the worst batch", off, points, "windows", "batch", "cluster", "worst"),
             tile("In the mean batch", unit, points, "batch_shares", "cluster", "mean_tv"),
         ]
-        for trait in verdict.sequences.traits(moving=True):
-            unit = f"percentage points off the achievable mix of the targets for {trait}"
-            tiles.append(tile("In the worst batch", unit, points, "windows", "batch", trait, "worst"))
     share = percent(ours["prefix"]["mean"] / max(1, ours["tokens"]))
     unit = f"tokens off the mix, on average: {share} of all {ours['tokens']:,}"
     return [*tiles, tile("Up to any point", unit, number, "prefix", "mean")]
@@ -108,11 +84,7 @@ def windows(verdict: Verdict) -> list[Markup]:
     caption = (
         "Where the data is read again: TV between the last batch’s mix and the first’s, in percentage points"
     )
-    moving = verdict.sequences.traits(moving=True)
-    notes = [
-        f"{trait}: compared with the achievable mix of its targets there, which moves" for trait in moving
-    ]
-    notes += [f"Not compared: {reason}" for reason in verdict.sequences.skipped]
+    notes = [f"Not compared: {reason}" for reason in verdict.sequences.skipped]
     notes += [
         f"Shuffling is already good enough for any {window}: its worst one strays by at most one percentage point"
         for window in verdict.sequences.good_enough

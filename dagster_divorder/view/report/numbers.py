@@ -102,11 +102,10 @@ class Numbers:
     """The whole content of the report. Orders have the names of `diversity_metrics`.
 
     manifest: of the output. tokens: counted tokens of the trained records. trained_tokens: of all records, None if no
-    input holds conversations. space: the kind of clustered vectors. warnings: targets that cannot be reached. schedule:
-    figures of the stage `schedule`, if orders follow a score. distinct: of the sequences, by order. lengths: by order,
-    the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers,
+    input holds conversations. space: the kind of clustered vectors. distinct: of the sequences, by order. lengths: by
+    order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers,
     int (n,), and documents. other_clusters: clusters that share the last value, or 0. worst: batches and sequences.
-    alone: sequences of one document. Evidence, if it was made: strategies; curricula; calibration, its table and notes;
+    alone: sequences of one document. Evidence, if it was made: strategies; calibration, its table and notes;
     agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; others.
     chosen: tables of the selection, by name. missing: stage -> (content of its section, why there is none).
     """
@@ -118,8 +117,6 @@ class Numbers:
     space: str
     check: Verdict
     drift: Stationarity
-    warnings: Sequence[str]
-    schedule: Mapping[str, Any] | None
     distinct: Mapping[str, Binned]
     lengths: Mapping[str, NDArray[np.float64]]
     clusters: TraitAlong
@@ -130,7 +127,6 @@ class Numbers:
     worst: Sequence[Card]
     alone: int
     strategies: Sequence[Mapping[str, Any]] | None
-    curricula: Sequence[Mapping[str, Any]] | None
     calibration: tuple[Sequence[Mapping[str, Any]], Sequence[str]] | None
     agreement: Agreement | None
     map: MapPoints | None

@@ -12,27 +12,13 @@ from numpy.typing import NDArray
 
 from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.charts import ACHIEVABLE, ASKED, MOVED, SERIES, SHUFFLES, WINDOWS, Series
-from dagster_divorder.view.curricula import OFF, THERE
-from dagster_divorder.view.curricula import conclusions as shape_conclusions
-from dagster_divorder.view.curricula import meanings as shape_meanings
-from dagster_divorder.view.curricula import pairs as shape_pairs
+from dagster_divorder.view.charts import ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
 from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
-from dagster_divorder.view.measures import MEASURES, as_shown, beside_shuffled, summary_row
+from dagster_divorder.view.measures import MEASURES, beside_shuffled, mix_rows, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.report.numbers import Evidence, Numbers, TraitAlong
-from dagster_divorder.view.schedule import (
-    followed,
-    highest,
-    meanings,
-    rows,
-    sentences,
-    trait_names,
-    without_score,
-)
-from dagster_divorder.view.schedule import notes as schedule_notes
 from dagster_divorder.view.strategies import conclusions
 from dagster_divorder.view.words import ORDERS, clip, count, fixed, listed, number, percent, points
 
@@ -42,6 +28,8 @@ NAME, SHORT_NAME = 60, 40
 """Most characters of a value's name, in a table and in a chart."""
 STRIPS = {"original": (201, 92, 20), "sequences_random": (125, 130, 140), "sequences": (43, 125, 191)}
 """Orders with strips, and their RGB, which suits light and dark mode."""
+STRETCHES = 40
+"""Most stretches in the table of their mixes."""
 CHARTS_OF_DRIFT = 3
 """Number of features with a chart: the ones whose farthest tenths exceed shuffling most."""
 POINTS, MAP = 8_000, (880, 560)
@@ -60,14 +48,12 @@ def report(data: Numbers) -> tuple[bytes, list[str]]:
         windows(data),
         *([mix(data)] if data.settings.repeats else []),
         *([chosen(data)] if data.chosen else []),
-        *([targets(data)] if data.settings.order.targets else []),
-        *([schedule(data.schedule)] if data.schedule else []),
+        *([stretches(data)] if data.check.stretches > 1 else []),
         drift(data),
         *([worst(data)] if data.worst else []),
         along(data),
         clusters(data),
         *([strategies(data.strategies, data)] if data.strategies else []),
-        *([curricula(data.curricula)] if data.curricula else []),
         *([calibration(*data.calibration, data)] if data.calibration else []),
         *([agreement(data)] if data.agreement else []),
         *([diversity(data)] if data.diversity else []),
@@ -132,7 +118,7 @@ def bars(data: Numbers) -> Section:
         {"name": ORDERS[name].capitalize(), "picture": picture(mix), "alt": description(ORDERS[name], mix)}
         for name, mix in data.clusters.mixes.items()
     ]
-    corpus, keeps = picture(whole[np.newaxis]), "cluster" not in data.settings.order.targets
+    corpus = picture(whole[np.newaxis])
     return Section(
         "before-and-after",
         "Before and after",
@@ -141,7 +127,7 @@ def bars(data: Numbers) -> Section:
         f"{data.settings.sequence.length:,} tokens holds. Documents that fill whole sequences limit this number in "
         f"any order.",
         [
-            part("bars", orders, corpus, keeps, data.tokens / len(first), data.other_clusters),
+            part("bars", orders, corpus, True, data.tokens / len(first), data.other_clusters),
             _distinct(data),
         ],
     )
@@ -198,13 +184,12 @@ def windows(data: Numbers) -> Section:
             )
     summary = [summary_row(name, metrics[name]) for name in ("sequences", "sequences_random")]
     measured = [row.shown() | {"meaning": row.measure.meaning} for row in beside_shuffled(*summary)]
-    moving = list(data.settings.order.targets)
-    but = f" (for {listed(moving)}: the achievable mix of the targets)" if moving else ""
+    whose = "the mix of their stretch" if data.check.stretches > 1 else "the corpus’s mix"
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
     return Section(
         "windows",
         "Every window, wherever it starts",
-        f"How far windows of training stray from the corpus’s mix{but}, against the mean of three shuffles. Any "
+        f"How far windows of training stray from {whose}, against the mean of three shuffles. Any "
         f"window is the difference of two prefixes, so the charts below show prefixes too. Up to any point, training "
         f"sequences in order stray {number(ours)} tokens on average, {percent(ours / max(1, data.tokens))} of all "
         f"{data.tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait "
@@ -322,125 +307,51 @@ def other(evidence: Evidence) -> Section:
     )
 
 
-def targets(data: Numbers) -> Section:
-    """Shares of each trait that moves along the dataset: asked, achievable and achieved."""
-    metrics = data.check.metrics
-    parts = [part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"], SERIES["curated"]])]
-    for at, trait in enumerate(metrics["sequences"]["targets"]):
-        parts += _target(f"target-{at}", trait, metrics)
-    return Section(
-        "targets",
-        "The mix that moves",
-        "The shares asked by order.targets, the achievable shares, and the order’s shares. Every token is placed "
-        "once, so the asked shares are scaled at every point and for every value until all tokens have a place.",
-        [*parts, part("notes", data.warnings)],
-    )
-
-
-def _target(name: str, trait: str, metrics: Mapping[str, Any]) -> list[Markup]:
-    ours, documents = (metrics[order]["targets"][trait] for order in ("sequences", "curated"))
-    curves, of_documents = (metrics[order]["curves"]["targets"][trait] for order in ("sequences", "curated"))
-    wanted, possible = np.asarray(curves["asked"]), np.asarray(curves["achievable"])
-    # Each epoch has its own order of sequences.
-    achieved = [np.asarray(epoch) for epoch in curves["achieved"]]
-    lines = [
-        (wanted, ASKED),
-        *((np.asarray(epoch), SERIES["curated"]) for epoch in of_documents["achieved"]),
-        *((epoch, SERIES["sequences"]) for epoch in achieved),
-        (possible, ACHIEVABLE),
-    ]
-    top = max(1.0, 108 * max((float(shares.max(initial=0.0)) for shares, _ in lines), default=1.0))
-    panels, descriptions, rows = [], [], []
-    for at, value in enumerate(ours["values"]):
-        title = clip(value, SHORT_NAME)
-        value_lines = [
-            ((np.arange(len(shares)) + 0.5) / max(1, len(shares)), 100 * shares[:, at], series)
-            for shares, series in lines
-            if len(shares)
-        ]
-        panels.append(Panel(title, partial(charts.along, lines=value_lines, top=top)))
-        if len(wanted) and achieved:
-            first = (wanted, possible, achieved[0])
-            ends = [f"{points(shares[0, at])} % to {points(shares[-1, at])} %" for shares in first]
-            descriptions.append("{}: asked {}, achievable {}, achieved {}".format(title, *ends))
-        off = {
-            f"off the {aim} share, {items}: {measure}": points(error and error[measure][at])
-            for order, items in ((ours, "sequences"), (documents, "documents"))
-            for key, aim in (("off_achievable", "achievable"), ("off_asked", "asked"))
-            for measure in ("mean", "largest")
-            for error in [order["hundredth"][key]]
-        }
-        unmet = ours["unmet"][at]
-        rows.append(
-            {
-                "value": title or "(empty)",
-                "asked, mean": f"{points(unmet['mean_asked'])} %",
-                "of all tokens": f"{points(unmet['mean_achievable'])} %",
-                **off,
-            }
-        )
-    return [
-        chart(
-            name,
-            panels,
-            f"Shares of {trait} along the dataset: asked, achievable, achieved. {'; '.join(descriptions)}.",
-            f"{ALONG}: % of the tokens of each hundredth, by {trait}.",
-        ),
-        table(f"{trait}: shares in hundredths of the dataset, differences in percentage points", rows),
-    ]
-
-
-def schedule(measured: Mapping[str, Any]) -> Section:
-    """The score along training, and the mix of everything else at each point of the schedule. measured: figures of the
-    stage `schedule`."""
-    scale = measured["scales"]["sequences"]
-    curves, name, traits = scale["curves"], clip(measured["score"], SHORT_NAME), trait_names(scale)
+def stretches(data: Numbers) -> Section:
+    """The mix along training, asked and achieved, of an order of several stretches."""
+    metrics = data.check.metrics["sequences"]
+    mixes, off = metrics["mixes"], metrics.get("off_schedule")
+    ends = np.asarray(mixes["ends"])
+    asked, achieved = np.asarray(mixes["asked"]), np.asarray(mixes["achieved"])
+    top = 108 * max(float(asked.max(initial=0.0)), float(achieved.max(initial=0.0)), 0.01)
+    at = (np.arange(len(achieved)) + 0.5) / max(1, len(achieved))
+    borders = np.repeat(np.append(0.0, ends), 2)[1:-1]
     panels = [
-        Panel(f"rank of {name}", partial(charts.schedule, curves=curves)),
-        Panel(f"{name}, median", partial(charts.score, curves=curves)),
-    ]
-    of_traits = [
         Panel(
-            clip(trait, SHORT_NAME),
-            partial(charts.at_points, tenths=scale["along"][trait], top=highest(scale)),
+            clip(value, SHORT_NAME) or "(empty)",
+            partial(
+                charts.along,
+                lines=[
+                    (at, 100 * achieved[:, number], SERIES["sequences"]),
+                    (borders, 100 * asked[:, number].repeat(2), ASKED),
+                ],
+                top=top,
+            ),
         )
-        for trait in traits
+        for number, value in enumerate(mixes["values"])
     ]
-    beside = [
-        f"{clip(trait, SHORT_NAME)} {points(figures['batch'])} %, shuffled in windows {points(figures['shuffled'])} %"
-        for trait, figures in scale["traits"].items()
-    ]
-    parts = [
-        part("legend", [ASKED, ACHIEVABLE, SERIES["sequences"]]),
-        chart(
-            "schedule",
-            panels if curves else [],
-            f"{followed(measured)}: the asked and the achieved rank, and the median score.",
-            f"{ALONG}. Rank: the share of the tokens with a lower score; the band holds the 10th to the 90th "
-            f"percentile. Achievable: the schedule alone, without windows.",
-            across=2,
-        ),
-        part("legend", [MOVED, WINDOWS, SERIES["sequences"]]),
-        chart(
-            "at-points",
-            of_traits,
-            f"Batches against the mix at their point of the schedule: {'; '.join(beside)}.",
-            f"{ALONG}: % of a batch’s tokens that would have to change for the trait’s mix at this point, mean of "
-            f"each tenth. Moved: how far the schedule itself moves this mix from the corpus’s.",
-        ),
-        *(
-            table(f"{items.capitalize()} in order against the same shuffled in windows", rows(figures))
-            for items, figures in measured["scales"].items()
-        ),
-        part(
-            "notes",
-            [
-                line.removesuffix(".")
-                for line in (*meanings(), *without_score(measured), *schedule_notes(measured))
-            ],
-        ),
-    ]
-    return Section("schedule", f"The schedule: {followed(measured)}", " ".join(sentences(measured)), parts)
+    followed = (
+        f" The mean rank of a batch is {fixed(off['achieved'], 3)} off the schedule of "
+        f"{data.settings.curriculum.score}, {fixed(off['shuffled'], 3)} shuffled inside its windows."
+        if off
+        else ""
+    )
+    return Section(
+        "stretches",
+        "The mix along training",
+        f"This order has {len(ends)} stretches, each with a mix of its own: phases of a mix, windows of a score, or a "
+        f"beginning that stays.{followed}",
+        [
+            part("legend", [ASKED, SERIES["sequences"]]),
+            chart(
+                "mix-along",
+                panels,
+                f"Shares of {mixes['trait']} along the dataset, asked and achieved.",
+                f"{ALONG}: % of the tokens in slices of training, by {mixes['trait']}.",
+            ),
+            table(f"{mixes['trait']}: asked and achieved shares of each stretch", mix_rows(mixes)[:STRETCHES]),
+        ],
+    )
 
 
 def drift(data: Numbers) -> Section:
@@ -490,7 +401,7 @@ PIECES = "; packing.piece_tokens cuts long documents into pieces, at the cost of
 
 def worst(data: Numbers) -> Section:
     """The worst windows, with their documents."""
-    sequences, moving = data.manifest["packing"]["sequences"], list(data.settings.order.targets)
+    sequences = data.manifest["packing"]["sequences"]
     alone = (
         f"{number(data.alone)} of {number(sequences)} sequences hold tokens of only one document, which no order of "
         f"whole documents can mix{'' if data.settings.packing.method == 'none' else PIECES}"
@@ -498,12 +409,11 @@ def worst(data: Numbers) -> Section:
         else "Every sequence holds more than one document"
     )
     marked = ["Bold: trained on"] if data.trained_tokens is not None else []
-    but = f"; {listed(moving)}, whose mix moves, has no worst batch here" if moving else ""
     return Section(
         "worst",
         "The worst windows",
-        f"Where this order strays most from the corpus’s own mix, and the documents that cause it{but}. First "
-        f"batches, one for each trait, then the sequences that differ most, each with a different document.",
+        "Where this order strays most from the corpus’s own mix, and the documents that cause it. First "
+        "batches, one for each trait, then the sequences that differ most, each with a different document.",
         [part("cards", data.worst), part("notes", [alone, *marked])],
     )
 
@@ -529,13 +439,11 @@ def along(data: Numbers) -> Section:
         )
         for trait in data.categories
     ]
-    moving = [trait.trait for trait in data.categories if trait.trait in data.settings.order.targets]
-    but = f", except {listed(moving)}, whose mix moves" if moving else ""
     lead = "Document lengths at each position, weighted by tokens."
     if tables:
         lead += (
             " Then the places of every value: darker means more of its tokens. Before, a source is often one block; "
-            f"after, a balanced source is equally strong everywhere{but}."
+            "after, a balanced source is equally strong everywhere."
         )
     return Section(
         "along",
@@ -655,39 +563,6 @@ def strategies(rows: Sequence[Mapping[str, Any]], data: Numbers) -> Section:
         "largest rank correlation of a feature with position, the farthest tenth, and the mean batch over all "
         "features.",
         [drawing, table("Strategies compared; this output’s pair is marked", shown, marked)],
-    )
-
-
-def curricula(rows: Sequence[Mapping[str, Any]]) -> Section:
-    """Shapes of schedules compared. rows: of `stages.evidence.curriculum_comparison`."""
-    beside = shape_pairs(rows)
-    shuffled, ours = (f"windows {row['windows']}" for row in beside[0])
-    windows = [Series(shuffled, "shuffled"), Series(ours, "sequences")]
-    return Section(
-        "curricula",
-        "Shapes of schedules on this plan",
-        " ".join(shape_conclusions(rows)),
-        [
-            part("legend", windows),
-            chart(
-                "shapes",
-                [
-                    Panel(
-                        "off the schedule, of the ranking",
-                        partial(charts.shapes, pairs=beside, measure=OFF, unit=1),
-                    ),
-                    Panel(
-                        "batch TV to the mix of clusters there, %",
-                        partial(charts.shapes, pairs=beside, measure=THERE, unit=100),
-                    ),
-                ],
-                " ".join(shape_conclusions(rows)),
-                "Each row is a shape, with windows shuffled and with windows ordered like this plan; less is better.",
-                across=2,
-            ),
-            table("Shapes of schedules", [as_shown(row) for row in rows]),
-            part("notes", shape_meanings()),
-        ],
     )
 
 

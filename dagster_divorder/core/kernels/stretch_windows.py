@@ -1,11 +1,10 @@
-"""Windows compared with a mix that moves: the hot loop of `core.measure.moving`.
+"""Windows compared with a mix that changes from stretch to stretch: the hot loop of `core.measure.stretches`.
 
-Letters: N documents in order, J trait values, K straight pieces of the mix, P windows.
+Letters: N documents in order, J trait values, K pieces of the order, each with one mix, P windows.
 
-Algebra. With k the last segment that begins at or before token t, and x = t - at_k, the mix wants this many tokens of
-value j up to t:
+Algebra. With k the last piece that begins at or before token t, the mix asks for this many tokens of value j up to t:
 
-    X_j(t) = reached_kj + x (share_kj + x drift_kj / 2)
+    X_j(t) = reached_kj + (t - at_k) share_kj
 
 so in the window [a, b) its share should be (X_j(b) - X_j(a)) / (b - a), and is n_j(a, b) / (b - a).
 
@@ -24,19 +23,18 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class MovingMix(NamedTuple):
-    """Shares that are linear between points of a stream. Segment k begins at token at[k] (float64 (K,), rising);
-    reached, share, drift float64 (K, J): the tokens wanted before it, the share at it, and the share's rise a token."""
+class AskedMix(NamedTuple):
+    """Piece k begins at token at[k] (float64 (K,), rising); reached, share float64 (K, J): the tokens asked before it,
+    and the share in it."""
 
     at: Floats
     reached: Floats
     share: Floats
-    drift: Floats
 
 
 @kernel
-def moving_deviations(
-    tokens: Ints, codes: NDArray[np.int32], mix: MovingMix, starts: Ints, ends: Ints
+def deviations(
+    tokens: Ints, codes: NDArray[np.int32], mix: AskedMix, starts: Ints, ends: Ints
 ) -> tuple[Floats, Floats, Floats]:
     """worst, tv, l2: float64 (P,) each, of the windows [starts[i], ends[i]).
 
@@ -49,10 +47,10 @@ def moving_deviations(
     tv = np.empty(windows, np.float64)
     l2 = np.empty(windows, np.float64)
     inside = np.zeros(mix.share.shape[1], np.int64)
-    # For both ends of the window: its document, the end of that document, and the segment of the mix.
+    # For both ends of the window: its document, the end of that document, and the piece of the mix.
     document = np.zeros(2, np.int64)
     after = np.zeros(2, np.int64)
-    segment = np.zeros(2, np.int64)
+    piece = np.zeros(2, np.int64)
     position = np.zeros(2, np.int64)
     after[:] = tokens[0] if tokens.shape[0] else 0
     for i in range(windows):
@@ -66,15 +64,14 @@ def moving_deviations(
                 if stop == after[side] and document[side] + 1 < tokens.shape[0]:
                     document[side] += 1
                     after[side] += tokens[document[side]]
-            while segment[side] + 1 < mix.at.shape[0] and mix.at[segment[side] + 1] <= goal:
-                segment[side] += 1
+            while piece[side] + 1 < mix.at.shape[0] and mix.at[piece[side] + 1] <= goal:
+                piece[side] += 1
         size = ends[i] - starts[i]
-        a, b = segment[0], segment[1]
+        a, b = piece[0], piece[1]
         x, y = starts[i] - mix.at[a], ends[i] - mix.at[b]
         most, total, square = 0.0, 0.0, 0.0
         for j in range(inside.shape[0]):
-            wanted = mix.reached[b, j] + y * (mix.share[b, j] + 0.5 * y * mix.drift[b, j])
-            wanted -= mix.reached[a, j] + x * (mix.share[a, j] + 0.5 * x * mix.drift[a, j])
+            wanted = mix.reached[b, j] + y * mix.share[b, j] - mix.reached[a, j] - x * mix.share[a, j]
             gap = abs(inside[j] - wanted)
             most = max(most, gap)
             total += gap

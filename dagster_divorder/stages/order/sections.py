@@ -1,0 +1,198 @@
+"""Makes the sections of training (`core.order.sections`): what stays of the last plan is given, everything unread is
+dealt to sections by phases of the mix, windows of a score, epochs to pack anew, copies that stand apart, and
+`order.shards_of`.
+
+A *stretch* is consecutive sections of one asked mix; orders are measured by stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+
+from dagster_divorder.core.distinct import copy_number
+from dagster_divorder.core.order.schedule import windows_of
+from dagster_divorder.core.order.sections import equal_parts, spans_of_values
+from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.engine.progress import counted
+from dagster_divorder.pipeline.run import Run
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.ids import find_records
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_packed_times, load_quotas, stream_size
+from dagster_divorder.stages.order.frozen import Frozen
+from dagster_divorder.stages.order.scores import stream_ranks
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+WORKER_RECORDS = 200_000
+"""Least records per process: fewer are ordered in less time than a process takes to start."""
+
+RECORD_BYTES = 300
+"""Bytes of memory that ordering takes per record."""
+
+FEWEST_BATCHES, FEWEST_SEQUENCES = 4, 64
+"""A section that only memory or copies ask for has at least so many batches and sequences: the remainder that it hands
+on is a total variation of some 0.55 over its number of sequences."""
+
+
+class Sections(NamedTuple):
+    """items: int64 (R,), the items of the stream that are left to pack, section by section. traits: of what is left of
+    them. bounds: int64 (K + 1,), where sections begin and end in `items`. stretch: int64 (K,), rising. left_out: records
+    of which a rest stays unread, because their values have no more share."""
+
+    items: np.ndarray
+    traits: Traits
+    bounds: np.ndarray
+    stretch: np.ndarray
+    left_out: int
+
+
+def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Sections:
+    """The sections of what is unread.
+
+    Raises:
+        InputError: there would be too many sections.
+    """
+    settings, traits = run.settings, stream.traits
+    items, rest = np.arange(len(traits.tokens)), np.zeros(len(traits.tokens), bool)
+    if frozen:
+        items, traits, rest = _unread(run, stream, frozen)
+    span = _spans(run, stream, frozen, items, traits, rest)
+    if left_out := int((span < 0).sum()):
+        kept = np.flatnonzero(span >= 0)
+        items, traits, span = items[kept], traits.take(kept), span[kept]
+    copies = stream.view.copies[items] if keeps_copies_apart(settings) else None
+    part = np.zeros(len(items), np.int64)
+    if settings.strategy(settings.order.strategy).sees_traits:
+        for number in np.unique(span):
+            inside = np.flatnonzero(span == number)
+            part[inside] = equal_parts(
+                traits.take(inside),
+                settings.order.traits,
+                most=settings.order.shards_of,
+                least=max(FEWEST_BATCHES * settings.sequence.batch, FEWEST_SEQUENCES) * settings.sequence.length,
+                copies=None if copies is None else copies[inside],
+                subsets=settings.order.separate_copies == "subsets",
+                seed=settings.seed,
+            )
+    if span.any() or part.any():
+        in_order = np.lexsort((part, span))
+        items, traits = items[in_order], traits.take(in_order)
+        span, part = span[in_order], part[in_order]
+    begins = np.flatnonzero((np.diff(span, prepend=-1) != 0) | (np.diff(part, prepend=-1) != 0))
+    if not len(items):
+        begins, span = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    # Epochs that are packed anew have one mix.
+    stretch = np.zeros(len(begins), np.int64) if settings.packs_anew else span[begins]
+    return Sections(items, traits, np.append(begins, len(items)), stretch, left_out)
+
+
+def keeps_copies_apart(settings: Settings) -> bool:
+    """Whether copies go to different sections: `related` would put them side by side."""
+    return settings.copies_apart or settings.packing.method == "related"
+
+
+def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarray, Traits, np.ndarray]:
+    """(items with unread tokens, or without tokens and not read; the traits of what is left of them; whether an item is
+    partly read)."""
+    traits, end = stream.traits, run.settings.packing.end_of_text
+    read = np.bincount(
+        frozen.sequences.document, frozen.sequences.length, len(traits.tokens)
+    ).astype(np.int64)
+    lengths = traits.tokens + end
+    unread = (read < lengths) | ((lengths == 0) & ~np.isin(np.arange(len(lengths)), frozen.documents))
+    if stream.records is not None:
+        # Of what is not read at all, only as many copies as the mix has room for.
+        new = np.flatnonzero(unread & (read == 0))
+        begun = np.bincount(stream.records[read > 0], minlength=len(run.view))
+        beyond = begun[stream.records[new]] + copy_number(stream.records[new])
+        unread[new[beyond >= load_packed_times(run)[stream.records[new]]]] = False
+    if run.settings.order.cut:
+        unread[stream.items(find_records(run, run.settings.order.cut))] = False
+    items = np.flatnonzero(unread)
+    left = (lengths - read)[items]
+    of_items = traits.take(items)
+    trained = None
+    if of_items.trained is not None:
+        trained = np.rint(of_items.trained * (left / np.maximum(lengths[items], 1))).astype(np.int64)
+    tokens = np.minimum(left, of_items.tokens)
+    return items, replace(of_items, tokens=tokens, trained=trained), read[items] > 0
+
+
+def _spans(
+    run: Run,
+    stream: TrainingStream,
+    frozen: Frozen | None,
+    items: np.ndarray,
+    traits: Traits,
+    rest: np.ndarray,
+) -> np.ndarray:
+    """The span of each item, int64 (R,), -1 for rests that stay unread."""
+    settings, seed = run.settings, run.settings.seed
+    if settings.curriculum.on:
+        ranks = stream_ranks(run, stream)[items]
+        begin = int(frozen.sequences.length.sum()) if frozen else 0
+        # One schedule may span several epochs.
+        total = int(traits.tokens.sum()) + begin
+        window = settings.window(total)
+        return windows_of(
+            ranks, traits.tokens, settings.curriculum.pieces, window, begin=begin / max(1, total), seed=seed
+        )
+    number = np.zeros(len(items), np.int64)
+    if stream.records is not None:
+        number = copy_number(stream.records)[items]
+    if settings.packs_anew:
+        often = np.bincount(stream.records)[stream.records[items]] if stream.records is not None else 1
+        return number * settings.sequence.epochs // often
+    if not settings.mixing.on:
+        return np.zeros(len(items), np.int64)
+    weights = {
+        trait: weight for trait, weight in settings.order.traits.items() if trait != settings.mixed_trait
+    }
+    return spans_of_values(
+        traits,
+        weights or settings.order.traits,
+        traits.codes[settings.mixed_trait],
+        np.where(rest, -1, number),
+        load_quotas(run),
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True)
+class Parts(Sequence[Part], Generic[Part]):
+    """A sequence of `number` parts; each is made when it is accessed."""
+
+    number: int
+    make: Callable[[int], Part]
+
+    def __len__(self) -> int:
+        return self.number
+
+    @overload
+    def __getitem__(self, at: int) -> Part: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Part]: ...
+    def __getitem__(self, at: int | slice) -> Part | Sequence[Part]:
+        if isinstance(at, slice):
+            return [self.make(part) for part in range(*at.indices(self.number))]
+        if not 0 <= at < self.number:
+            raise IndexError(at)
+        return self.make(at)
+
+
+def each_section(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
+    """`function(part)` for the part of every section, in order, in processes if the stream is large. A part's arrays are
+    cut out only when a process is ready for them. Function, parts and results must be picklable."""
+    records = stream_size(run)
+    results = run.engine.each(
+        function,
+        parts,
+        workers=records // WORKER_RECORDS,
+        memory=RECORD_BYTES * (records // max(1, len(parts))),
+    )
+    return counted(run.progress, "ordering", results, len(parts), "sections") if len(parts) > 1 else results

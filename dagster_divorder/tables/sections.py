@@ -1,0 +1,231 @@
+"""A table's order as sections: rows that are already consumed, then the others, or windows of a score.
+
+Letters: N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dagster_divorder.core.checks import whole_number, whole_numbers
+from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.core.order.epochs import Epochs, plan_epochs
+from dagster_divorder.core.order.items import TABLE_WITHIN
+from dagster_divorder.core.order.schedule import (
+    SHAPES,
+    Pieces,
+    pieces_of,
+    token_ranks,
+    window_share,
+    windows_of,
+)
+from dagster_divorder.core.order.sections import section_seed
+from dagster_divorder.core.order.strategy import checked, nearest, one_of
+from dagster_divorder.errors import InputError
+from dagster_divorder.tables.rows import Rows
+from dagster_divorder.tables.table import Table, numbers_of, open_table
+from dagster_divorder.tables.tokens import warn
+
+Ints = NDArray[np.int64]
+
+BATCH = 256
+"""Rows of a batch, as in `core.order.order`."""
+PROBLEM = ("sequence_length", "batch", "inside", "window", "scores")
+"""Arguments of an order other than a strategy's options, and names that are told apart below."""
+FEWEST = 0.5
+"""Least share of the rows that must have a score."""
+
+
+class Section(NamedTuple):
+    """rows: int64 (n,), of the table. epochs: their orders."""
+
+    rows: Ints
+    epochs: Epochs
+
+
+class Followed(NamedTuple):
+    """The score that an order follows. form: the shape. pieces: the schedule. ranks: float64 (N,), by row, NaN for none.
+    """
+
+    form: str
+    pieces: Pieces
+    ranks: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class TableOrder:
+    """The order of a table's rows. sections follow each other; the first `given` of them are consumed rows. lap: epochs
+    that pass a score's schedule together: all of them read a section before any reads the next one."""
+
+    sections: list[Section]
+    followed: Followed | None = None
+    lap: int = 1
+
+    @property
+    def first(self) -> Ints:
+        """The rows of the first epoch, int64 (N,)."""
+        return self.order(0)
+
+    def order(self, epoch: int) -> Ints:
+        """The rows of an epoch, counted from 0, int64 (N,). In a lap of several epochs, an epoch may hold a row twice; the
+        lap holds it as often as it has epochs."""
+        lap, number = divmod(epoch, self.lap)
+        each = range(lap * self.lap, (lap + 1) * self.lap)
+        rows = np.concatenate(
+            [section.rows[section.epochs.order(epoch)] for section in self.sections for epoch in each]
+        )
+        size = len(rows) // self.lap
+        return rows[number * size : (number + 1) * size]
+
+    @property
+    def stretch(self) -> Ints:
+        """The section of each place of the first epoch, int64 (N,), if an epoch is a lap."""
+        return np.repeat(np.arange(len(self.sections)), [len(section.rows) for section in self.sections])
+
+
+def order_table(
+    rows: Rows,
+    *,
+    strategy: str = "balanced",
+    seed: int = 0,
+    frozen: ArrayLike | None = None,
+    score: str | ArrayLike | None = None,
+    shape: str = "rise",
+    points: ArrayLike | None = None,
+    score_window: int | None = None,
+    within: float = TABLE_WITHIN,
+    lap: int = 1,
+    **options: Any,
+) -> TableOrder:
+    """The order of a table's rows; arguments and errors as in `tables.ordering.order`. lap: see `TableOrder`."""
+    if strategy in SHAPES:
+        raise InputError(
+            f"strategy is {strategy!r}, which is a schedule; expected shape={strategy!r} with a score, and the strategy "
+            "that orders the rows of a window"
+        )
+    batch = whole_number("batch", options.get("batch", BATCH), 1)
+    consumed = _frozen_rows(frozen, rows.table.rows)
+    followed = None
+    if score is not None:
+        followed = _followed(rows, strategy, score, shape, points, options)
+        options = {name: value for name, value in options.items() if name not in SHAPES[followed.form].model_fields}
+    elif points is not None or shape != "rise" or score_window is not None:
+        given = "points" if points is not None else "shape" if shape != "rise" else "score_window"
+        raise InputError(f"{given} is given, and score is not; name the column to follow in score")
+    left = np.ones(rows.table.rows, bool)
+    left[consumed] = False
+    parts = [np.flatnonzero(left)]
+    if followed:
+        size = batch / max(1, rows.table.rows)
+        window = window_share(
+            None if score_window is None else whole_number("score_window", score_window, 1),
+            size / lap,
+            size / batch / lap,
+            followed.pieces,
+        )
+        begin = float(rows.tokens[consumed].sum() / max(1, rows.tokens.sum()))
+        numbers = windows_of(
+            followed.ranks[parts[0]], rows.tokens[parts[0]], followed.pieces, window, begin=begin, seed=seed
+        )
+        parts = [parts[0][numbers == number] for number in range(int(numbers.max(initial=-1)) + 1)]
+    items = rows.items(within)
+    sections = []
+    for number, of_section in enumerate([consumed, *parts] if len(consumed) else parts):
+        is_given = number == 0 and len(consumed) > 0
+        own = items if len(of_section) == rows.table.rows and not is_given else items.take(of_section)
+        plan = plan_epochs(
+            own.counts,
+            own.groups,
+            weights=own.weights,
+            coordinates=own.coordinates,
+            strategy=strategy,
+            seed=section_seed(seed, max(0, number - (len(consumed) > 0))),
+            first=np.arange(len(of_section)) if is_given else None,
+            **options,
+        )
+        sections.append(Section(of_section, plan))
+    return TableOrder(sections, followed, lap if followed else 1)
+
+
+def _frozen_rows(frozen: ArrayLike | None, rows: int) -> Ints:
+    """`frozen` as int64 (F,): rows in [0, N), each once."""
+    array = whole_numbers("frozen", [] if frozen is None else frozen, least=None).astype(np.int64)
+    if array.min(initial=0) < 0 or array.max(initial=-1) >= rows:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"frozen names row {wrong}; there are {rows}, counted from 0")
+    values, times = np.unique(array, return_counts=True)
+    if (times > 1).any():
+        raise InputError(f"frozen names row {values[times > 1][0]} twice; a row is consumed once")
+    return array
+
+
+def _followed(
+    rows: Rows,
+    strategy: str,
+    score: str | ArrayLike,
+    shape: str,
+    points: ArrayLike | None,
+    options: Mapping[str, Any],
+) -> Followed:
+    for name, ours in (("inside", "strategy"), ("window", "score_window"), ("scores", "score")):
+        if name in options:
+            raise InputError(f"{name} is no argument of a table's order; expected {ours}")
+    if points is not None and shape != "rise":
+        raise InputError(f"shape is {shape!r}, and points are given; remove one of them")
+    form = one_of("shape", shape, (name for name in SHAPES if name != "points")) if points is None else "points"
+    own = SHAPES[form].model_fields.keys() - {"points"}
+    inner = STRATEGIES[one_of("strategy", strategy, STRATEGIES)].option_names(options)
+    for unknown in sorted(options.keys() - {*own, *inner, *PROBLEM}):
+        known = f"its options are {', '.join(sorted(own))}{nearest(unknown, own)}" if own else "it has none"
+        raise InputError(f"{unknown} is no option of the shape {form!r}; {known}")
+    given = {name: value for name, value in options.items() if name in own}
+    if points is not None:
+        given["points"] = points
+    checked(SHAPES[form], given)
+    return Followed(form, pieces_of(form, given), token_ranks(row_scores(rows.table, score), rows.tokens))
+
+
+def row_scores(table: Table, score: str | ArrayLike) -> NDArray[np.float64]:
+    """The score of each row, float64 (N,), NaN for none. Warns with the number of rows that have none.
+
+    Raises:
+        InputError: scores are not numbers, are all the same, or do not fit the table's length, or more than half are
+            missing.
+    """
+    import pyarrow as pa
+
+    title = f"column {score!r}" if isinstance(score, str) else "the array"
+    if not hasattr(score, "__len__"):
+        raise InputError(f"score is {score!r}; expected the name of a column, or a number for each row")
+    opened = table if isinstance(score, str) else open_table({"score": score})
+    if opened.rows != table.rows:
+        raise InputError(f"score holds {opened.rows:,} numbers; expected one for each of {table.rows:,} rows")
+    column = opened.column(score if isinstance(score, str) else "score")
+    types, kind = pa.types, column.type
+    numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    if not any(holds(kind) for holds in numeric):
+        raise InputError(
+            f"score is {title}, which holds {kind}; expected numbers: convert them, or name another column"
+        )
+    numbers = numbers_of(column.cast(pa.float64(), safe=False).fill_null(np.nan))
+    numbers = np.where(np.isinf(numbers), np.nan, numbers)
+    known = numbers[~np.isnan(numbers)]
+    missing = table.rows - len(known)
+    if len(known) < FEWEST * table.rows:
+        raise InputError(
+            f"score is {title}, in which {missing:,} of {table.rows:,} rows have no number; expected one for at least "
+            "half of them: give the others one, or name another column"
+        )
+    if len(known) > 1 and known.min() == known.max():
+        raise InputError(
+            f"score is {title}, which is {known[0]:g} in every row; expected numbers that differ: name another "
+            "column, or leave score out"
+        )
+    if missing:
+        warn(f"{missing:,} of {table.rows:,} rows have no score: they are spread evenly")
+    return numbers
