@@ -217,7 +217,8 @@ class Settings(Checked):
             return {}
         chosen = self.curriculum
         batch = [self.sequence.batch, self.sequence.length]
-        return {"curriculum": [chosen.form, chosen.pieces.tolist(), chosen.window, batch, self.schedule_epochs]}
+        shape = [chosen.form, chosen.options, chosen.points, chosen.window]
+        return {"curriculum": [*shape, batch, self.schedule_epochs]}
 
     def strategy_key(self, name: str) -> dict[str, Any]:
         """A strategy's entry in keys: its options, and its version if above 1."""

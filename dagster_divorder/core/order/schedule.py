@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from dagster_divorder.core.order.strategy import StrategyOptions
+from dagster_divorder.core.order.strategy import StrategyOptions, checked
 
 Floats = NDArray[np.float64]
 Pieces = NDArray[np.float64]
@@ -128,7 +128,7 @@ next one is a total variation of some 0.55 over its number of sequences."""
 
 def pieces_of(shape: str, options: Mapping[str, Any]) -> Pieces:
     """The schedule of a shape with its options, float64 (P, 4)."""
-    options = SHAPES[shape](**options).model_dump()
+    options = checked(SHAPES[shape], options).model_dump()
     if shape in ("rise", "fall"):
         pieces = folded(1)
     elif shape in ("fold", "zigzag"):

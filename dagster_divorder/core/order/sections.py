@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.deal import deal
+from dagster_divorder.core.order.items import design_effect
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.errors import InputError
 
@@ -43,6 +44,11 @@ LONGEST = 8
 """A part has at least so many times the tokens of the longest document, whose sequences would fill a smaller one."""
 
 
+STEADY = 10.0
+"""Parts, over the design effect of the lengths, up to which features that are no traits vary between parts no more than
+between tenths of shuffled sequences: a part is a sample of whole documents."""
+
+
 def section_seed(seed: int, number: int) -> int:
     """The seed of a section; the first one has the seed itself."""
     return seed if number == 0 else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
@@ -56,13 +62,14 @@ def equal_parts(
     least: int,
     copies: Ints | None = None,
     subsets: bool = False,
+    steady: bool = False,
     seed: int = 0,
 ) -> Ints:
     """The part of each record, int64 (N,), in 0..P-1.
 
     most: records of a part. least: tokens of a part, which also holds LONGEST times the longest document. copies: int64 (N,), equal for copies of a text that must stand far
     apart, or None. subsets: as many parts as the most copied text has copies, however small ("Don't Shuffle, Optimize",
-    idea 3).
+    idea 3). steady: copies make no more parts than keep everything else steady (STEADY), rather than stand apart.
 
     Raises:
         InputError: there would be more than MOST_PARTS parts.
@@ -73,7 +80,10 @@ def equal_parts(
         often = np.sort(np.bincount(copies)[copies])
         often = often[often > 1]
         if len(often):
-            wanted = max(wanted, PARTS_PER_COPY * int(often[int(SERVED * (len(often) - 1))]))
+            apart = PARTS_PER_COPY * int(often[int(SERVED * (len(often) - 1))])
+            if steady:
+                apart = min(apart, int(STEADY / design_effect(traits.tokens)))
+            wanted = max(wanted, apart)
         if len(often) and subsets:
             wanted = int(often[-1])
     least = 1 if subsets else max(least, LONGEST * int(traits.tokens.max(initial=0)))
