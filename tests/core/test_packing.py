@@ -40,7 +40,9 @@ def pieces_of(runs: Runs) -> Pieces:
     return Pieces(document, start, length)
 
 
-def packed_by(method: str, runs: Runs, sequence_length: int, seed: int = 0) -> PackedSequences:
+def packed_by(
+    method: str, runs: Runs, sequence_length: int, seed: int = 0, copies: list[int] | None = None
+) -> PackedSequences:
     random = np.random.default_rng(len(runs))
     return pack(
         pieces_of(runs),
@@ -49,6 +51,7 @@ def packed_by(method: str, runs: Runs, sequence_length: int, seed: int = 0) -> P
         seed=seed,
         labels=random.integers(0, 3, len(runs)),
         vectors=random.standard_normal((len(runs), 4)).astype(np.float32),
+        copies=copies,
     )
 
 
@@ -97,16 +100,25 @@ def test_none_has_a_sequence_for_every_piece(runs, sequence_length):
     assert runs_in(packed_by("none", runs, sequence_length)) == expected
 
 
-@given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 3))
+@given(
+    runs=runs_of,
+    sequence_length=lengths_of,
+    seed=st.integers(0, 3),
+    copies=st.none() | st.lists(st.integers(0, 4), min_size=25, max_size=25),
+)
 @laws
-def test_best_fit_equals_its_twin(runs, sequence_length, seed):
+def test_best_fit_equals_its_twin_and_keeps_copies_apart(runs, sequence_length, seed, copies):
     pieces = slow.cut([run for run in runs if run[2]], sequence_length)
-    expected = slow.best_fit(pieces, slow.in_turn(pieces, sequence_length), sequence_length)
-    found = runs_in(packed_by("best_fit", runs, sequence_length, seed))
+    text = list(range(len(runs))) if copies is None else copies[: len(runs)]
+    of_run = [text[document] for document, _, _ in pieces]
+    turns = slow.in_turn(pieces, sequence_length, text)
+    expected = slow.best_fit(pieces, turns, sequence_length, of_run)
+    found = runs_in(packed_by("best_fit", runs, sequence_length, seed, copies=text))
     shuffled = np.random.default_rng(seed).permutation(len(expected))
     assert [found[s] for s in shuffled] == [
         [pieces[run] for run in sorted(sequence)] for sequence in expected
     ]
+    assert all(len({text[run[0]] for run in of}) == len(of) for of in found)
 
 
 @given(runs=runs_of, sequence_length=lengths_of)
@@ -328,6 +340,9 @@ VECTORS = np.ones((2, 3), np.float32)
         ),
         pytest.param(lambda: pack(GOOD, sequence_length=0), "sequence_length is 0", id="sequence_length"),
         pytest.param(lambda: pack(GOOD, sequence_length=4, seed=-1), "seed is -1", id="seed"),
+        pytest.param(
+            lambda: pack(GOOD, sequence_length=4, copies=[0]), r"copies.*\(1,\).*\(2,\)", id="copies"
+        ),
         pytest.param(lambda: cut(GOOD, 0), "piece_tokens is 0", id="piece_tokens"),
         pytest.param(
             lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0, 0]}, {"a": 1}, [1]),
@@ -368,59 +383,3 @@ VECTORS = np.ones((2, 3), np.float32)
 def test_bad_input_is_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
-
-
-def span_of_ranks(method: str, windows: list[int] | None) -> float:
-    """The mean span of the pieces of a sequence, as a share of all pieces, which follow a schedule."""
-    random = np.random.default_rng(3)
-    pieces = pieces_of(
-        [(number, 0, int(length)) for number, length in enumerate(random.integers(5, 90, 900))]
-    )
-    vectors = random.standard_normal((900, 4)).astype(np.float32)
-    packed = pack(
-        pieces,
-        method=method,
-        sequence_length=100,
-        labels=random.integers(0, 3, 900),
-        vectors=vectors,
-        windows=windows,
-    )
-    starts = packed.indptr[:-1]
-    spans = np.maximum.reduceat(packed.document, starts) - np.minimum.reduceat(packed.document, starts)
-    return float(spans[np.diff(packed.indptr) > 1].mean()) / 900
-
-
-@pytest.mark.parametrize("method", ["best_fit", "related"])
-def test_a_sequence_holds_pieces_of_one_window(method):
-    assert span_of_ranks(method, [0, 450, 900]) < 1 / 2
-    assert span_of_ranks(method, list(range(0, 901, 30))) < 1 / 30
-    assert span_of_ranks(method, None) > 0.08, "without windows it is nothing that packing has anyway"
-
-
-@every_method
-@given(
-    runs=runs_of,
-    sequence_length=lengths_of,
-    cuts=st.lists(st.integers(0, 25), max_size=4),
-    copies=st.none() | st.lists(st.integers(0, 3), min_size=25, max_size=25),
-)
-@laws
-def test_windows_lose_no_token_and_follow_one_another(method, runs, sequence_length, cuts, copies):
-    windows = sorted({0, len(runs), *(cut for cut in cuts if cut < len(runs))})
-    random = np.random.default_rng(len(runs))
-    packed = pack(
-        pieces_of(runs),
-        method=method,
-        sequence_length=sequence_length,
-        labels=random.integers(0, 3, len(runs)),
-        vectors=random.standard_normal((len(runs), 4)).astype(np.float32),
-        copies=copies and copies[: len(runs)],
-        windows=windows,
-    )
-    assert sorted(itertools.chain(*tokens_in(packed))) == sorted(slow.tokens_of(runs))
-    window = np.searchsorted(windows, packed.document, side="right")
-    assert (np.diff(window) >= 0).all()
-    if method == "best_fit":
-        assert len(np.unique(packed.parts)) == len(packed.parts)
-        sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
-        assert all(len(set(window[sequence == number])) == 1 for number in range(len(packed)))

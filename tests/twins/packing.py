@@ -16,9 +16,21 @@ def concat(runs: Sequence[tuple[int, int, int]], sequence_length: int) -> list[l
     return [tokens[i : i + sequence_length] for i in range(0, len(tokens), sequence_length)]
 
 
-def in_turn(runs: Sequence[tuple[int, int, int]], sequence_length: int) -> list[int]:
-    """Runs by index: those of more than half a sequence first, both kinds as they come."""
-    return sorted(range(len(runs)), key=lambda run: 2 * runs[run][2] <= sequence_length)
+def in_turn(
+    runs: Sequence[tuple[int, int, int]], sequence_length: int, text: Sequence[int] | None = None
+) -> list[int]:
+    """Runs by index: those of more than half a sequence first, both kinds as they come. text, by document: before all
+    others, those of texts that several documents have, text by text."""
+    of_run = [document if text is None else text[document] for document, _, _ in runs]
+    documents = {(of, document) for of, (document, _, _) in zip(of_run, runs, strict=True)}
+
+    def turn(run: int) -> tuple[bool, bool, int]:
+        if sum(of == of_run[run] for of, _ in documents) == 1:
+            return True, 2 * runs[run][2] <= sequence_length, 0
+        longest = max(length for of, (_, _, length) in zip(of_run, runs, strict=True) if of == of_run[run])
+        return False, 2 * longest <= sequence_length, of_run[run]
+
+    return sorted(range(len(runs)), key=turn)
 
 
 def best_fit(

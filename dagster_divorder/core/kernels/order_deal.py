@@ -1,19 +1,19 @@
-"""Deals documents to parts that are read one after another, so that every prefix of parts keeps the corpus's mix.
+"""Deals documents to parts that are read one after another, so that every prefix of parts keeps the mix that is asked.
 
-Letters: R documents to deal, T traits, J trait values over all traits plus one, P parts.
+Letters: R documents to deal, T traits, J trait values over all traits plus one, P parts, C classes.
 
-Part p is to have the share s_p of all, and S_q = s_0 + ... + s_q. With T_jp the tokens of value j in part p so far, and
-T_j those in all parts, the prefix that ends with part q strays by
+Documents of class c go to part p with the share s_cp; S_cq = s_c0 + ... + s_cq. A document of length l in part p adds
+l B_pq to the deviation D_jq of each of its values, by which the prefix that ends with part q strays:
 
-    D_jq = sum_{r <= q} T_jr - S_q T_j,
+    B_pq = [p <= q] - S_cq.
 
-and likewise in documents. A document of length l in part p adds l B_pq to its values' D_jq, where B_pq = [p <= q] - S_q.
-So F = sum_j w_j sum_q (D_jq^2 + documents_weight D'_jq^2) changes by
+F = sum_j w_j sum_q (D_jq^2 + document_weight D'_jq^2), with D' the same in documents, changes by
 
-    l^2 M_pp + 2 l sum_j w_j sum_r M_pr T_jr,  M = B B^T,
+    l^2 w / 2 sum_q B_pq^2 + l sum_j w_j sum_q D_jq B_pq,   sum_q D_jq B_pq = E_jp - sum_q S_cq D_jq,
 
-and the documents' terms. `excess` holds sum_r M_pr T_jr for every j and p. Every document has the last value, so that
-parts get their shares of everything.
+twice, and by the documents' terms; E_jp = sum_{q >= p} D_jq, and the last sum is the same for every p. So E is all that
+is kept, and a document costs O(P) a trait. Every document has the last value, so that parts get their shares of
+everything.
 """
 
 from __future__ import annotations
@@ -34,18 +34,29 @@ def deal_to_parts(
     codes: NDArray[np.int32],
     weights: Floats,
     document_weight: float,
-    products: Floats,
+    kind: NDArray[np.int32],
+    reached: Floats,
 ) -> NDArray[np.int16]:
-    """The part of every document, int16 (R,): the part with the least F, the first of equal ones.
+    """The part of every document, int16 (R,): the part with the least F, the first of equal ones, of those in which its
+    class has a share.
 
     queue uint32 (R,): documents, in the order they are dealt. text int (R,): equal for successive copies of one text;
-    the k-th of r copies goes floor(k P / r) parts after the first, cyclically.
-    tokens int64 (R,); codes int32 (T, R), a trait's value as a number among all J.
-    weights float64 (J,), of the values; document_weight: of a document squared, over that of a token squared.
-    products float64 (P, P): M.
-    O(R T P) time.
+    the k-th of r copies goes floor(k P / r) parts after the first, cyclically. tokens int64 (R,). codes int32 (T, R), a
+    trait's value as a number among all J. weights float64 (J,), of the values; document_weight: of a document squared,
+    over that of a token squared. kind int32 (R,): the class. reached float64 (C, P): S. O(R T P) time.
     """
-    parts = products.shape[0]
+    classes, parts = reached.shape
+    # For each class: sum_q B_pq^2, and sum_{q >= p} S_q.
+    squares, behind = np.zeros((classes, parts)), np.zeros((classes, parts))
+    for c in range(classes):
+        for p in range(parts):
+            for q in range(parts):
+                off = (1.0 if p <= q else 0.0) - reached[c, q]
+                squares[c, p] += off * off
+                if q >= p:
+                    behind[c, p] += reached[c, q]
+            if reached[c, p] == (reached[c, p - 1] if p else 0.0):
+                squares[c, p] = np.inf
     excess = np.zeros((weights.shape[0], parts))
     excess_documents = np.zeros((weights.shape[0], parts))
     own, score = np.empty(parts), np.empty(parts)
@@ -69,9 +80,9 @@ def deal_to_parts(
                 in_tokens, in_documents = excess[value], excess_documents[value]
                 for p in range(parts):
                     own[p] += by_token * in_tokens[p] + by_document * in_documents[p]
-            square = weight * (length * length + document_weight)
+            square = 0.5 * weight * (length * length + document_weight)
             for p in range(parts):
-                own[p] += 0.5 * square * products[p, p]
+                own[p] += square * squares[kind[document], p]
             turn = k * parts // copies % parts
             for p in range(parts - turn):
                 score[p] += own[p + turn]
@@ -87,7 +98,8 @@ def deal_to_parts(
                 value = everything if t == codes.shape[0] else codes[t, document]
                 in_tokens, in_documents = excess[value], excess_documents[value]
                 for p in range(parts):
-                    in_tokens[p] += length * products[part, p]
-                    in_documents[p] += products[part, p]
+                    added = parts - max(p, part) - behind[kind[document], p]
+                    in_tokens[p] += length * added
+                    in_documents[p] += added
         at += copies
     return out

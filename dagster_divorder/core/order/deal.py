@@ -44,13 +44,15 @@ def deal(
     weights: Mapping[str, float],
     shares: Sequence[float] | NDArray[Any],
     *,
+    kind: NDArray[np.integer] | None = None,
     seed: int = 0,
     copies: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int16]:
     """The part of every document, int16 (N,) in [0, P).
 
-    weights: trait -> number above 0, for the traits to balance. shares: float (P,), > 0, the parts' shares of the
-    counted tokens. copies: int64 (N,) >= 0, equal for copies of a text.
+    weights: trait -> number above 0, for the traits to balance. shares: float (P,), the parts' shares of the counted
+    tokens, or (C, P), a row for each class of documents; 0 for a part that a class does not reach. kind: int (N,), the
+    class of each document. copies: int64 (N,) >= 0, equal for copies of a text; for parts that all classes reach.
     """
     from dagster_divorder.core.kernels.order_deal import deal_to_parts
 
@@ -63,8 +65,7 @@ def deal(
     unit = max(1.0, float(tokens.mean())) if len(tokens) else 1.0
     values = np.repeat([*weights.values(), max(weights.values(), default=1.0)], [*sizes, 1])
     holders = np.append(np.bincount(codes.ravel(), minlength=sum(sizes)), len(tokens))
-    reached = np.cumsum(shares) / np.sum(shares)
-    beyond = np.triu(np.ones((len(reached), len(reached)))) - reached
+    of_classes = np.atleast_2d(np.asarray(shares, np.float64))
     return deal_to_parts(
         queue,
         queue if copies is None else copies[queue],
@@ -72,7 +73,8 @@ def deal(
         codes,
         values / np.maximum(holders, 1) ** RARITY,
         DOCUMENT_WEIGHT * unit * unit,
-        beyond @ beyond.T,
+        np.zeros(len(tokens), np.int32) if kind is None else kind.astype(np.int32),
+        np.cumsum(of_classes, axis=1) / of_classes.sum(axis=1, keepdims=True),
     )
 
 

@@ -114,6 +114,7 @@ def spans_of_values(
     quota stay unread. quotas: float (V, S), tokens of each value in each span.
     """
     tokens, out = traits.counted, np.zeros(len(value), np.int64)
+    kind, shares = np.zeros(len(value), np.int32), []
     for of_value in range(len(quotas)):
         ends, done = np.cumsum(quotas[of_value], dtype=np.float64), 0.0
         records = np.flatnonzero(value == of_value)
@@ -126,11 +127,11 @@ def spans_of_values(
         for number in np.unique(passes[records]):
             of_pass = records[passes[records] == number]
             size = float(tokens[of_pass].sum())
-            shares = np.diff(np.clip(ends - done, 0.0, size), prepend=0.0)
-            reached, done = np.flatnonzero(shares > 0.5), done + size
-            if len(reached) > 1:
-                dealt = deal(traits.take(of_pass), weights, shares[reached], seed=seed)
-                out[of_pass] = reached[dealt]
-            elif len(reached):
-                out[of_pass] = reached[0]
+            reached = np.diff(np.clip(ends - done, 0.0, size), prepend=0.0)
+            kind[of_pass], done = len(shares), done + size
+            # Records without tokens go to the first span.
+            shares.append(np.where(reached > 0.5, reached, 0.0) if size > 0.5 else np.eye(1, len(ends))[0])
+    dealt = np.flatnonzero(out >= 0)
+    if quotas.shape[1] > 1 and len(dealt):
+        out[dealt] = deal(traits.take(dealt), weights, np.stack(shares), kind=kind[dealt], seed=seed)
     return out

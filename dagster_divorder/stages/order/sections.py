@@ -151,12 +151,9 @@ def _spans(
         return number * settings.sequence.epochs // often
     if not settings.mixing.on:
         return np.zeros(len(items), np.int64)
-    weights = {
-        trait: weight for trait, weight in settings.order.traits.items() if trait != settings.mixed_trait
-    }
     return spans_of_values(
         traits,
-        weights or settings.order.traits,
+        settings.order.traits,
         traits.codes[settings.mixed_trait],
         np.where(rest, -1, number),
         load_quotas(run),
