@@ -597,7 +597,7 @@ class Order(_Section):
     """The order of the documents."""
 
     strategy: Strategy = "balanced"
-    """Order of the documents: one of the strategies in docs/strategies.md."""
+    """Order of the documents: one of the strategies in docs/sections.md."""
     options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
     """Options of strategies, such as f2_lambda; each strategy takes the options that it declares."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(

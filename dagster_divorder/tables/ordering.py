@@ -52,7 +52,7 @@ def order(
         from a row's text to its number of tokens. By default a row is as long as its text or conversation has
         characters, or all rows are equally long if no column holds text; a warning says which. The text is the column
         of strings outside `by` with the most characters.
-    strategy: a name in docs/strategies.md. options: the strategy's own, and `batch` and `sequence_length` for
+    strategy: a name in docs/sections.md. options: the strategy's own, and `batch` and `sequence_length` for
         strategies that read them. seed: 0 or more, of every random choice.
     frozen: int (F,), rows that are already consumed, in order. The result begins with them; the others follow at their
         own mix.

@@ -14,8 +14,7 @@ from dagster_divorder.core.order.items import (
     design_effect,
     document_items,
 )
-from dagster_divorder.core.order.trait_targets import document_targets
-from dagster_divorder.core.order.traits import ManyCodes, Traits
+from dagster_divorder.core.order.traits import ManyCodes
 from dagster_divorder.errors import InputError
 
 TOKENS = np.array([4, 0, 10, 2])
@@ -95,23 +94,6 @@ def test_below_within_1_every_trait_enters_in_roots_of_tokens_too():
     ]
     assert batched.weights[5:].tolist() == batched.weights[2:4].tolist()
     assert batched.counts.data.dtype == np.int32
-
-
-def test_a_mix_that_moves_moves_in_roots_of_tokens_too():
-    random = np.random.default_rng(0)
-    tokens = np.ceil(random.lognormal(5.0, 1.2, 2_000)).astype(np.int64)
-    codes = random.integers(0, 3, 2_000).astype(np.int32)
-    traits = Traits(tokens, {"cluster": codes}, {"cluster": ("a", "b", "c")})
-    made = document_items(tokens, traits.codes, within=0.0)
-    table = {"cluster": {"progress": (0.0, 1.0), "a": (0.6, 0.1)}}
-    targets = document_targets(table, traits, ["cluster"], made)
-    for group in range(4):
-        assert targets.shares[:, made.groups == group].sum(axis=1) == pytest.approx([1.0, 1.0])
-    roots = targets.shares[:, made.groups == 3]
-    assert roots[0, 0] > 0.5 and roots[1, 0] < 0.2
-    ordered = order(made.counts, made.groups, weights=made.weights, targets=targets)
-    first = ordered[np.cumsum(tokens[ordered]) < tokens.sum() / 4]
-    assert 0.4 < tokens[first][codes[first] == 0].sum() / tokens[first].sum() < 0.65
 
 
 @given(

@@ -13,15 +13,14 @@ from scipy.sparse import csr_array, csr_matrix
 from dagster_divorder.core.order import STRATEGIES, order
 from dagster_divorder.core.order.strategy import StrategyOptions
 from dagster_divorder.errors import InputError
-from tests.conftest import along, examples
+from tests.conftest import examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 quick = settings(deadline=None, max_examples=examples(15))
 
 
 def run(counts: csr_matrix, groups: object, strategy: str, **options: object) -> NDArray[np.int64]:
-    arguments = {"sequence_length": 16, **along(strategy, counts.shape[0]), **options}
-    return order(counts, groups, strategy=strategy, **arguments)  # type: ignore[arg-type]
+    return order(counts, groups, strategy=strategy, **{"sequence_length": 16, **options})
 
 
 def one_hot(labels: list[int], lengths: list[int]) -> csr_matrix:

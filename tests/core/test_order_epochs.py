@@ -1,5 +1,7 @@
 """Epoch plans: every epoch another order, items nearly an epoch apart, and no bump where one epoch follows another."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,11 +9,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.order import STRATEGIES, order
-from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders
-from dagster_divorder.core.order.spread import spacing
+from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders, plan_epochs
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings.sections import PLAIN_STRATEGIES
-from tests.conftest import along, examples
+from tests.conftest import examples
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
@@ -29,13 +29,11 @@ def places(orders: np.ndarray) -> np.ndarray:
 
 
 @every_strategy
-@given(items=st.integers(1, 200), seed=st.integers(0, 2), frozen=st.integers(0, 20))
+@given(items=st.integers(1, 200), seed=st.integers(0, 2))
 @settings(max_examples=examples(10), deadline=None)
-def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(strategy, items, seed, frozen):
+def test_every_epoch_is_a_permutation_and_the_first_is_the_strategys(strategy, items, seed):
     counts, groups = sequences(items, 3)
-    consumed = np.random.default_rng(seed).permutation(items)[:frozen]
-    options = {"strategy": strategy, "seed": seed, "frozen": consumed, "sequence_length": 400}
-    options |= along(strategy, items)
+    options = {"strategy": strategy, "seed": seed, "sequence_length": 400}
     orders = epoch_orders(counts, groups, 3, **options)
     assert orders.shape == (3, items)
     assert orders.dtype == np.int64
@@ -44,8 +42,23 @@ def test_every_epoch_is_a_permutation_and_the_first_begins_with_what_is_frozen(s
     assert np.array_equal(orders[:2], epoch_orders(counts, groups, 2, **options))
 
 
+def test_a_first_epoch_that_is_given_has_its_blocks_ordered_anew():
+    counts, groups = sequences(200, 3)
+    first = np.random.default_rng(0).permutation(200)
+    plan = plan_epochs(counts, groups, first=first)
+    assert plan.order(0) is first
+    blocks = [
+        np.sort(made.reshape(-1)[begin:end])
+        for made in (first, plan.order(1))
+        for begin, end in itertools.pairwise(plan.bounds)
+    ]
+    half = len(blocks) // 2
+    assert half == 200 // BLOCK
+    assert all((one == other).all() for one, other in zip(blocks[:half], blocks[half:], strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", PLAIN_STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("items", [BLOCK, 500, 3000])
 def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
     counts, groups = sequences(items)
@@ -55,20 +68,6 @@ def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
     assert again.min() > items - items / blocks - 16
     # Another order each time, not the same one again.
     assert (np.diff(places(orders), axis=0) == 0).mean() < 0.2
-
-
-def test_copies_keep_their_distances_across_the_boundary():
-    items = 9000
-    document = np.random.default_rng(0).permutation(np.arange(items) % 6000)
-    counts = csr_matrix((np.ones(items, int), document % 5, np.arange(items + 1)), shape=(items, 5))
-    orders = epoch_orders(counts, np.zeros(5, int), 3, copies=document)
-    inside = spacing(orders[0], document).smallest
-    # 3000 documents twice, half an epoch apart; the others once an epoch.
-    both = spacing(np.arange(3 * items), document[orders.ravel()])
-    assert inside is not None and both.smallest is not None
-    # Equal items change places at random inside their cells, and in every epoch.
-    assert inside > 0.5 * items - 0.35 * items
-    assert both.smallest > 0.5 * items - 0.35 * items
 
 
 @pytest.mark.slow
@@ -103,13 +102,6 @@ def test_later_epochs_keep_the_mix_as_the_first_does():
     assert max(mean) < 1.3 * mean[0]
 
 
-@pytest.mark.parametrize(
-    ("epochs", "options", "message"),
-    [
-        pytest.param(0, {}, "epochs is 0", id="epochs"),
-        pytest.param(2, {"copies": [0, 1]}, r"\(2,\).*\(3,\)", id="copies"),
-    ],
-)
-def test_bad_input_is_named(epochs, options, message):
-    with pytest.raises(InputError, match=message):
-        epoch_orders(csr_matrix(np.eye(3, dtype=int)), [0, 0, 0], epochs, **options)
+def test_no_epoch_is_refused():
+    with pytest.raises(InputError, match="epochs is 0"):
+        epoch_orders(csr_matrix(np.eye(3, dtype=int)), [0, 0, 0], 0)

@@ -5,15 +5,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import order_balance, order_greedy, order_items
-from dagster_divorder.core.order import Targets, balanced, order
-from dagster_divorder.core.order.arguments import make_task
-from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT, Problem
-from dagster_divorder.core.order.targets import fitted_shares, target_path
+from dagster_divorder.core.kernels import order_balance, order_greedy
+from dagster_divorder.core.order import balanced, order
+from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from tests.conftest import examples
 from tests.twins import order as slow_order
@@ -41,15 +39,6 @@ def rows_of_reals(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows, groups, np.array([1.0, 4.0, 0.5])[: groups.max() + 1]
 
 
-@st.composite
-def targets_for(draw: st.DrawFn, rows: np.ndarray, groups: np.ndarray) -> Targets:
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    points = draw(st.integers(2, 4))
-    progress = np.concatenate([[0.0], np.sort(random.random(points - 2)), [1.0]])
-    shares = random.uniform(0.2, 1.0, (points, len(groups)))
-    return Targets(progress=progress, shares=shares / slow_order.group_sums(shares, groups))
-
-
 def rows_of(
     rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, dense: np.ndarray | None = None
 ) -> order_greedy.SparseItems:
@@ -64,29 +53,6 @@ def coordinates(items: int, dims: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(items, dims)).astype(np.float32)
 
 
-no_sum = np.zeros(0)
-
-
-def problem_of(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, targets: Targets) -> Problem:
-    return make_task(
-        csr_matrix(rows),
-        groups,
-        strategy="f3",
-        weights=weights,
-        targets=targets,
-    ).problem
-
-
-def straight(rows: np.ndarray, groups: np.ndarray) -> order_greedy.Path:
-    whole, none = rows.sum(axis=0), np.zeros((1, rows.shape[1]))
-    sums = slow_order.group_sums(whole, groups)
-    share = np.divide(whole, sums, out=np.zeros_like(whole), where=sums > 0)
-    n_groups = groups.max() + 1
-    return order_greedy.Path(
-        np.zeros(1), none, share[np.newaxis], none, np.zeros((1, n_groups)), np.ones((1, n_groups))
-    )
-
-
 @given(problem=rows_of_reals(), dims=st.integers(0, 6))
 @twin_test
 def test_signed_pass_equals_its_dense_twin(problem, dims):
@@ -94,7 +60,7 @@ def test_signed_pass_equals_its_dense_twin(problem, dims):
     signed = coordinates(len(rows), dims)
     queue, fast = np.random.default_rng(0).permutation(len(rows)), np.empty(len(rows), np.int64)
     front = order_balance.sign_pass(
-        queue, rows_of(rows, groups, weights, signed), straight(rows, groups).share[0], fast
+        queue, rows_of(rows, groups, weights, signed), slow_order.share_of(rows.sum(axis=0), groups), fast
     )
     dense = slow_order.centred(rows, groups) * np.sqrt(weights)[groups]
     dense = np.column_stack([dense, signed])
@@ -115,14 +81,13 @@ def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
     dense, dense_placed = coordinates(len(rows), dims), np.random.default_rng(1).normal(size=dims)
     queue = np.random.default_rng(0).permutation(len(rows))
     arguments = rows_of(rows, groups, weights, dense)
-    nothing, whole = np.zeros(rows.shape[1]), rows.sum(axis=0)
-    classes = order_greedy.classes_of(arguments, nothing, whole)
+    share = slow_order.share_of(rows.sum(axis=0), groups)
     fast = order_greedy.best_of_pool(
         queue,
         arguments,
-        straight(rows, groups),
-        classes,
-        nothing,
+        share,
+        order_greedy.classes_of(arguments, rows.sum(axis=0)),
+        np.zeros(rows.shape[1]),
         dense_placed,
         pool,
         self_weight,
@@ -134,7 +99,7 @@ def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
         rows,
         groups,
         weights,
-        slow_order.straight(whole, groups),
+        share,
         pool=pool,
         self_weight=self_weight,
         fixed=opening,
@@ -149,16 +114,14 @@ def test_a_pool_of_several_blocks_equals_its_dense_twin():
     groups, weights = np.array([0, 0, 0, 1, 1], np.int32), np.array([1.0, 3.0])
     rows = random.lognormal(size=(900, 5))
     arguments = rows_of(rows, groups, weights)
-    nothing = np.zeros(5)
-    classes = order_greedy.classes_of(arguments, nothing, rows.sum(axis=0))
     queue = random.permutation(900)
     fast = order_greedy.best_of_pool(
         queue,
         arguments,
-        straight(rows, groups),
-        classes,
-        nothing,
-        no_sum,
+        slow_order.share_of(rows.sum(axis=0), groups),
+        order_greedy.classes_of(arguments, rows.sum(axis=0)),
+        np.zeros(5),
+        np.zeros(0),
         3 * order_greedy.BLOCK,
         1.0,
         0,
@@ -192,81 +155,19 @@ def test_f3_takes_a_best_item_however_many_tie(rows):
 
 
 @pytest.mark.parametrize("strategy", ["f1", "f2", "f3"])
-@given(data=st.data(), problem=rows_of_reals())
+@given(problem=rows_of_reals(), lambda_=st.sampled_from([0.0, 0.3, 1.0, 50.0]))
 @twin_test
-def test_exact_greedy_equals_the_objective_spelled_out(strategy, data, problem):
-    """Alone, after a frozen prefix, along a table of targets, and both."""
+def test_exact_greedy_equals_the_objective_spelled_out(strategy, problem, lambda_):
     rows, groups, weights = problem
-    frozen = data.draw(st.lists(st.integers(0, len(rows) - 1), unique=True, max_size=len(rows) - 1))
-    rest = np.array([item for item in range(len(rows)) if item not in frozen])
     # Of equal items the first of the strategy's shuffle goes.
-    left = rest[np.random.default_rng(0).permutation(len(rest))].tolist()
-    table = None
-    wanted = partial(slow_order.straight, groups=groups)
-    if data.draw(st.booleans()) and (rows.sum(axis=0) > 0).all():
-        table = data.draw(targets_for(rows, groups))
-        shares = fitted_shares(table, groups, rows.sum(axis=0))
-        wanted = partial(slow_order.moving, table.progress, shares, groups=groups)
-    if strategy != "f3":
-        first = groups == 0
-        wanted = partial(slow_order.straight, groups=groups[first])
-        if table is not None:
-            wanted = partial(slow_order.moving, table.progress, shares[:, first], groups=groups[first])
-    placed = rows[frozen].sum(axis=0)
-    lambda_ = data.draw(st.sampled_from([0.0, 0.3, 1.0, 50.0]))
+    left = np.random.default_rng(0).permutation(len(rows)).tolist()
     slow = {
-        "f1": lambda: slow_order.f1(rows, groups, placed, wanted, left),
-        "f2": lambda: slow_order.f2(rows, groups, frozen, wanted, left, lambda_),
-        "f3": lambda: slow_order.f3(rows, groups, weights, placed, wanted, left),
+        "f1": lambda: slow_order.f1(rows, groups, left),
+        "f2": lambda: slow_order.f2(rows, groups, left, lambda_),
+        "f3": lambda: slow_order.f3(rows, groups, weights, left),
     }[strategy]()
-    options = {"weights": weights, "frozen": frozen, "targets": table}
-    if strategy == "f2":
-        options["f2_lambda"] = lambda_
-    fast = order(csr_matrix(rows), groups, strategy=strategy, **options)
-    assert fast.tolist() == frozen + slow
-
-
-@given(
-    data=st.data(), problem=rows_of_reals(), pool=st.integers(1, 40), self_weight=st.sampled_from([0.5, 1.0])
-)
-@twin_test
-def test_pool_along_a_moving_path_equals_its_dense_twin(data, problem, pool, self_weight):
-    rows, groups, weights = problem
-    whole = rows.sum(axis=0)
-    assume((whole > 0).all())
-    table = data.draw(targets_for(rows, groups))
-    arguments = rows_of(rows, groups, weights)
-    nothing = np.zeros(rows.shape[1])
-    queue = np.random.default_rng(0).permutation(len(rows))
-    path = target_path(problem_of(rows, groups, weights, table))
-    classes = order_greedy.classes_of(arguments, nothing, whole)
-    fast = order_greedy.best_of_pool(
-        queue, arguments, path, classes, nothing, no_sum, pool, self_weight, 0, len(rows)
-    )
-    wanted = slow_order.moving(table.progress, fitted_shares(table, groups, whole), whole, groups)
-    slow = slow_order.best_of_pool(
-        queue.tolist(), rows, groups, weights, wanted, pool=pool, self_weight=self_weight
-    )
-    assert fast.tolist() == slow
-
-
-@given(problem=rows_of_reals(), segments=st.integers(1, 6), dims=st.integers(0, 6))
-@twin_test
-def test_dealing_equals_its_dense_twin(problem, segments, dims):
-    rows, groups, weights = problem
-    dense = coordinates(len(rows), dims)
-    portions = np.random.default_rng(1).random((rows.shape[1], segments))
-    wanted = rows.sum(axis=0)[:, np.newaxis] * portions / portions.sum(axis=1, keepdims=True)
-    queue = np.random.default_rng(0).permutation(len(rows))
-    fast = order_items.deal_to_segments(queue, rows_of(rows, groups, weights, dense), wanted)
-    slow = slow_order.deal_to_segments(
-        queue.tolist(), rows, groups, weights, dense.astype(np.float64), wanted
-    )
-    # The same sums in another order may break a tie otherwise; equal rows make some.
-    if dims or len(np.unique(rows, axis=0)) == len(rows):
-        assert fast.tolist() == slow
-    assert fast.min() >= 0
-    assert fast.max() < segments
+    options = {"f2_lambda": lambda_} if strategy == "f2" else {}
+    assert order(csr_matrix(rows), groups, strategy=strategy, weights=weights, **options).tolist() == slow
 
 
 @given(problem=rows_of_reals(), seed=st.integers(0, 5), dims=st.integers(0, 3))
@@ -297,7 +198,7 @@ def test_balanced_is_norms_passes_and_pools_from_both_ends(problem, seed, dims):
         rows=rows,
         groups=groups,
         weights=weights,
-        wanted=slow_order.straight(rows.sum(axis=0), groups),
+        share=slow_order.share_of(rows.sum(axis=0), groups),
         dense=signed,
     )
     queue = np.random.default_rng(seed).permutation(len(rows)).tolist()

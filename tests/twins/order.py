@@ -7,8 +7,6 @@ from hypothesis import assume
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-# From the totals (J,) to (X (J,), sigma (J,)): what they are to be, and the shares asked for at this point.
-Wanted = Callable[[Floats], tuple[Floats, Floats]]
 # Values near 1 that differ by less are equal but for rounding.
 TIE = 1e-9
 
@@ -132,28 +130,10 @@ def group_sums(values: Floats, groups: Sequence[int]) -> Floats:
     return np.stack([values[..., of == group].sum(axis=-1) for group in of], axis=-1)
 
 
-def straight(whole: Floats, groups: Sequence[int]) -> Wanted:
-    """The mix of the whole: X = tau S."""
+def share_of(whole: Floats, groups: Sequence[int]) -> Floats:
+    """The mix of the whole: each value's share of its group."""
     sums = group_sums(whole, groups)
-    tau = np.divide(whole, sums, out=np.zeros(len(whole)), where=sums > 0)
-    return lambda totals: (tau * group_sums(totals, groups), tau)
-
-
-def moving(progress: Floats, shares: Floats, whole: Floats, groups: Sequence[int]) -> Wanted:
-    """A fitted table: X = W_g integral of sigma up to p, and sigma for what the group has beyond p W_g."""
-    of, sums = np.asarray(groups), group_sums(whole, groups)
-    first = int(np.argmax(of == 0))
-
-    def wanted(totals: Floats) -> tuple[Floats, Floats]:
-        now = group_sums(totals, groups)
-        p = now[first] / sums[first]
-        sigma = np.array([np.interp(p, progress, column) for column in shares.T])
-        knots = np.append(progress[progress < p], p)
-        values = np.stack([np.interp(knots, progress, column) for column in shares.T])
-        integral = 0.5 * ((values[:, 1:] + values[:, :-1]) * np.diff(knots)).sum(axis=1)
-        return sums * integral + sigma * (now - p * sums), sigma
-
-    return wanted
+    return np.divide(whole, sums, out=np.zeros(len(whole)), where=sums > 0)
 
 
 def best_of_pool(
@@ -161,7 +141,7 @@ def best_of_pool(
     rows: Floats,
     groups: Sequence[int],
     weights: Floats,
-    wanted: Wanted,
+    share: Floats,
     *,
     pool: int,
     self_weight: float = 1.0,
@@ -170,8 +150,8 @@ def best_of_pool(
     dense: Floats | None = None,
     dense_placed: Floats | None = None,
 ) -> list[int]:
-    """Raw rows (M, J), dense ones (M, D); the score is <D, a> + self_weight |a|^2 / 2 with D = T - X and
-    a = c - sigma l."""
+    """Raw rows (M, J), dense ones (M, D); the score is <D, a> + self_weight |a|^2 / 2 with D = T - sigma S and
+    a = c - sigma l; sigma is `share`."""
     coming = list(queue)
     held: list[int] = []
     out: list[int] = []
@@ -184,11 +164,11 @@ def best_of_pool(
         if len(held) <= size - max(1, size // 4):
             more = size - len(held)
             held, coming = held + coming[:more], coming[more:]
-        x, sigma = wanted(totals)
+        deviation = totals - share * group_sums(totals, groups)
         scores = {}
         for item in held:
-            a = rows[item] - sigma * group_sums(rows[item], groups)
-            scores[item] = float((scale * a * (totals - x + 0.5 * self_weight * a)).sum())
+            a = rows[item] - share * group_sums(rows[item], groups)
+            scores[item] = float((scale * a * (deviation + 0.5 * self_weight * a)).sum())
             scores[item] += float((signed[item] * (so_far + 0.5 * self_weight * signed[item])).sum())
         above = exact_or_clear(np.array(list(scores.values())) - min(scores.values()), TIE)
         best = held[int(np.flatnonzero(above <= TIE)[0])]
@@ -201,73 +181,36 @@ def best_of_pool(
     return out
 
 
-def f1(
-    rows: Floats, groups: Sequence[int], placed: Floats, wanted: Callable[[Floats], Wanted], left: list[int]
-) -> list[int]:
-    """The first objective of Don't Shuffle, Optimize over the items `left`, of equal ones the first, after `placed`;
-    group 0 alone. `wanted` makes the path from the whole's totals."""
+def f1(rows: Floats, groups: Sequence[int], left: list[int]) -> list[int]:
+    """The first objective of Don't Shuffle, Optimize over the items `left`, of equal ones the first; group 0 alone."""
     kept = np.asarray(groups) == 0
-    return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), placed[kept], wanted, left)
+    return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), left)
 
 
-def f2(
-    rows: Floats,
-    groups: Sequence[int],
-    placed: list[int],
-    wanted: Callable[[Floats], Wanted],
-    left: list[int],
-    lambda_: float,
-) -> list[int]:
-    """The second: `placed` are items."""
-    kept = np.asarray(groups) == 0
-    first = rows[:, kept]
+def f2(rows: Floats, groups: Sequence[int], left: list[int], lambda_: float) -> list[int]:
+    """The second: the norms as one more group's deviation."""
+    first = rows[:, np.asarray(groups) == 0]
     norms = np.sqrt((first**2).sum(axis=1))
     by_token = norms.sum() / first.sum() if first.sum() > 0 else 0.0
     # As exact as dense coordinates are.
-    excess = (np.sqrt(lambda_) * (norms - by_token * first.sum(axis=1))).astype(np.float32).astype(np.float64)
-    so_far = np.sqrt(lambda_) * (norms[placed].sum() - by_token * first[placed].sum())
-    path = wanted(first.sum(axis=0))
-    before, out, remaining = list(placed), [], list(left)
-    while remaining:
-        totals = first[before].sum(axis=0)
-        x, sigma = path(totals)
-
-        def objective(
-            item: int, totals: Floats = totals, x: Floats = x, sigma: Floats = sigma, so_far: float = so_far
-        ) -> float:
-            off = totals + first[item] - x - sigma * first[item].sum()
-            return float((off**2).sum() + (so_far + excess[item]) ** 2)
-
-        best = first_of_least(remaining, objective)
-        so_far += excess[best]
-        before.append(best)
-        remaining.remove(best)
-        out.append(best)
-    return out
+    excess = (np.sqrt(lambda_) * (norms - by_token * first.sum(axis=1))).astype(np.float32)
+    return f3(first, [0] * first.shape[1], np.ones(1), left, excess.astype(np.float64)[:, np.newaxis])
 
 
 def f3(
-    rows: Floats,
-    groups: Sequence[int],
-    weights: Floats,
-    placed: Floats,
-    wanted: Callable[[Floats], Wanted],
-    left: list[int],
+    rows: Floats, groups: Sequence[int], weights: Floats, left: list[int], dense: Floats | None = None
 ) -> list[int]:
-    """The third, over any groups."""
-    scale, path = weights[np.asarray(groups)], wanted(rows.sum(axis=0))
-    totals, out, remaining = placed.copy(), [], list(left)
-    while remaining:
-        x, sigma = path(totals)
+    """The third, over any groups; dense (M, D): further coordinates, whose sums are to be 0."""
+    scale, centred_rows = weights[np.asarray(groups)], centred(rows, groups)
+    dense = np.zeros((len(rows), 0)) if dense is None else dense
+    out: list[int] = []
+    while len(out) < len(left):
 
-        def objective(item: int, totals: Floats = totals, x: Floats = x, sigma: Floats = sigma) -> float:
-            off = totals + rows[item] - x - sigma * group_sums(rows[item], groups)
-            return float((scale * off**2).sum())
+        def objective(item: int) -> float:
+            off = centred_rows[[*out, item]].sum(axis=0)
+            return float((scale * off**2).sum() + (dense[[*out, item]].sum(axis=0) ** 2).sum())
 
-        best = first_of_least(remaining, objective)
-        totals += rows[best]
-        remaining.remove(best)
-        out.append(best)
+        out.append(first_of_least([item for item in left if item not in out], objective))
     return out
 
 
@@ -275,28 +218,3 @@ def first_of_least(items: Sequence[int], objective: Callable[[int], float]) -> i
     values = {item: objective(item) for item in items}
     least = min(values.values())
     return next(item for item, value in values.items() if value <= least + TIE * max(1.0, least))
-
-
-def deal_to_segments(
-    queue: Sequence[int],
-    rows: Floats,
-    groups: Sequence[int],
-    weights: Floats,
-    dense: Floats,
-    wanted: Floats,
-) -> list[int]:
-    """dense (M, D), wanted (J, P). The segment of each item of the queue."""
-    scale = weights[np.asarray(groups)]
-    total = group_sums(wanted.sum(axis=1), groups)
-    dealt, held = np.zeros(rows.shape[1]), np.zeros_like(wanted)
-    dense_held = np.zeros((dense.shape[1], wanted.shape[1]))
-    out: list[int] = []
-    for item in queue:
-        dealt = dealt + group_sums(rows[item], groups)
-        share = np.divide(dealt, total, out=np.zeros_like(dealt), where=total > 0)
-        scores = (scale * rows[item]) @ (held - share[:, np.newaxis] * wanted) + dense[item] @ dense_held
-        best = int(np.flatnonzero(scores <= scores.min() + TIE)[0])
-        held[:, best] += rows[item]
-        dense_held[:, best] += dense[item]
-        out.append(best)
-    return out

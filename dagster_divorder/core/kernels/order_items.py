@@ -94,52 +94,6 @@ def with_entry(rows: SparseItems, values: Codes, amount: int) -> tuple[Ints, Cod
 
 
 @kernel
-def deal_to_segments(queue: Ints, rows: SparseItems, wanted: Floats) -> Codes:
-    """The segment of each item of `queue`, int32 (n,); segments fill evenly.
-
-    wanted: float64 (J, P), segment p's total of trait value j. With f_g the share of group g dealt so far, the item
-    goes to the segment argmin_p sum_j w_g c_j (T_jp - f_g wanted_jp), the first of equal ones. Dense coordinates z,
-    which should sum to zero in every segment, add sum_d z_d Z_dp.
-    O((entries + D) P) time, O((J + D) P) scratch.
-    """
-    indptr, indices, data, groups, weights, dense = rows
-    segments = wanted.shape[1]
-    total = np.zeros(weights.shape[0])
-    for j in range(groups.shape[0]):
-        total[groups[j]] += wanted[j].sum()
-    dealt = np.zeros(weights.shape[0])
-    segment_totals = np.zeros_like(wanted)
-    dense_totals = np.zeros((dense.shape[1], segments))
-    score = np.empty(segments)
-    out = np.empty(queue.shape[0], np.int32)
-    for i in range(queue.shape[0]):
-        item = queue[i]
-        for k in range(indptr[item], indptr[item + 1]):
-            dealt[groups[indices[k]]] += data[k]
-        score[:] = 0.0
-        for k in range(indptr[item], indptr[item + 1]):
-            j = indices[k]
-            g = groups[j]
-            share = dealt[g] / total[g] if total[g] > 0.0 else 0.0
-            factor = weights[g] * data[k]
-            has, wants = segment_totals[j], wanted[j]
-            for p in range(segments):
-                score[p] += factor * (has[p] - share * wants[p])
-        for d in range(dense.shape[1]):
-            value = np.float64(dense[item, d])
-            in_segment = dense_totals[d]
-            for p in range(segments):
-                score[p] += value * in_segment[p]
-        best = np.argmin(score)
-        out[i] = best
-        for d in range(dense.shape[1]):
-            dense_totals[d, best] += dense[item, d]
-        for k in range(indptr[item], indptr[item + 1]):
-            segment_totals[indices[k], best] += data[k]
-    return out
-
-
-@kernel
 def row_norms(rows: SparseItems, shares: Floats) -> Floats:
     """L2 norms of the whole rows, float64 (M,), with their dense coordinates: weighed, and centred by the values'
     shares of their groups, float64 (J,). O(nnz + J + M (G + D))."""

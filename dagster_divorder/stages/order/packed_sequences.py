@@ -51,6 +51,7 @@ from dagster_divorder.stages.mix.repeats import (
 from dagster_divorder.stages.order.frozen import Frozen, beginning_version, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     document_order_settings,
+    load_order,
     load_sections,
     order_documents,
     remade,
@@ -318,12 +319,13 @@ def _no_token_lost(run: Run) -> Finding:
 
 def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:
     """The plan, followed by the tokens that are left out on purpose: of documents that are too long, or without a trained
-    token in what was to be packed, and rests that `greedy_order` leaves unread."""
+    token in what was to be packed, and what `greedy_order` leaves unread."""
     run, settings = documents.run, documents.run.settings
     consumed = packed.part(0, run.receipt("packed_sequences").facts["frozen_sequences"])
-    # Only a rest stays unread: a whole document that no section has is lost.
+    # Only a rest, or a document of the beginning, stays unread: another one that no section has is lost.
     unread = np.zeros(len(documents.lengths), bool)
     unread[consumed.document] = True
+    unread[load_order(run)[: run.receipt("greedy_order").figures["frozen_documents"]]] = True
     unread[load_sections(run).items] = False
     if not (unread.any() or leaves_out(settings)):
         return packed
