@@ -1,4 +1,4 @@
-"""Slow, obvious twin of `core.kernels.order_deal`: how far prefixes stray that end with a shard. For tests only."""
+"""Slow, obvious twin of `core.kernels.order_deal`: how far prefixes stray that end with a part. For tests only."""
 
 from collections.abc import Sequence
 
@@ -6,24 +6,23 @@ import numpy as np
 
 
 def strayed(
-    shard: Sequence[int],
+    part: Sequence[int],
     documents: Sequence[int],
     tokens: np.ndarray,
     codes: np.ndarray,
     weights: np.ndarray,
     document_weight: float,
-    shards: int,
+    reached: np.ndarray,
 ) -> float:
-    """Sum over seams and trait values of the squared deviation, in tokens and in documents. shard[i] is where
-    documents[i] went; codes (T, N) number all values, and one more value is everyone's. weights: by value."""
-    values = codes.max(initial=-1) + 2
-    found = 0.0
+    """Sum over seams and trait values of the squared deviation, in tokens and in documents. part[i] is where
+    documents[i] went; codes (T, N) number all values, and one more value is everyone's. weights: by value. reached
+    (N, P): the share of a document that is to lie in each part or an earlier one."""
+    values, found = codes.max(initial=-1) + 2, 0.0
     for counted, factor in ((tokens, 1.0), (np.ones_like(tokens), document_weight)):
-        held = np.zeros((values, shards))
-        for at, document in zip(shard, documents, strict=True):
+        off = np.zeros((values, reached.shape[1]))
+        for at, document in zip(part, documents, strict=True):
+            is_there = np.arange(reached.shape[1]) >= at
             for value in (*codes[:, document], values - 1):
-                held[value, at] += counted[document]
-        for last in range(shards):
-            off = held[:, : last + 1].sum(axis=1) - (last + 1) / shards * held.sum(axis=1)
-            found += factor * float(weights @ off**2)
+                off[value] += counted[document] * (is_there - reached[document])
+        found += factor * float(weights @ (off**2).sum(axis=1))
     return found
