@@ -308,8 +308,14 @@ def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
 def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
     """The asked and achieved mix of every stretch, if there are several."""
     from dagster_divorder.view.measures import mix_rows
+    from dagster_divorder.view.words import points
 
-    return [TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training"), ""] if mixes else []
+    if not mixes:
+        return []
+    table = TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training")
+    shares = [f"{value} {points(share)} %" for value, share in zip(mixes["values"], mixes.get("next", ()), strict=False)]
+    behind = [f"the first batch behind what stays: {', '.join(shares)}"] if shares else []
+    return [table, *behind, ""]
 
 
 def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:

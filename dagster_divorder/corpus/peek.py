@@ -29,7 +29,6 @@ from dagster_divorder.store.sources import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VALUES_SHOWN = 20
 PEEK_BYTES = 1 << 18
 """Bytes that are read at once where a few records may be enough."""
 

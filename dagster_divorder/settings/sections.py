@@ -619,9 +619,9 @@ class Order(_Section):
     section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
     less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
-    """Documents, by your own ids or record ids, to keep out after the frozen beginning. They stay in the curated
-    output, and later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps
-    have read."""
+    """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
+    output. Later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps have
+    read."""
     separate_copies: bool | Literal["subsets"] = False
     """Deal records of equal text to different parts of training, as far apart as possible. subsets: as many parts as
     the most copied text has copies, however small."""

@@ -265,6 +265,29 @@ def test_orders_that_are_packed_apart_may_differ_by_a_batch():
     assert measure.compare_errors(ours, theirs)["batch"]["better"] == 0.0
 
 
+def test_errors_are_counted_against_the_best_of_the_shuffles():
+    codes = np.tile(np.arange(4, dtype=np.int32), 250)
+    ones, random = np.ones(1000, np.int64), np.random.default_rng(0)
+    ours, *shuffled = (
+        measured(order, ones, codes, sequence_length=10, batch=5)
+        for order in (np.arange(1000), *(random.permutation(1000) for _ in range(3)))
+    )
+    mine, theirs = ours.errors["cluster"], measure.average(shuffled).errors["cluster"]
+    assert theirs.cumulative.shape == (3, 100) and theirs.batch.shape == (3, 20)
+    # By hand: of the first 10 tokens 3, 3, 2 and 2 have each value, 2.5 are expected; of 50 tokens 13, 13, 12 and 12.
+    assert mine.cumulative[0, 0] == pytest.approx(1.0)
+    assert mine.batch[0] == pytest.approx(np.ones(20), abs=1e-5)
+    told = measure.compare_errors(mine, theirs)
+    assert told["cumulative"]["steps"] == 99
+    assert told["batch"]["better"] == (mine.batch[0] < theirs.batch.min(axis=0)).mean()
+    assert told["batch"]["worst"] <= told["batch"]["shuffled_mean"]
+    curves = measure.error_curves(mine, theirs)
+    assert len(curves["batch"]["shuffled"]) == 3 and len(curves["batch"]["ours"]) == 20
+    nothing = measured(np.arange(100), ones[:100], 0 * codes[:100], sequence_length=10).errors["cluster"]
+    told = measure.compare_errors(nothing, nothing)
+    assert told["cumulative"]["better"] is None and told["batch"]["steps"] == 0
+
+
 def test_average_of_one_order_is_that_order():
     found = measured(ORDER, TOKENS, LABELS)
     assert measure.average([found]).to_dict() == found.to_dict()

@@ -128,13 +128,3 @@ def test_a_seam_that_is_worse_than_shufflings_fails(ours, passed):
 def test_a_seam_of_a_few_batches_is_not_looked_at():
     found = seam_check((0.5, 0.9), (0.2, 0.4), tokens=3999)
     assert found.passed and any("batch across the seam, since" in reason for reason in found.skipped)
-
-
-def test_a_trait_that_moves_is_judged_and_said_to_move():
-    better = windows({name: {"mean": 0.1, "worst": 0.3} for name in SIZES}, ("cluster", "source"))
-    shuffled = windows(traits=("cluster", "source"))
-    found = beats_shuffling(better, shuffled, ["cluster", "source"], 10**6, moving=["source"])
-    assert found.passed
-    assert (found.traits(moving=True), found.traits(moving=False)) == (["source"], ["cluster"])
-    assert "source is compared with the achievable mix of its targets, which moves" in found.text()
-    assert not beats_shuffling(shuffled, better, ["source"], 10**6, moving=["source"]).passed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -22,6 +23,7 @@ from dagster_divorder.core.kernels.stationarity import (
 from dagster_divorder.core.measure import Feature, Stationarity, stationarity
 from dagster_divorder.core.measure.stationarity import (
     SHUFFLES,
+    Drift,
     Orders,
     _Mix,
     against_shuffles,
@@ -29,6 +31,7 @@ from dagster_divorder.core.measure.stationarity import (
     measures,
     sampled_places,
 )
+from dagster_divorder.core.measure.stretches import shuffled_inside
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import stationarity as twin
@@ -73,9 +76,12 @@ def _words(source: int) -> NDArray[np.float64]:
     return shares / shares.sum()
 
 
+def rows_of(name: str) -> Any:
+    return next(feature.values for feature in corpus() if feature.name == name)
+
+
 def value(name: str) -> NDArray[np.float64]:
-    (feature,) = (feature for feature in corpus() if feature.name == name)
-    return np.asarray(feature.values, np.float64)
+    return np.asarray(rows_of(name), np.float64)
 
 
 def shuffled(seed: int = 1) -> NDArray[np.int64]:
@@ -275,7 +281,7 @@ def test_the_same_seed_gives_the_same_and_json_gives_it_back() -> None:
 def test_too_few_sequences_tell_nothing_and_one_batch_has_no_batches() -> None:
     number = [Feature("number", "number", np.arange(49))]
     few = stationarity(number, 49, batch=4)
-    assert not few.tested and few.passed and "49 sequences" in few.claim()
+    assert not few.features and few.passed and "49 sequences" in few.claim()
     (found,) = stationarity([Feature("number", "number", np.arange(60))], 60, batch=31).features
     assert set(found.measures) == {"rank", "tenths"}
 
@@ -300,16 +306,72 @@ def test_a_sample_is_of_whole_batches_from_end_to_end(sequences: int, batch: int
     assert gaps.max() - gaps.min() <= 1
 
 
+HALVES = np.arange(SEQUENCES) // (SEQUENCES // 2)
+
+
+def in_halves(order: NDArray[np.int64], name: str, kind: str, **of_feature: bool) -> Drift:
+    """A feature of the corpus along an order of two stretches and two sections, its halves."""
+    feature = Feature(name, kind, rows_of(name)[order], **of_feature)
+    return stationarity([feature], SEQUENCES, batch=BATCH, stretch=HALVES, section=HALVES).features[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("source", "mix"), ("vectors", "vector"), ("input position", "number")]
+)
+def test_what_differs_between_stretches_is_no_drift_and_what_drifts_inside_one_is(
+    name: str, kind: str
+) -> None:
+    """The input order has other sources in its halves, whose sequences are shuffled, or clumped in batches."""
+    inside = shuffled_inside(HALVES, np.random.default_rng(3))
+    assert not in_halves(inside, name, kind).drifts
+    assert name in drifting(inside)
+    batches = SEQUENCES // 2 // BATCH * BATCH
+    clumped = np.concatenate(
+        [
+            np.append(
+                np.random.default_rng(4)
+                .permutation(np.arange(begin, begin + batches).reshape(-1, BATCH))
+                .ravel(),
+                np.arange(begin + batches, begin + SEQUENCES // 2),
+            )
+            for begin in (0, SEQUENCES // 2)
+        ]
+    )
+    assert in_halves(clumped, name, kind).measures["batch"].drifts
+
+
+def test_documents_that_a_section_holds_whole_are_shuffled_inside_sections() -> None:
+    order = shuffled_inside(HALVES, np.random.default_rng(5))
+    feature = Feature("long documents", "occurrences", rows_of("long documents")[order])
+    of_sections = [
+        stationarity([replace(feature, inside=inside)], SEQUENCES, batch=BATCH, section=HALVES).features[0]
+        for inside in (False, True)
+    ]
+    assert [of.drifts for of in of_sections] == [True, False]
+
+
+@given(st.lists(st.integers(1, 2000), min_size=2, max_size=9), st.integers(1, 40), st.integers(1, 3000))
+@settings(deadline=None)
+def test_a_sample_of_stretches_has_whole_batches_of_one_stretch_each(
+    sizes: list[int], batch: int, at_most: int
+) -> None:
+    bounds = np.cumsum([0, *sizes])
+    places = sampled_places(int(bounds[-1]), batch, at_most, bounds)
+    assert (np.diff(places) > 0).all()
+    if len(places) < bounds[-1] and max(sizes) >= 2 * batch:
+        of = np.searchsorted(bounds, places.reshape(-1, batch), side="right")
+        assert (of == of[:, :1]).all()
+
+
 def test_what_is_said_names_what_drifts_by_how_much() -> None:
     still = along(shuffled())
-    assert still.passed and still.tested and still.text() == still.claim()
+    assert still.passed and still.text() == still.claim()
     assert still.claim().startswith("Nothing drifts: of 12 features of 1,000 sequences, 11 of them unseen")
     found = along(sorted_by("purity")())
     assert not found.passed and found.drifting[0].feature == "pure"
     assert "- purity: rank correlation with position 1, shuffled 0.0" in found.text()
     assert "- pure: farthest tenth" in found.text()
-    asked = replace(found, exempt="it is asked for")
-    assert asked.passed and not asked.tested and "it is asked for" in asked.claim()
+    assert "drift along the order inside its 3 stretches" in replace(found, stretches=3).claim()
     by_name = {row["feature"]: row for row in found.rows()}
     assert by_name["purity"]["drifts"] == "yes" and by_name["topics"]["balanced"] == "yes"
     assert (by_name["pure"]["measure"], by_name["purity"]["measure"]) == (

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from dagster_divorder.core.measure import measure_packed
-from dagster_divorder.core.order import Targets
 from dagster_divorder.core.packing import PackedSequences
 from tests.conftest import examples
 
@@ -122,19 +121,27 @@ def test_a_batch_of_short_records_is_as_many_records_as_one_of_long_ones():
     assert drifting.windows["batch"]["cluster"].worst == pytest.approx(100 / 101)
 
 
-def test_windows_follow_a_mix_that_moves():
-    """The first half of the tokens is wanted of value 0, the second of value 1, and so the records lie."""
-    sequences = [[(7, 0)], [(3, 0)]] * 20 + [[(5, 1)]] * 40
-    packed, codes = plan(sequences)
-    shares = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0]], float)
-    targets = {"cluster": Targets(progress=np.array([0.0, 0.5, 0.5 + 1e-9, 1.0]), shares=shares)}
-    still, moving = (
+def test_windows_are_compared_with_the_mix_of_their_stretch():
+    """The first half of the tokens is of value 0, the second of value 1."""
+    packed, codes = plan([[(7, 0)], [(3, 0)]] * 20 + [[(5, 1)]] * 40)
+    one, two = (
         measure_packed(
-            packed, np.arange(len(packed)), {"cluster": codes}, {"cluster": VALUES}, batch=4, whole=True,
-            targets=wanted,
+            packed,
+            np.arange(80),
+            {"cluster": codes},
+            {"cluster": VALUES},
+            batch=4,
+            whole=True,
+            stretches=bounds,
         )
-        for wanted in (None, targets)
-    )  # fmt: skip
-    assert still.windows["batch"]["cluster"].worst == pytest.approx(0.5)
-    assert moving.windows["batch"]["cluster"].worst < 0.01
-    assert moving.seam["cluster"].head_tail < 0.01 < still.seam["cluster"].head_tail
+        for bounds in (None, [0, 40, 80])
+    )
+    assert one.windows["batch"]["cluster"].worst == pytest.approx(0.5)
+    assert one.seam["cluster"].head_tail == pytest.approx(1)
+    # A window across the border is compared with both mixes.
+    for found in (
+        two.windows["batch"]["cluster"].worst,
+        two.batch_tv["cluster"].max(),
+        two.seam["cluster"].head_tail,
+    ):
+        assert found == pytest.approx(0, abs=1e-9)

@@ -4,7 +4,7 @@ For tests only; O(tokens) memory.
 """
 
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,26 +68,12 @@ def prefix_squares(tokens: Ints, codes: Codes, share: Floats, window: int) -> Fl
     return np.asarray(((seen - share * np.array(ends)[:, None]) ** 2).sum(axis=1))
 
 
-def moving_deviations(
-    tokens: Ints, codes: Codes, progress: Floats, shares: Floats, starts: Ints, ends: Ints
-) -> tuple[Floats, Floats, Floats]:
-    """Against shares float64 (P, J) at points of progress, linear between them, in windows of single tokens.
-
-    Integrated by Simpson's rule between the points where the shares bend, which is exact for them."""
-    stream = np.repeat(codes, tokens)
-    gaps = np.zeros((len(starts), shares.shape[1]))
-    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        bends = progress * len(stream)
-        at = np.unique([start, *bends[(bends > start) & (bends < end)], end])
-        for a, b in pairwise(at.tolist()):
-            left, middle, right = (
-                np.array([np.interp(t / len(stream), progress, of) for of in shares.T])
-                for t in (a, (a + b) / 2, b)
-            )
-            gaps[i] -= (b - a) / 6 * (left + 4 * middle + right)
-        gaps[i] += np.bincount(stream[start:end], minlength=shares.shape[1])
-        gaps[i] = np.abs(gaps[i]) / (end - start)
-    return gaps.max(axis=1, initial=0.0), 0.5 * gaps.sum(axis=1), np.sqrt((gaps**2).sum(axis=1))
+def stretch_gaps(tokens: Ints, codes: Codes, stretch: Ints, n_values: int) -> Floats:
+    """By how much every single token differs from the mix of its stretch, (tokens, J); windows add up."""
+    stream, of = np.eye(n_values)[np.repeat(codes, tokens)], np.repeat(stretch, tokens)
+    return np.array([token - stream[of == of[at]].mean(axis=0) for at, token in enumerate(stream)]).reshape(
+        -1, n_values
+    )
 
 
 def coverage(tokens: Ints, codes: Codes) -> float:

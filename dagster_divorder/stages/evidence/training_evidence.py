@@ -273,8 +273,6 @@ class _Tokens:
                 return plan, np.tile(shuffled, (epochs, 1))
             anew = [np.random.default_rng([draw, 1, at]).permutation(shuffled) for at in range(1, epochs)]
             return plan, np.stack([shuffled, *anew])
-        if order.inside:
-            return plan, self.scheduled(order, seed)
         items = self.plan_items if plan is self.plan else self.items(plan)
         name = order.sequences
         if name == "epochs":
@@ -288,33 +286,6 @@ class _Tokens:
             items.counts, items.groups, coordinates=items.coordinates, **self.arguments(name, items, seed)
         )
         return plan, np.tile(sequences[:rows], (epochs, 1))
-
-    def scheduled(self, order: TrainedOrder, seed: int) -> np.ndarray:
-        """The plan's sequences along the schedule that an order names, int64 (E, n). Windows are counted in batches of
-        these trainings."""
-        given, epochs = self.run.settings, self.run.settings.evidence.epochs
-        own = {"batch": self.size.batch, "length": self.length, "epochs": epochs}
-        followed = {"strength": given.curriculum.strength or 1.0}
-        settings = given.model_copy(
-            update={
-                "sequence": given.sequence.model_copy(update=own),
-                "curriculum": given.curriculum.model_copy(update=followed),
-            }
-        )
-        arguments = settings.shape_arguments(
-            order.sequences, order.inside, int(self.plan.tokens[: self.rows].sum())
-        )
-        items = self.plan_items.part(0, self.rows)
-        return epoch_orders(
-            items.counts,
-            items.groups,
-            epochs,
-            together=settings.schedule_epochs > 1,
-            weights=items.weights,
-            coordinates=items.coordinates,
-            scores=self.ranks[: self.rows],
-            **{**arguments, "seed": arguments["seed"] + seed},
-        )
 
     def arguments(self, strategy: str, items: Items, seed: int = 0) -> dict[str, Any]:
         common = self.run.settings.order_arguments(strategy)
@@ -364,11 +335,6 @@ class _Tokens:
     def plan_items(self) -> Items:
         """The sequences of the plan as items."""
         return self.items(self.plan)
-
-    @cached_property
-    def ranks(self) -> np.ndarray:
-        """The rank of each sequence of the plan, which schedules follow, float64 (S,)."""
-        return sequence_ranks(self.run, self.stream, self.plan)
 
     def items(self, plan: PackedSequences) -> Items:
         """The sequences as items to order."""
@@ -446,7 +412,6 @@ class _Prepared:
             reads, strategies = _reading_key(settings, order), {order.documents, order.sequences}
             traits = [versions(self.run, "traits"), chosen_space_version(self.run)]
             decides: list[Any] = [*traits] if strategies - PLAIN else []
-            decides += [versions(self.run, "scores")] if order.inside else []
             # The cosine is left out of the name, so that trainings from before there were other schedules keep theirs.
             decides += [] if schedule == "cosine" else [schedule]
             decides += ["documents alone"] if order.apart else []
@@ -644,14 +609,7 @@ def _reading_key(settings: Settings, order: TrainedOrder) -> list[Any]:
     from dagster_divorder.core.order import STRATEGIES
 
     strategies = [order.documents, order.sequences]
-    read = [order.documents, order.inside or order.sequences]
-    options: dict[str, Any] = {name: settings.strategy_key(name) for name in read if name in STRATEGIES}
-    if order.inside:
-        along = settings.shape_arguments(order.sequences, order.inside, tokens=1)
-        own = settings.curriculum
-        options["along"] = {**along, "window": own.window}
-        if settings.evidence.epochs > 1:
-            options["along"]["epochs"] = own.epochs
+    options = {name: settings.strategy_key(name) for name in strategies if name in STRATEGIES}
     sequence = settings.sequence
     balanced = [settings.order.traits, sequence.vectors, sequence.batch, *settings.within_key.values()]
     return [*strategies, [settings.seed, options, balanced if {*strategies} - PLAIN else None]]
@@ -858,14 +816,10 @@ def _summary(
     schedules = schedule_figures(
         {(name, schedule): by[name, schedule, best[schedule]] for name in orders for schedule in best},
         {name: shuffled_order(name) for name in orders},
-        _with_windows_shuffled(orders),
+        {},
     )
-    along = [
-        name
-        for name in orders
-        if trained_order(name).inside
-        or (run.settings.curriculum.on and trained_order(name).sequences == "curated")
-    ]
+    follows = run.settings.curriculum.on
+    along = [name for name in orders if follows and trained_order(name).sequences == "curated"]
     return {
         "verdict": [
             *verdict(figures, first, shuffled_order(first)),
@@ -901,15 +855,6 @@ def _summary(
             *(_failure(each, trained) for each, trained in results.items() if trained.failed >= 0),
         ],
     }
-
-
-def _with_windows_shuffled(orders: Sequence[str]) -> dict[str, str]:
-    """Order with balanced windows -> the order that differs only in its shuffled windows, if it was trained."""
-    names = {trained_order(name): name for name in orders}
-    pairs = {
-        name: order._replace(inside="random") for order, name in names.items() if order.inside == "balanced"
-    }
-    return {name: names[other] for name, other in pairs.items() if other in names}
 
 
 def load_evidence(run: Run) -> dict[str, Any]:
@@ -949,7 +894,6 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
         *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
-        *(("scores",) if any(trained_order(name).inside for name in settings.evidence.orders) else ()),
     )
 
 

@@ -265,7 +265,8 @@ def _along_training(run: Run, traits: Traits, count: RunCounter) -> dict[str, An
             for name, of in (("achieved", order[0]), ("shuffled", shuffled))
         }
     if len(stretches) > 2:
-        found["mixes"] = _mixes_along(settings, traits, packed, order[0], stretches, counted)
+        begun = run.receipt("packed_sequences").facts["frozen_sequences"]
+        found["mixes"] = _mixes_along(settings, traits, packed, order[0], stretches, counted, begun)
     return found
 
 
@@ -288,9 +289,11 @@ def _mixes_along(
     order: np.ndarray,
     stretches: np.ndarray,
     counted: np.ndarray,
+    begun: int,
 ) -> dict[str, Any]:
     """The mix along training: `trait`; `values`, those with the largest shares; `ends` of stretches, as shares of
-    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training."""
+    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in the
+    first batch behind the `begun` sequences that stay, if there is one."""
     source, traits_balanced = settings.input.source_field, settings.order.traits
     trait = source if source in traits_balanced else min(traits_balanced, key=lambda name: name == "length")
     if settings.mixing.on:
@@ -303,6 +306,8 @@ def _mixes_along(
     sums = asked.sum(axis=1)
     runs, _ = runs_in_order(packed.indptr, order)
     slices = min(SLICES, max(1, len(order) // settings.sequence.batch))
+    batch, _ = runs_in_order(packed.indptr, order[begun : begun + settings.sequence.batch])
+    next_ = np.bincount(codes[batch], counted[batch], len(names))[shown] / max(1, counted[batch].sum())
     achieved = cluster_mix(np.arange(len(runs)), counted[runs], codes[runs], len(names), slices)
     return {
         "trait": trait,
@@ -310,6 +315,7 @@ def _mixes_along(
         "ends": (np.cumsum(sums) / max(1.0, sums.sum())).tolist(),
         "asked": (asked / np.maximum(sums, 1.0)[:, np.newaxis])[:, shown].tolist(),
         "achieved": achieved[:, shown].tolist(),
+        **({"next": next_.tolist()} if 0 < begun < len(order) else {}),
     }
 
 

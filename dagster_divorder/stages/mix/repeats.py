@@ -153,7 +153,10 @@ def _plan_repeats(run: Run) -> Made:
     training = np.flatnonzero(_may_be_trained_on(run))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
-    read = np.rint(np.bincount(codes, read_tokens(run)[training], len(names))).astype(np.int64)
+    # Epochs that are packed anew have one mix each, whatever was read of them.
+    epochs = run.settings.sequence.epochs if run.settings.packs_anew else 1
+    weights = read_tokens(run)[training] if epochs == 1 else np.zeros(len(training))
+    read = np.rint(np.bincount(codes, weights, len(names))).astype(np.int64)
     plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
     values = [_name_hashes(names)[codes]]
     values += [
@@ -164,12 +167,11 @@ def _plan_repeats(run: Run) -> Made:
     consumed = consumed_times(run, in_sequences=True)[training]
     order = even_order(values, _draws(run)[training])
     packed = np.zeros(len(traits.tokens), np.int32)
-    packed[training] = times_of(plan, tokens, codes, order, consumed)
-    if run.settings.packs_anew:
-        packed *= run.settings.sequence.epochs
+    packed[training] = np.maximum(epochs * times_of(plan, tokens, codes, order, consumed // epochs), consumed)
     # Documents that stay in the curated output need not be in a sequence.
     times = np.maximum(packed, consumed_times(run)).astype(np.int32)
-    _note_overdrawn_values(run, plan, np.bincount(codes, tokens * consumed, len(names)).astype(np.int64))
+    consumed_tokens = np.bincount(codes, tokens * consumed, len(names)).astype(np.int64)
+    _note_overdrawn_values(run, names, epochs * plan.tokens, consumed_tokens)
     mix = realised(plan, tokens, codes, packed[training])
     columns = {
         "value": names,
@@ -287,12 +289,15 @@ def _name_hashes(names: Sequence[str]) -> np.ndarray:
     return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
 
 
-def _note_overdrawn_values(run: Run, plan: MixPlan, consumed: np.ndarray) -> None:
-    """Note the values of which a trainer has read more than their share. consumed: tokens by value, int64 (J,)."""
-    for value in np.flatnonzero(consumed > plan.tokens)[:MOST_NAMED]:
+def _note_overdrawn_values(
+    run: Run, names: Sequence[str], planned: np.ndarray, consumed: np.ndarray
+) -> None:
+    """Note the values of which a trainer has read more than their share. planned, consumed: tokens by value, int64
+    (J,)."""
+    for value in np.flatnonzero(consumed > planned)[:MOST_NAMED]:
         run.progress.note(
-            f"a trainer has consumed {consumed[value]:,} tokens of {run.settings.mixed_trait} {plan.names[value]!r} "
-            f"(order.frozen_tokens), more than its share of {plan.tokens[value]:,}; they stay, and no others are added"
+            f"a trainer has consumed {consumed[value]:,} tokens of {run.settings.mixed_trait} {names[value]!r} "
+            f"(order.frozen_tokens), more than its share of {planned[value]:,}; they stay, and no others are added"
         )
 
 
