@@ -35,7 +35,7 @@ from dagster_divorder.models.spec import (
     quiet,
     special_tokens_around,
 )
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.tokenize import Encoder, load_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,8 @@ Trained = list[list[tuple[int, int]]] | None
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
 """Documents that are read at a time; their windows are sorted by length together."""
+IGNORED = -100
+"""The target of tokens without a loss."""
 
 
 def loss_by_source(
@@ -80,11 +82,14 @@ def loss_by_source(
         InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
             together; a window has fewer than 2 tokens; or memory ran out.
     """
-    import torch
-
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
     module, directory, longest = _load(model, device)
     window = min(context or longest, longest, batch_tokens)
+    folder = Path(tokenizer or directory)
+    if not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder} holds no tokenizer.json; give the directory of the model's as tokenizer")
+    encoder = load_encoder(folder)
+    check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
     if window < 2:
         raise InputError(
             f"a window of {window} tokens predicts none; give a context and batch_tokens of 2 or more"
@@ -93,13 +98,15 @@ def loss_by_source(
     training = module.training
     module.eval()
     try:
-        with torch.inference_mode(), quiet():
-            reader = _Reader(module, Path(tokenizer or directory), window, batch_tokens)
+        with quiet():
             with _open(file) as parquet:
                 documents = parquet.metadata.num_rows
                 with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
                     for sources, texts, trained in _documents(parquet):
-                        tokens, losses = reader.read(texts, trained)
+                        read = encode(texts, trained, folder, encoder)
+                        tokens, losses = text_losses(
+                            module, *read, window=window, batch_tokens=batch_tokens
+                        )
                         sizes = _sizes(texts, trained)
                         for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
                             sums.setdefault(source, np.zeros(4))
@@ -208,68 +215,78 @@ def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
     return module, directory, longest
 
 
-class _Reader:
-    """Losses of texts under a model, in windows of `window` tokens and batches of `batch_tokens`."""
+def encode(
+    texts: list[str], trained: Trained, tokenizer: Path, encoder: Encoder
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """(ids of the texts, end to end, int64 (T,), each text after the tokenizer's token that begins one; number of ids
+    of each text, int64 (n,); which ids count, bool (T,): the trained ones). tokenizer: its directory. encoder: of it."""
+    if trained is not None:
+        ids, lengths, counts = encode_trained(texts, trained, tokenizer)
+        return ids.astype(np.int64), lengths, counts
+    before = special_tokens_around(tokenizer)[0][-1:]
+    ids, lengths = encoder.encode(texts)
+    ids = np.insert(ids, np.repeat(np.cumsum(lengths) - lengths, len(before)), before * len(texts))
+    return ids.astype(np.int64), lengths + len(before), np.ones(len(ids), bool)
 
-    def __init__(self, module: Any, tokenizer: Path, window: int, batch_tokens: int) -> None:
-        if not (tokenizer / "tokenizer.json").is_file():
-            raise InputError(
-                f"{tokenizer} holds no tokenizer.json; give the directory of the model's as tokenizer"
-            )
-        self.module, self.window, self.batch_tokens = module, window, batch_tokens
-        self.tokenizer, self.encoder = tokenizer, load_encoder(tokenizer)
-        self.before = special_tokens_around(tokenizer)[0][-1:]
-        check_vocabulary(tokenizer, len(module.get_input_embeddings().weight), self.encoder.vocab_size)
 
-    def read(self, texts: list[str], trained: Trained) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(predicted tokens of each text, int64 (n,); the sum of their losses in nats, float64 (n,))."""
-        if trained is None:
-            ids, lengths = self.encoder.encode(texts)
-            starts = np.cumsum(lengths) - lengths
-            ids = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts))
-            lengths = lengths + len(self.before)
-            counts = np.ones(len(ids), bool)
-        else:
-            ids, lengths, counts = encode_trained(texts, trained, self.tokenizer)
-        tokens = ids.astype(np.int64)
-        begins = np.cumsum(lengths) - lengths
-        # The first token of a text has nothing to be predicted from.
-        counts[begins[lengths > 0]] = False
-        # A window holds the tokens that it predicts and one token before them.
-        windows = cut_windows(np.maximum(lengths - 1, 0), self.window - 1, chunk=True)
-        order = np.argsort(-windows.length, kind="stable")
-        sizes, losses = windows.length[order] + 1, np.zeros(len(windows))
-        first = begins[windows.document] + windows.start
-        at = 0
-        while at < len(order):
-            end = batch_end(sizes, at, self.batch_tokens)
-            losses[order[at:end]] = self._losses(
-                [
-                    (tokens[first[w] :][:size], counts[first[w] :][:size])
-                    for w, size in zip(order[at:end], sizes[at:end], strict=True)
-                ]
-            )
-            at = end
-        predicted = np.bincount(np.arange(len(texts)).repeat(lengths), counts, len(texts)).astype(np.int64)
-        return predicted, np.bincount(windows.document, losses, len(texts)).astype(np.float64)
+def text_losses(
+    module: Any,
+    ids: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    counts: NDArray[np.bool_],
+    *,
+    window: int,
+    batch_tokens: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(predicted tokens of each text that count, int64 (n,); the sum of their losses in nats, float64 (n,)).
 
-    def _losses(self, rows: list[tuple[NDArray[np.int64], NDArray[np.bool_]]]) -> NDArray[np.float64]:
-        """The sum of the losses of each window's tokens except the first, float64 (B,). rows: the tokens of each
-        window, and which of them count."""
-        import torch
+    module: a causal model of transformers. ids, lengths, counts: as `encode` returns them. window: most tokens of a
+    window. batch_tokens: most tokens of a batch.
+    """
+    import torch
 
+    begins = np.cumsum(lengths) - lengths
+    # The first token of a text has nothing to be predicted from.
+    counts = counts.copy()
+    counts[begins[lengths > 0]] = False
+    # A window holds the tokens that it predicts and one token before them.
+    windows = cut_windows(np.maximum(lengths - 1, 0), window - 1, chunk=True)
+    order = np.argsort(-windows.length, kind="stable")
+    first, sizes = (begins[windows.document] + windows.start)[order], windows.length[order] + 1
+    losses = np.zeros(len(windows))
+    at = 0
+    while at < len(order):
+        end = batch_end(sizes, at, batch_tokens)
+        inside = np.arange(sizes[at])
         # No token of a causal model sees the padding after it.
-        padded = np.zeros((len(rows), len(rows[0][0])), np.int64)
-        for row, (ids, _) in zip(padded, rows, strict=True):
-            row[: len(ids)] = ids
-        tokens = torch.from_numpy(padded).to(self.module.device)
-        logits = self.module(input_ids=tokens, use_cache=False).logits
-        sums = [
-            torch.nn.functional.cross_entropy(
-                logits[at, : len(ids) - 1].float(), tokens[at, 1 : len(ids)], reduction="none"
+        real = inside < sizes[at:end, None]
+        places = np.where(real, first[at:end, None] + inside, 0)
+        tokens, counted = ids[places], counts[places] & real
+        targets = np.where(counted, tokens, IGNORED)[:, 1:]
+        with torch.inference_mode():
+            sums = summed_losses(
+                module,
+                torch.from_numpy(tokens[:, :-1]).to(module.device),
+                torch.from_numpy(targets).to(module.device),
             )
-            .double()[torch.from_numpy(counts[1:]).to(tokens.device)]
-            .sum()
-            for at, (ids, counts) in enumerate(rows)
+        losses[order[at:end]] = sums.cpu().numpy()
+        at = end
+    predicted = np.bincount(np.arange(len(lengths)).repeat(lengths), counts, len(lengths)).astype(np.int64)
+    return predicted, np.bincount(windows.document, losses, len(lengths)).astype(np.float64)
+
+
+def summed_losses(
+    module: Any, ids: torch.Tensor, targets: torch.Tensor, **options: torch.Tensor
+) -> torch.Tensor:
+    """The sum of the losses of each row, in nats, float32 (B,). ids, targets: int64 (B, L), the tokens and the token
+    after each, IGNORED where none counts. options: of the module's call."""
+    import torch
+
+    logits = module(input_ids=ids, use_cache=False, **options).logits
+    # A row at a time, as the logits of a batch in float32 would double its memory.
+    return torch.stack(
+        [
+            torch.nn.functional.cross_entropy(row.float(), target, ignore_index=IGNORED, reduction="sum")
+            for row, target in zip(logits, targets, strict=True)
         ]
-        return torch.stack(sums).cpu().numpy()
+    )

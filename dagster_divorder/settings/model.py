@@ -167,21 +167,6 @@ class Settings(Checked):
         return self
 
     @model_validator(mode="after")
-    def _trained_shapes_have_a_score(self) -> Self:
-        named = {name: trained_order(name) for name in self.evidence.orders if trained_order(name).inside}
-        for name, order in named.items():
-            if self.curriculum.score is None:
-                raise ValueError(
-                    f"evidence.orders names {name!r}, which follows a score; name one in curriculum.score "
-                    "(curriculum.strength = 0 leaves the plan as it is), or remove the order"
-                )
-            if order.sequences == "points" and self.curriculum.points is None:
-                raise ValueError(
-                    f"evidence.orders names {name!r}, and curriculum.points is unset; give them, or remove the order"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _options_of_strategies_in_use(self) -> Self:
         if not self.order.options:
             return self
@@ -189,7 +174,7 @@ class Settings(Checked):
         in_use += [*self.comparison.documents, *self.comparison.sequences]
         if self.evidence.tokens is not None:
             orders = map(trained_order, self.evidence.orders)
-            read = [name for order in orders for name in (order.documents, order.inside or order.sequences)]
+            read = [name for order in orders for name in (order.documents, order.sequences)]
             in_use += [name for name in read if name in STRATEGIES]
         try:
             declared = {option for name in in_use for option in self.strategy(name).options}

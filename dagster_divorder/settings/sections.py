@@ -846,26 +846,20 @@ RateSchedule = Literal["cosine", "constant", "wsd"]
 
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
-    Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
-    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents. inside: the
-    strategy inside the windows if `sequences` is a curriculum's shape, else ""."""
+    Documents also `clusters`: by cluster. Sequences `random`: shuffled each epoch. apart: attention stops at the ends
+    of documents."""
 
     documents: str
     sequences: str
-    apart: bool
-    inside: str = ""
+    apart: bool = False
 
 
 TRAINED_ORDERS = {
-    "original": TrainedOrder("original", "original", False),
-    "random_documents": TrainedOrder("random", "original", False),
-    "random_sequences": TrainedOrder("curated", "random", False),
-    "repeated_shuffle": TrainedOrder("curated", "repeated", False),
-    "curated": TrainedOrder("curated", "curated", False),
-    "curated_epochs": TrainedOrder("curated", "epochs", False),
-    "cluster_packed": TrainedOrder("clusters", "random", False),
-    **{shape: TrainedOrder("curated", shape, False, "random") for shape in SHAPES},
-    **{f"{shape}_balanced": TrainedOrder("curated", shape, False, "balanced") for shape in SHAPES},
+    "original": TrainedOrder("original", "original"),
+    "random_documents": TrainedOrder("random", "original"),
+    "random_sequences": TrainedOrder("curated", "random"),
+    "curated": TrainedOrder("curated", "curated"),
+    "cluster_packed": TrainedOrder("clusters", "random"),
 }
 APART = "_apart"
 
@@ -884,7 +878,7 @@ def trained_order(text: str) -> TrainedOrder:
         )
     if documents != "curated":
         _known_strategy(documents)
-    return TrainedOrder(documents, _known_strategy(sequences), False)
+    return TrainedOrder(documents, _known_strategy(sequences))
 
 
 def shuffled_order(text: str) -> str:
@@ -914,9 +908,8 @@ class Evidence(_Section):
         "curated",
     )
     """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
-    at the ends of documents, in training and validation; random_sequences_apart is then added too. A shape, such as
-    saw: the plan's sequences along this schedule of curriculum.score, shuffled in windows; saw_balanced: balanced in
-    windows. curriculum.options apply to curriculum.shape alone."""
+    at the ends of documents; random_sequences_apart is then added too. `stratified/original`: a strategy of
+    documents and one of sequences."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another model."""
     epochs: int = Field(2, ge=1, le=100)
@@ -925,26 +918,11 @@ class Evidence(_Section):
     """Trainings of each order, each with other weights and shuffles. As it rises: smaller differences show."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
     """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own."""
-    schedule: RateSchedule | tuple[RateSchedule, ...] = "cosine"
-    """Learning rate schedules to train each order with, one or several. cosine: falls to a tenth from the beginning;
-    wsd: falls over the last fifth; constant: never falls, so that all data count equally."""
+    schedule: RateSchedule = "cosine"
+    """Learning rate schedule. cosine: falls to a tenth from the beginning; wsd: falls over the last fifth; constant:
+    never falls, so that all data count equally."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as give 250 steps an epoch, at most sequence.batch."""
-    budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
-    """Time limit of all trainings together, predicted from the speed of a few steps. Tokens are reduced until they
-    fit."""
-
-    @field_validator("schedule")
-    @classmethod
-    def _each_schedule_once(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if isinstance(given, tuple) and not 0 < len(given) == len(set(given)):
-            raise ValueError("expected one of cosine, constant and wsd, or several, each once")
-        return given
-
-    @property
-    def schedules(self) -> tuple[RateSchedule, ...]:
-        """`schedule`, one or several."""
-        return self.schedule if isinstance(self.schedule, tuple) else (self.schedule,)
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]

@@ -18,7 +18,7 @@ from dagster_divorder.view.curricula import conclusions as shape_conclusions
 from dagster_divorder.view.curricula import meanings as shape_meanings
 from dagster_divorder.view.curricula import pairs as shape_pairs
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
-from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, as_shown, beside_shuffled, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
@@ -730,13 +730,6 @@ def trained(summary: Mapping[str, Any]) -> Section:
             "Held-out loss by source; * differs from shuffled sequences beyond noise", source_rows(summary)
         ),
     ]
-    parts.append(
-        table(
-            "Held-out loss by learning rate schedule: of the last weights, their average, and their exponential "
-            "moving average (EMA); each less shuffled sequences’ loss",
-            schedule_rows(summary),
-        )
-    )
     if rates := rate_rows(summary):
         parts.append(table("Held-out loss by learning rate", rates))
     return Section(
