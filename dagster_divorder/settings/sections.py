@@ -979,8 +979,8 @@ class Advanced(_Section):
     token_dims: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
     decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens to train the bootstrap model's decoder on; the default takes about a minute on 2 cores. As it rises:
-    better vectors."""
+    """Tokens of halves of documents that show the bootstrap model's decoder what such halves share. As it rises: better
+    vectors."""
     stored: Literal["float32", "float16"] = "float32"
     """Number type of stored deep and gradient vectors: float32; float16 halves their disk and keeps some 3 digits."""
     silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
