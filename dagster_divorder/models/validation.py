@@ -98,20 +98,19 @@ def loss_by_source(
     training = module.training
     module.eval()
     try:
-        with quiet():
-            with _open(file) as parquet:
-                documents = parquet.metadata.num_rows
-                with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
-                    for sources, texts, trained in _documents(parquet):
-                        read = encode(texts, trained, folder, encoder)
-                        tokens, losses = text_losses(
-                            module, *read, window=window, batch_tokens=batch_tokens
-                        )
-                        sizes = _sizes(texts, trained)
-                        for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
-                            sums.setdefault(source, np.zeros(4))
-                            sums[source] += [1, *numbers]
-                        advance(len(texts))
+        with quiet(), _open(file) as parquet:
+            documents = parquet.metadata.num_rows
+            with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
+                for sources, texts, trained in _documents(parquet):
+                    read = encode(texts, trained, folder, encoder)
+                    tokens, losses = text_losses(
+                        module, *read, window=window, batch_tokens=batch_tokens
+                    )
+                    sizes = _sizes(texts, trained)
+                    for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
+                        sums.setdefault(source, np.zeros(4))
+                        sums[source] += [1, *numbers]
+                    advance(len(texts))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
