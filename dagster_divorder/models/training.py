@@ -30,12 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
-from dagster_divorder.engine.memory import is_out_of_memory, main_memory
+from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import torch_threads
 from dagster_divorder.models.spec import cpu_dtype, load_config, quiet, unusable
 from dagster_divorder.models.validation import IGNORED, summed_losses, text_losses
-from dagster_divorder.units import byte_size
 
 if TYPE_CHECKING:
     import torch
@@ -48,13 +47,11 @@ LOGITS = 1 << 25
 """Most scores of a micro-batch: 128 MB of float32, kept some three times."""
 MASKED = 1 << 26
 """Most pairs of tokens in the masks of a micro-batch."""
-BYTES_PER_WEIGHT = 16
-"""Weight, gradient and AdamW's two moments, float32."""
 RANKED_BATCHES = 4
 """Batches before each of RANKED_AT whose gradients are ranked."""
 
-Texts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
-"""Texts as `validation.encode` returns them."""
+Texts = tuple[NDArray[np.integer], NDArray[np.int64], NDArray[np.bool_]]
+"""ids, lengths and counts, as `validation.text_losses` takes them."""
 
 
 class Preset(NamedTuple):
@@ -97,53 +94,26 @@ class Task:
     heldout: Mapping[str, Texts]
 
 
-def outline(model: str, class_count: int, length: int) -> torch.nn.Module:
-    """The model without its weights.
+def make_model(model: str, class_count: int, length: int, seed: int | None = None) -> torch.nn.Module:
+    """The model with random weights, on the CPU; without a seed the model without weights.
 
     Raises:
         InputError: there is no such preset; or the config.json cannot be used, has too few tokens or positions, or does
             not describe a causal model.
     """
     import torch
-
-    with torch.device("meta"):
-        return _build(model, class_count, length)
-
-
-def make_model(model: str, class_count: int, length: int, seed: int) -> torch.nn.Module:
-    """The model with random weights, on the CPU.
-
-    Raises:
-        InputError: as `outline`; or the training would take more than this machine's memory.
-    """
-    import torch
-
-    size = count_weights(outline(model, class_count, length))
-    if size * BYTES_PER_WEIGHT > main_memory():
-        raise InputError(
-            f"evidence.model {model} has {size:,} weights, which take {byte_size(size * BYTES_PER_WEIGHT)} to "
-            f"train, and this machine has {byte_size(main_memory())}; give a smaller model"
-        )
-    torch.manual_seed(seed)
-    return _build(model, class_count, length)
-
-
-def count_weights(model: torch.nn.Module) -> int:
-    return sum(weight.numel() for weight in model.parameters())
-
-
-def _build(model: str, class_count: int, length: int) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     config = _config(model, class_count, length)
-    with quiet():
+    with quiet(), torch.device("meta" if seed is None else "cpu"):
+        torch.manual_seed(seed or 0)
         try:
-            built: torch.nn.Module = AutoModelForCausalLM.from_config(
+            made: torch.nn.Module = AutoModelForCausalLM.from_config(
                 config, attn_implementation="sdpa", trust_remote_code=False
             )
         except Exception as error:
             raise unusable(Path(model), error) from error
-    return built
+    return made
 
 
 def _config(model: str, class_count: int, length: int) -> Any:

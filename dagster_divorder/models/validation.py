@@ -13,7 +13,7 @@ Conversations are written with the chat template of `model.base`, not the model'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,11 @@ from dagster_divorder.models.spec import (
     quiet,
     special_tokens_around,
 )
-from dagster_divorder.models.tokenize import Encoder, load_encoder
+from dagster_divorder.models.tokenize import load_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from pyarrow.parquet import ParquetFile
 
 HELDOUT = "heldout.parquet"
@@ -46,8 +47,6 @@ COLUMNS = ["source", "text"]
 TRAINED = "trained"
 """The column of trained spans in a file of conversations: characters {first, last} of each span."""
 SPANS = pa.list_(pa.struct({"first": pa.int64(), "last": pa.int64()}))
-Trained = list[list[tuple[int, int]]] | None
-"""The trained characters [first, last) of each text; None if all are trained."""
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
 """Documents that are read at a time; their windows are sorted by length together."""
@@ -85,32 +84,44 @@ def loss_by_source(
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
     module, directory, longest = _load(model, device)
     window = min(context or longest, longest, batch_tokens)
-    folder = Path(tokenizer or directory)
-    if not (folder / "tokenizer.json").is_file():
-        raise InputError(f"{folder} holds no tokenizer.json; give the directory of the model's as tokenizer")
-    encoder = load_encoder(folder)
-    check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
     if window < 2:
         raise InputError(
             f"a window of {window} tokens predicts none; give a context and batch_tokens of 2 or more"
         )
+    folder = Path(tokenizer or directory)
+    if not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder} holds no tokenizer.json; give the directory of the model's as tokenizer")
+    encoder, before = load_encoder(folder), special_tokens_around(folder)[0][-1:]
+    check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
+    parquet, columns = _open(file)
     sums: dict[str, NDArray[np.float64]] = {}
     training = module.training
     module.eval()
     try:
-        with quiet(), _open(file) as parquet:
-            documents = parquet.metadata.num_rows
-            with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
-                for sources, texts, trained in _documents(parquet):
-                    read = encode(texts, trained, folder, encoder)
-                    tokens, losses = text_losses(
-                        module, *read, window=window, batch_tokens=batch_tokens
-                    )
-                    sizes = _sizes(texts, trained)
-                    for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
-                        sums.setdefault(source, np.zeros(4))
-                        sums[source] += [1, *numbers]
-                    advance(len(texts))
+        documents = parquet.metadata.num_rows
+        with quiet(), (progress or Silent())("reading held-out documents", documents, "documents") as advance:
+            for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
+                texts = [text or "" for text in batch["text"].to_pylist()]
+                if TRAINED in columns:
+                    spans = [
+                        [(span["first"], span["last"]) for span in row or []]
+                        for row in batch[TRAINED].to_pylist()
+                    ]
+                    read = encode_trained(texts, spans, folder)
+                else:
+                    spans = [[(0, len(text))] for text in texts]
+                    ids, lengths = encoder.encode(texts)
+                    begins = np.repeat(np.cumsum(lengths) - lengths, len(before))
+                    ids, lengths = np.insert(ids, begins, before * len(texts)), lengths + len(before)
+                    read = ids, lengths, np.ones(len(ids), bool)
+                tokens, losses = text_losses(module, *read, window=window, batch_tokens=batch_tokens)
+                for source, text, counted, *numbers in zip(
+                    batch["source"].to_pylist(), texts, spans, tokens, losses, strict=True
+                ):
+                    size = sum(len(text[first:last].encode()) for first, last in counted)
+                    sums.setdefault(source or "", np.zeros(4))
+                    sums[source or ""] += [1, size, *numbers]
+                advance(len(texts))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -124,21 +135,41 @@ def loss_by_source(
     return _loss_table(sums)
 
 
+def _open(file: Path) -> tuple[ParquetFile, list[str]]:
+    """(a file of held-out documents, its columns to read)."""
+    import pyarrow.parquet as pq
+
+    try:
+        parquet = pq.ParquetFile(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(
+            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
+            "(heldout.documents), or a Parquet file of held-out documents"
+        ) from error
+    schema = parquet.schema_arrow
+    if missing := set(COLUMNS) - set(schema.names):
+        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
+    # A user's own file may have an unrelated column of this name.
+    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
+    return parquet, [*COLUMNS, *([TRAINED] if masked else [])]
+
+
 def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
-    """sums: source -> float64 (4,), sums of documents, tokens, bytes and nats."""
+    """sums: source -> float64 (4,), sums of documents, bytes, tokens and nats."""
     import pandas as pd
 
     names = sorted(sums)
     of_sources = np.array([sums[name] for name in names])
-    of_all = of_sources.sum(axis=0)
-    amounts = np.vstack([of_sources, of_all, of_all])
+    amounts = np.vstack([of_sources, of_sources.sum(axis=0), of_sources.sum(axis=0)])
+    documents, sizes, tokens, nats = amounts.T
     with np.errstate(invalid="ignore"):  # a source without a token has no loss
-        loss, bits = amounts[:, 3] / amounts[:, 1], amounts[:, 3] / amounts[:, 2] / np.log(2)
+        loss, bits = nats / tokens, nats / sizes / np.log(2)
     loss[-2], bits[-2] = np.nanmean(loss[:-2]), np.nanmean(bits[:-2])
+    counts = {"documents": documents, "tokens": tokens, "bytes": sizes}
     table = pd.DataFrame(
         {
             "source": [*names, EQUAL, ALL],
-            **dict(zip(("documents", "tokens", "bytes"), amounts.T.astype(np.int64), strict=False)),
+            **{name: values.astype(np.int64) for name, values in counts.items()},
             "loss": loss,
             "bits_per_byte": bits,
         }
@@ -151,46 +182,6 @@ def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
         "same held-out set."
     )
     return table
-
-
-def _open(file: Path) -> ParquetFile:
-    import pyarrow.parquet as pq
-
-    try:
-        parquet = pq.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(
-            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
-            "(heldout.documents), or a Parquet file of held-out documents"
-        ) from error
-    if missing := set(COLUMNS) - set(parquet.schema_arrow.names):
-        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
-    return parquet
-
-
-def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str], Trained]]:
-    """(sources, texts, their trained spans) of DOCUMENTS documents at a time."""
-    # A user's own file may have an unrelated column of this name.
-    masked = TRAINED in (names := parquet.schema_arrow.names) and (
-        parquet.schema_arrow.types[names.index(TRAINED)].equals(SPANS)
-    )
-    for batch in parquet.iter_batches(DOCUMENTS, columns=[*COLUMNS, *([TRAINED] if masked else [])]):
-        sources, texts = (batch[name].to_pylist() for name in COLUMNS)
-        trained = None
-        if masked:
-            spans = batch[TRAINED].to_pylist()
-            trained = [[(span["first"], span["last"]) for span in of_text or []] for of_text in spans]
-        yield [source or "" for source in sources], [text or "" for text in texts], trained
-
-
-def _sizes(texts: Sequence[str], trained: Trained) -> list[int]:
-    """Counted bytes of UTF-8 of each text."""
-    if trained is None:
-        return [len(text.encode()) for text in texts]
-    return [
-        sum(len(text[first:last].encode()) for first, last in spans)
-        for text, spans in zip(texts, trained, strict=True)
-    ]
 
 
 def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
@@ -214,23 +205,9 @@ def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
     return module, directory, longest
 
 
-def encode(
-    texts: list[str], trained: Trained, tokenizer: Path, encoder: Encoder
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """(ids of the texts, end to end, int64 (T,), each text after the tokenizer's token that begins one; number of ids
-    of each text, int64 (n,); which ids count, bool (T,): the trained ones). tokenizer: its directory. encoder: of it."""
-    if trained is not None:
-        ids, lengths, counts = encode_trained(texts, trained, tokenizer)
-        return ids.astype(np.int64), lengths, counts
-    before = special_tokens_around(tokenizer)[0][-1:]
-    ids, lengths = encoder.encode(texts)
-    ids = np.insert(ids, np.repeat(np.cumsum(lengths) - lengths, len(before)), before * len(texts))
-    return ids.astype(np.int64), lengths + len(before), np.ones(len(ids), bool)
-
-
 def text_losses(
     module: Any,
-    ids: NDArray[np.int64],
+    ids: NDArray[np.integer],
     lengths: NDArray[np.int64],
     counts: NDArray[np.bool_],
     *,
@@ -239,8 +216,8 @@ def text_losses(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """(predicted tokens of each text that count, int64 (n,); the sum of their losses in nats, float64 (n,)).
 
-    module: a causal model of transformers. ids, lengths, counts: as `encode` returns them. window: most tokens of a
-    window. batch_tokens: most tokens of a batch.
+    module: a causal model of transformers. ids: of the texts, end to end, (T,). lengths: number of ids of each text,
+    int64 (n,). counts: which ids count, bool (T,). window: most tokens of a window. batch_tokens: of a batch.
     """
     import torch
 
@@ -260,7 +237,7 @@ def text_losses(
         # No token of a causal model sees the padding after it.
         real = inside < sizes[at:end, None]
         places = np.where(real, first[at:end, None] + inside, 0)
-        tokens, counted = ids[places], counts[places] & real
+        tokens, counted = ids[places].astype(np.int64), counts[places] & real
         targets = np.where(counted, tokens, IGNORED)[:, 1:]
         with torch.inference_mode():
             sums = summed_losses(

@@ -320,7 +320,10 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
         (("curated/saw",), "'saw' is a schedule of a score"),
-        (("saw_balanced",), r'"saw_balanced" is no longer possible: set curriculum.score and curriculum.shape'),
+        (
+            ("saw_balanced",),
+            r'"saw_balanced" is no longer possible: set curriculum.score and curriculum.shape',
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             settings({"orders": orders})
@@ -383,9 +386,7 @@ def test_each_worker_trains_on_a_gpu_of_its_own(
     each = stage._Training("run", "curated", 0, 1e-3, data)
     for device in ("cpu", "cuda"):
         with pytest.raises(InterruptedError):
-            stage._train(
-                run.store, "stages/trial", replace(task, device=device), each, lambda done: None
-            )
+            stage._train(run.store, "stages/trial", replace(task, device=device), each, lambda done: None)
     assert chosen == [3]
 
 

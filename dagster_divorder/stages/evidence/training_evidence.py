@@ -175,7 +175,14 @@ def _name_trainings(
     every = pack_arrays({"classes": task.classes, **heldout})
     config = Path(evidence.model) / "config.json"
     model = [evidence.model, xxhash.xxh3_128_hexdigest(config.read_bytes()) if config.is_file() else ""]
-    decides = [TRAINED_VERSION, xxhash.xxh3_128_hexdigest(every), model, evidence.schedule, task.batch, task.device]
+    decides = [
+        TRAINED_VERSION,
+        xxhash.xxh3_128_hexdigest(every),
+        model,
+        evidence.schedule,
+        task.batch,
+        task.device,
+    ]
     trainings = []
     for name in orders_of(settings):
         order = trained_order(name)
@@ -413,7 +420,11 @@ def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
     """Source -> some of its held-out documents. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
 
-    table, base, trait = heldout_table(run, load_heldout(run)), load_base_model(run), run.settings.mixing.trait
+    table, base, trait = (
+        heldout_table(run, load_heldout(run)),
+        load_base_model(run),
+        run.settings.mixing.trait,
+    )
     if not table.num_rows:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
@@ -465,7 +476,7 @@ def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
     """All figures that people see, at the learning rate that suits the shuffled sequences best."""
-    from dagster_divorder.models.training import count_weights, learning_rates, named_matrices, outline
+    from dagster_divorder.models.training import learning_rates, make_model, named_matrices
 
     evidence, orders, sources = run.settings.evidence, orders_of(run.settings), sorted(task.heldout)
     by: dict[tuple[str, float], list[Trained]] = {}
@@ -475,7 +486,7 @@ def _summary(
     heldout = {key: estimate(of) for key, of in losses.items()}
     rates = learning_rates(evidence.model, evidence.learning_rates)
     best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
-    model = outline(evidence.model, task.class_count, sequences.plan.sequence_length)
+    model = make_model(evidence.model, task.class_count, sequences.plan.sequence_length)
     matrices = [name for name, _ in named_matrices(model)]
     attention = np.array(["att" in name.lower() for name in matrices])
     ours = {name: by[name, best] for name in orders}
@@ -503,7 +514,7 @@ def _summary(
         ],
         "learning rate": best,
         "model": evidence.model,
-        "weights": count_weights(model),
+        "weights": sum(weight.numel() for weight in model.parameters()),
         "seeds": evidence.seeds,
         "epochs": evidence.epochs,
         "steps": sequences.steps,
@@ -555,7 +566,7 @@ def _training_evidence_inputs(run: Run) -> dict[str, Any]:
 
 
 def _check_settings(run: Run) -> None:
-    from dagster_divorder.models.training import outline
+    from dagster_divorder.models.training import make_model
 
     settings, evidence = run.settings, run.settings.evidence
     if "pairs" in settings.forms:
@@ -571,7 +582,7 @@ def _check_settings(run: Run) -> None:
             f"epochs; expected {settings.schedule_epochs}: set evidence.epochs, or sequence.epochs to "
             f'{evidence.epochs}, or curriculum.epochs to "each"'
         )
-    outline(evidence.model, 1, settings.sequence.length)
+    make_model(evidence.model, 1, settings.sequence.length)
     check_special_tokens(settings)
 
 
