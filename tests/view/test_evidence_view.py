@@ -45,10 +45,7 @@ def summary(
 
     made = {order: [training(order) for _ in range(seeds)] for order in orders}
     shuffled, attention = made["random_sequences"], np.array([True, False])
-    rows = [
-        {"order": name, **order_figures(of, shuffled, STEPS, attention)}
-        for name, of in made.items()
-    ]
+    rows = [{"order": name, **order_figures(of, shuffled, STEPS, attention)} for name, of in made.items()]
     found = {
         "verdict": verdict({row["order"]: row for row in rows}, orders[-1], "random_sequences"),
         "orders": rows,

@@ -252,9 +252,9 @@ class Sequences:
         batch = evidence.batch or max(1, min(settings.sequence.batch, full // STEPS))
         if full < batch:
             raise InputError(
-                f"evidence.tokens = {evidence.tokens:,} of the plan's {int(packed.length.sum()):,} tokens make {full:,} "
-                f"sequences of {settings.sequence.length:,} tokens, but a batch has {batch:,}; expected at least one "
-                "batch: raise evidence.tokens, or lower evidence.batch or sequence.length"
+                f"evidence.tokens = {evidence.tokens:,} of the plan's {int(packed.length.sum()):,} tokens make "
+                f"{full:,} sequences of {settings.sequence.length:,} tokens, but a batch has {batch:,}; expected at "
+                "least one batch: raise evidence.tokens, or lower evidence.batch or sequence.length"
             )
         return cls(run, stream, plan, numbers, full // batch, batch)
 
