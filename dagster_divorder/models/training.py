@@ -222,6 +222,7 @@ def _train(task: Task, rows: Mapping[str, np.ndarray], advance: Callable[[int], 
     optimiser = torch.optim.AdamW(weights, betas=BETAS, weight_decay=WEIGHT_DECAY)
     narrow = matrix_dtype(task.device)
     autocast = torch.autocast(task.device, narrow, enabled=narrow != torch.float32)
+    heldout_batch = max(length, LOGITS // task.class_count)
     trained = Trained(
         losses=np.full(steps, np.nan, np.float32),
         norms=np.full(steps, np.nan, np.float32),
@@ -255,9 +256,10 @@ def _train(task: Task, rows: Mapping[str, np.ndarray], advance: Callable[[int], 
         if not left:
             model.eval()
             with autocast:
-                trained.heldout[epoch - 1] = [
-                    heldout_loss(model, task.heldout[source], length) for source in sorted(task.heldout)
-                ]
+                for at, source in enumerate(sorted(task.heldout)):
+                    texts = task.heldout[source]
+                    tokens, losses = text_losses(model, *texts, window=length, batch_tokens=heldout_batch)
+                    trained.heldout[epoch - 1, at] = losses.sum() / tokens.sum() if tokens.any() else np.nan
             model.train()
     trained.ranks[:] = [np.mean(of_end, axis=0) for of_end in ranks]
     return trained
@@ -290,12 +292,6 @@ def _micro_batches(
             positions = places - torch.where(first, places, 0).cummax(1).values
             given |= {"attention_mask": same.tril()[:, None], "position_ids": positions}
         yield given, share
-
-
-def heldout_loss(model: torch.nn.Module, texts: Texts, length: int) -> float:
-    """Nats a token of texts of classes, in windows of `length` tokens; NaN if they have no token to predict."""
-    tokens, losses = text_losses(model, *texts, window=length, batch_tokens=16 * length)
-    return float(losses.sum() / tokens.sum()) if tokens.any() else math.nan
 
 
 def named_matrices(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -149,10 +149,11 @@ def order_figures(
         figures["norms around the seam"] = norms[epoch - near : epoch + near]
     for kind, matrices in (("attention", attention), ("feed-forward", ~attention)):
         for at, share in enumerate(RANKED_AT):
-            figures |= paired(
-                f"stable rank, {kind}, {share:.0%}",
-                lambda trained, at=at, matrices=matrices: float(trained.ranks[at][matrices].mean()),
-            )
+
+            def rank(trained: Trained, at: int = at, matrices: NDArray[np.bool_] = matrices) -> float:
+                return float(trained.ranks[at, matrices].mean())
+
+            figures |= paired(f"stable rank, {kind}, {share:.0%}", rank)
     parts = np.array_split(losses, min(PLACES, len(losses)))
     return figures | {"losses": np.array([part.mean() for part in parts])}
 

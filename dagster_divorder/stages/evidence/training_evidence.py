@@ -111,10 +111,10 @@ def _train_in_each_order(run: Run) -> Made:
     sequences = Sequences.of(run)
     task = make_task(run, sequences, notes)
     before = load_receipt(store, STAGE)
-    known = {**(before.files if before else {}), **store.hashed(folder)}
-    data: dict[str, str] = {}
+    kept = {name: file for name, file in before.files.items() if store.exists(file)} if before else {}
+    known = {**kept, **store.hashed(folder)}
     try:
-        trainings = _name_trainings(sequences, task, folder, known, data)
+        trainings = _name_trainings(sequences, task, folder, known)
         # If a run is stopped, all orders are trained with the first seeds.
         missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
         tokens = evidence.epochs * sequences.rows * sequences.plan.sequence_length
@@ -133,8 +133,9 @@ def _train_in_each_order(run: Run) -> Made:
                 ):
                     pass
     finally:
-        store.delete(*data.values())
-    known |= store.hashed(folder)
+        written = store.hashed(folder)
+        store.delete(*(file for name, file in written.items() if name.startswith("data-")))
+    known |= written
     results = {each: store.read_verified(known[each.name]) for each in trainings}
     trained = {each: Trained(**unpack(result)) for each, result in results.items()}
     for each, records in trained.items():
@@ -165,9 +166,9 @@ def _train_in_each_order(run: Run) -> Made:
 
 
 def _name_trainings(
-    sequences: Sequences, task: Task, folder: str, known: Mapping[str, str], data: dict[str, str]
+    sequences: Sequences, task: Task, folder: str, known: Mapping[str, str]
 ) -> list[_Training]:
-    """All trainings of a run. `data` receives the files of those that are not `known`: name -> file."""
+    """All trainings of a run. Stores what those read whose names are not `known`."""
     from dagster_divorder.models.training import learning_rates
 
     settings, store, evidence = sequences.run.settings, sequences.run.store, sequences.run.settings.evidence
@@ -183,7 +184,7 @@ def _name_trainings(
         task.batch,
         task.device,
     ]
-    trainings = []
+    trainings, data = [], dict[str, str]()
     for name in orders_of(settings):
         order = trained_order(name)
         for seed in range(evidence.seeds):
@@ -230,6 +231,7 @@ class Sequences:
             InputError: there are fewer tokens than in a batch.
         """
         settings, evidence, packed = run.settings, run.settings.evidence, load_packed(run)
+        assert evidence.tokens is not None
         numbers, stream, mask = first_reads(load_sequence_order(run)), load_stream(run), load_loss_mask(run)
         if mask is not None:
             rows = stream.view.document_row[packed.document]
@@ -412,7 +414,9 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
         batch=sequences.batch,
         apart=False,
         device=call_on_a_worker(run, find_device),
-        heldout={source: (classes[ids], *others) for source, (ids, *others) in heldout.items()},
+        heldout={
+            source: (classes[ids], lengths, counts) for source, (ids, lengths, counts) in heldout.items()
+        },
     )
 
 
