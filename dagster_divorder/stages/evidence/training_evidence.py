@@ -244,7 +244,8 @@ class Sequences:
             places = evenly_first(len(numbers), evidence.batch or settings.sequence.batch)
         tokens = np.cumsum(packed.tokens[numbers[places]])
         count = int(np.searchsorted(tokens, evidence.tokens, side="right"))
-        plan = _take(packed, numbers := numbers[np.sort(places[:count])])
+        numbers = numbers[np.sort(places[:count])]
+        plan = _take(packed, numbers)
         if settings.masked:
             # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max(initial=1)))
