@@ -4,7 +4,7 @@
         [--documents 300] [--layers 2] [--dims 1024] [--repeat 2] [--device auto]
         [--parts speed projection blocks overlap]
 
-`--model bootstrap` trains the bootstrap base model and its decoder on all of the input first, `--model small` a Llama
+`--model bootstrap` makes the bootstrap base model and its decoder from all of the input first, `--model small` a Llama
 of 6 blocks of width 128 and 4,096 tokens, from nothing, on `--steps` batches of 16 x 256 tokens (`--keep` keeps them).
 
 speed: of the same windows in the same batches of a pass, transformers' forward and backward pass for the batch's mean

@@ -12,16 +12,24 @@ SETTINGS: dict[str, str] = {
     "(docs/sections.md)",
     "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
     "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
+    "evidence.budget_seconds": "lower evidence.tokens, evidence.seeds or the number of evidence.orders",
     "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
 _BUFFER = {"balanced_buffer": 'use "balanced"; for a stream, divorder.balance'}
+_SHAPES = ("rise", "fall", "segment", "fold", "zigzag", "stair", "saw", "points")
+_SHAPE = "set curriculum.score and curriculum.shape, and train curated, which follows them"
 VALUES: dict[str, dict[str, str]] = {
     "order.strategy": _BUFFER,
     "sequence.strategy": _BUFFER,
     "comparison.documents": _BUFFER,
     "comparison.sequences": _BUFFER,
+    "evidence.orders": {
+        "repeated_shuffle": "random_sequences shuffles anew in each epoch",
+        "curated_epochs": "set sequence.epochs, and train curated, which reads the plan of each epoch",
+        **{name: _SHAPE for shape in _SHAPES for name in (shape, f"{shape}_balanced")},
+    },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
     "order.separate_copies": {

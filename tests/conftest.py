@@ -38,7 +38,7 @@ from dagster_divorder.core import kernels
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.models import bootstrap, decoder
+from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
@@ -235,12 +235,12 @@ def known(
 
 @pytest.fixture(autouse=True)
 def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most whole pipelines run on the same few corpora, and training is a fifth of their time, more where a decoder is
-    trained. That the same texts give the same bytes is proved in tests/models and tests/law."""
+    """Most whole pipelines run on the same few corpora, and training is a fifth of their time. That the same
+    texts give the same bytes is proved in tests/models and tests/law."""
     trains = request.path.parent.name in ("models", "law")
     if trains and request.path.name != "test_settings_decide.py":
         return
-    train_table, train_decoder = bootstrap.train, decoder.train
+    train_table = bootstrap.train
 
     def known_table(
         texts: Sequence[str], directory: Path, *, progress: object = None, **how: int
@@ -248,15 +248,7 @@ def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch:
         key = (list(texts), bootstrap.TOKENIZER_BYTES, sorted(how.items()))
         return known(train_table, key, directory, texts, directory, **how)
 
-    def known_decoder(
-        base: Path, directory: Path, *arrays: Any, advance: object = None, **how: int
-    ) -> dict[str, Any]:
-        files = [path.read_bytes() for path in sorted(base.iterdir())]
-        key = (files, arrays, sorted(how.items()))
-        return known(train_decoder, key, directory, base, directory, *arrays, **how)
-
     monkeypatch.setattr(bootstrap, "train", known_table)
-    monkeypatch.setattr(decoder, "train", known_decoder)
 
 
 TOPICS = {

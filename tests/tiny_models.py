@@ -124,18 +124,16 @@ def causal_checkpoints(folder: Path) -> Folders:
         import numpy as np
 
         from dagster_divorder.models import bootstrap, decoder
-        from dagster_divorder.models.tokenize import load_encoder
+        from dagster_divorder.models.checkpoint import embedding_table
 
-        base = folder / "base"
+        base, made = folder / "base", folder / "bootstrap"
         bootstrap.train(TEXTS, base, vocab_size=500, dim=16)
-        encoder = load_encoder(base)
-        ids, lengths = encoder.encode(TEXTS)
-        pairs = decoder.plan(lengths, 4000)
-        begins = (np.cumsum(lengths) - lengths)[pairs.document][:, None] + pairs.begin
-        spans = zip(begins.ravel().tolist(), np.repeat(pairs.length, 2).tolist(), strict=True)
-        ids = np.concatenate([ids[begin : begin + length] for begin, length in spans])
-        decoder.train(base, folder / "bootstrap", np.ones(encoder.vocab_size, np.float32), pairs, ids)
-        return folder / "bootstrap"
+        made.mkdir()
+        vocabulary = len(embedding_table(base).weights)
+        decoder.make_decoder(
+            base, made, np.ones(vocabulary, np.float32), np.zeros((2, 0, 16), np.float32), seed=0
+        )
+        return made
 
     def get(kind: str) -> Path:
         if not (folder / kind).exists():

@@ -4,7 +4,7 @@ a plain mean, those of the bootstrap decoder, and of any other model, through th
 python benchmarks/clustering/deep.py ../shared/data/newsgroups.jsonl.gz --labels label --k 20 --seeds 0 1 2
 python benchmarks/clustering/deep.py ../shared/data/mixture.jsonl.gz --labels source --k 16 --seeds 0 1 2
     --model DIRECTORY [--max-tokens 128] adds another model
-    --kinds shallow "shallow mean" leaves out the decoder, which is trained
+    --kinds shallow "shallow mean" leaves out the decoder
 
 `uncentred` is the same clustering without taking the documents' mean away first; `with shallow` is the adjusted Rand
 index of the clusters and those of the shallow vectors.
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--model", help="directory or id of another model, beside the bootstrap's")
     parser.add_argument("--max-tokens", type=int, default=0)
-    parser.add_argument("--train-tokens", type=int, default=Settings().advanced.decoder_tokens)
+    parser.add_argument("--decoder-tokens", type=int, default=Settings().advanced.decoder_tokens)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     options = parser.parse_args()
 
@@ -71,7 +71,7 @@ def main() -> None:
         "shallow mean": {"embedding": {"kind": "shallow", "pooling": "mean"}},
         "deep bootstrap": {
             "embedding": {"kind": "deep"},
-            "advanced": {"decoder_tokens": options.train_tokens},
+            "advanced": {"decoder_tokens": options.decoder_tokens},
         },
     }
     kinds = {name: kinds[name] for name in options.kinds}

@@ -11,7 +11,7 @@ Diversity-Ordered Training does; on a CPU also on one thread, whose processor ti
 no other work makes its threads wait for each other, and in float32 where the stage is in bfloat16. All see the same
 windows. Loading the model is not counted. Variants take turns, the best of --repeat counts.
 On a GPU also the share of what it reaches in a large bfloat16 matrix product.
-`--model bootstrap` trains the bootstrap base model and its decoder on these documents first.
+`--model bootstrap` makes the bootstrap base model and its decoder from these documents first.
 """
 
 from __future__ import annotations

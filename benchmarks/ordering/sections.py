@@ -1,5 +1,5 @@
-"""What do sections cost? Records dealt to parts, phases, and windows of a score, each ordered apart, beside one order and
-shuffles.
+"""What do sections cost? Records dealt to parts, phases, and windows of a score, each ordered apart, beside one order
+and shuffles.
 
     python benchmarks/ordering/sections.py newsgroups.jsonl.gz [--seeds 2]
 
@@ -53,7 +53,12 @@ def read(path: Path) -> tuple[Traits, np.ndarray]:
 
 
 def train(
-    traits: Traits, sections: Sequence[np.ndarray], ranks: np.ndarray, *, strategy: str = "balanced", seed: int = 0
+    traits: Traits,
+    sections: Sequence[np.ndarray],
+    ranks: np.ndarray,
+    *,
+    strategy: str = "balanced",
+    seed: int = 0,
 ) -> Trained:
     """Orders, packs and orders every section apart; what does not fill its last sequence opens the next one."""
     carried = Pieces(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -62,7 +67,14 @@ def train(
         own, of_section = section_seed(seed, number), traits.take(records)
         items = document_items(of_section.tokens, of_section.codes, WEIGHTS)
         documents = records[
-            order(items.counts, items.groups, weights=items.weights, strategy=strategy, seed=own, sequence_length=LENGTH)
+            order(
+                items.counts,
+                items.groups,
+                weights=items.weights,
+                strategy=strategy,
+                seed=own,
+                sequence_length=LENGTH,
+            )
         ]
         plan = pack(
             carried.followed_by(Pieces(documents, np.zeros_like(documents), traits.tokens[documents])),
@@ -109,7 +121,9 @@ def off(trained: Trained, pieces: np.ndarray) -> float:
     """Mean distance between the rank of a batch and the asked one."""
     whole = len(trained.scores) // BATCH * BATCH
     means = trained.scores[:whole].reshape(-1, BATCH).mean(axis=1)
-    return float(np.abs(means - asked_rank(pieces, (np.arange(len(means)) + 0.5) * BATCH / len(trained.scores))).mean())
+    return float(
+        np.abs(means - asked_rank(pieces, (np.arange(len(means)) + 0.5) * BATCH / len(trained.scores))).mean()
+    )
 
 
 def parts(number: np.ndarray) -> list[np.ndarray]:
@@ -125,7 +139,9 @@ def main() -> None:
     ranks, whole, one = token_ranks(score, traits.tokens), [np.arange(len(score))], np.zeros(99, np.int64)
     for seed in range(options.seeds):
         print(f"seed {seed}: mean prefix L2, tokens; batch TV")
-        alone, shuffled = (train(traits, whole, ranks, strategy=name, seed=seed) for name in ("balanced", "random"))
+        alone, shuffled = (
+            train(traits, whole, ranks, strategy=name, seed=seed) for name in ("balanced", "random")
+        )
         for name, trained in (("one section", alone), ("shuffled", shuffled)):
             print(f"  {name:24s} {prefix(trained.rows):9,.0f} {batch_tv(trained, one):.4f}")
         for shares in SHARES:
@@ -137,11 +153,15 @@ def main() -> None:
         # Two phases: the first four labels have 0.2 of their tokens in the first one, the others more.
         quotas = np.bincount(traits.codes["label"], traits.tokens)[:, np.newaxis] * [[0.85, 0.15]]
         quotas[:4] *= np.array([0.5, 0.5]) / [0.85, 0.15]
-        span = spans_of_values(traits, WEIGHTS, traits.codes["label"], np.zeros(len(score), np.int64), quotas, seed=seed)
+        span = spans_of_values(
+            traits, WEIGHTS, traits.codes["label"], np.zeros(len(score), np.int64), quotas, seed=seed
+        )
         bins, share = traits.codes["length"], np.where(traits.codes["label"] < 4, 0.5, 0.85)
         border = np.linalg.norm(np.bincount(bins, traits.tokens * ((span == 0) - share)))
         phases = np.arange(2)
-        ours, other = (train(traits, parts(span), ranks, strategy=name, seed=seed) for name in ("balanced", "random"))
+        ours, other = (
+            train(traits, parts(span), ranks, strategy=name, seed=seed) for name in ("balanced", "random")
+        )
         print(
             f"  two phases: batch TV to the phase's mix {batch_tv(ours, phases):.4f}, shuffled inside "
             f"{batch_tv(other, phases):.4f} ({batch_tv(ours, phases) / batch_tv(other, phases):.2f} times); lengths, which "
@@ -154,7 +174,9 @@ def main() -> None:
                 share = window_share(window, BATCH * sequence, sequence, pieces)
                 windows = parts(windows_of(ranks, traits.tokens, pieces, share, seed=seed))
                 each = np.arange(len(windows))
-                ours, other = (train(traits, windows, ranks, strategy=name, seed=seed) for name in ("balanced", "random"))
+                ours, other = (
+                    train(traits, windows, ranks, strategy=name, seed=seed) for name in ("balanced", "random")
+                )
                 print(
                     f"  {shape}, windows of {window} batches: off the schedule {off(ours, pieces):.4f}, window shuffle "
                     f"{off(other, pieces):.4f}; batch TV {batch_tv(ours, each):.4f}, {batch_tv(other, each):.4f} "

@@ -58,7 +58,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
+    from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -83,7 +83,6 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         ]
         parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
         parts += ["", "*: differs from the same sequences shuffled beyond noise"]
-        parts += ["", TextTable(schedule_rows(summary))]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
     return Answer(parts, summary, ran=(settings, receipts))
@@ -114,7 +113,7 @@ VERBS = (
         "prove",
         "trains small models in several orders (`evidence`) and shows which differences exceed noise",
         "divorder prove",
-        "minutes to hours; shows the estimate before it starts",
+        "minutes to hours; shows the time left",
         lambda options: prove(settings_of(options), details=options.details),
         _add_details,
         runs=True,

@@ -313,7 +313,8 @@ def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
     if not mixes:
         return []
     table = TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training")
-    shares = [f"{value} {points(share)} %" for value, share in zip(mixes["values"], mixes.get("next", ()), strict=False)]
+    after = zip(mixes["values"], mixes.get("next", ()), strict=False)
+    shares = [f"{value} {points(share)} %" for value, share in after]
     behind = [f"the first batch behind what stays: {', '.join(shares)}"] if shares else []
     return [table, *behind, ""]
 
@@ -364,9 +365,7 @@ def _figures_of_the_last_run(run: Run) -> Figures:
     return figures
 
 
-def _for_the_trainer(
-    run: Run, figures: Figures, orders: Figures
-) -> tuple[list[Part], dict[str, Any]]:
+def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[Part], dict[str, Any]]:
     """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
     the summary, by name."""
     from dagster_divorder.readers.export import read_export_manifest

@@ -13,7 +13,7 @@ Conversations are written with the chat template of `model.base`, not the model'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from dagster_divorder.models.tokenize import load_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from pyarrow.parquet import ParquetFile
 
 HELDOUT = "heldout.parquet"
@@ -46,11 +47,11 @@ COLUMNS = ["source", "text"]
 TRAINED = "trained"
 """The column of trained spans in a file of conversations: characters {first, last} of each span."""
 SPANS = pa.list_(pa.struct({"first": pa.int64(), "last": pa.int64()}))
-Trained = list[list[tuple[int, int]]] | None
-"""The trained characters [first, last) of each text; None if all are trained."""
 ALL, EQUAL = "all", "all, equal shares"
 DOCUMENTS = 1024
 """Documents that are read at a time; their windows are sorted by length together."""
+IGNORED = -100
+"""The target of tokens without a loss."""
 
 
 def loss_by_source(
@@ -80,8 +81,6 @@ def loss_by_source(
         InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
             together; a window has fewer than 2 tokens; or memory ran out.
     """
-    import torch
-
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
     module, directory, longest = _load(model, device)
     window = min(context or longest, longest, batch_tokens)
@@ -89,22 +88,40 @@ def loss_by_source(
         raise InputError(
             f"a window of {window} tokens predicts none; give a context and batch_tokens of 2 or more"
         )
+    folder = Path(tokenizer or directory)
+    if not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder} holds no tokenizer.json; give the directory of the model's as tokenizer")
+    encoder, before = load_encoder(folder), special_tokens_around(folder)[0][-1:]
+    check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
+    parquet, columns = _open(file)
     sums: dict[str, NDArray[np.float64]] = {}
     training = module.training
     module.eval()
     try:
-        with torch.inference_mode(), quiet():
-            reader = _Reader(module, Path(tokenizer or directory), window, batch_tokens)
-            with _open(file) as parquet:
-                documents = parquet.metadata.num_rows
-                with (progress or Silent())("reading held-out documents", documents, "documents") as advance:
-                    for sources, texts, trained in _documents(parquet):
-                        tokens, losses = reader.read(texts, trained)
-                        sizes = _sizes(texts, trained)
-                        for source, *numbers in zip(sources, tokens, sizes, losses, strict=True):
-                            sums.setdefault(source, np.zeros(4))
-                            sums[source] += [1, *numbers]
-                        advance(len(texts))
+        documents = parquet.metadata.num_rows
+        with quiet(), (progress or Silent())("reading held-out documents", documents, "documents") as advance:
+            for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
+                texts = [text or "" for text in batch["text"].to_pylist()]
+                if TRAINED in columns:
+                    spans = [
+                        [(span["first"], span["last"]) for span in row or []]
+                        for row in batch[TRAINED].to_pylist()
+                    ]
+                    read = encode_trained(texts, spans, folder)
+                else:
+                    spans = [[(0, len(text))] for text in texts]
+                    ids, lengths = encoder.encode(texts)
+                    begins = np.repeat(np.cumsum(lengths) - lengths, len(before))
+                    ids, lengths = np.insert(ids, begins, before * len(texts)), lengths + len(before)
+                    read = ids, lengths, np.ones(len(ids), bool)
+                tokens, losses = text_losses(module, *read, window=window, batch_tokens=batch_tokens)
+                for source, text, counted, *numbers in zip(
+                    batch["source"].to_pylist(), texts, spans, tokens, losses, strict=True
+                ):
+                    size = sum(len(text[first:last].encode()) for first, last in counted)
+                    sums.setdefault(source or "", np.zeros(4))
+                    sums[source or ""] += [1, size, *numbers]
+                advance(len(texts))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -118,21 +135,41 @@ def loss_by_source(
     return _loss_table(sums)
 
 
+def _open(file: Path) -> tuple[ParquetFile, list[str]]:
+    """(a file of held-out documents, its columns to read)."""
+    import pyarrow.parquet as pq
+
+    try:
+        parquet = pq.ParquetFile(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(
+            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
+            "(heldout.documents), or a Parquet file of held-out documents"
+        ) from error
+    schema = parquet.schema_arrow
+    if missing := set(COLUMNS) - set(schema.names):
+        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
+    # A user's own file may have an unrelated column of this name.
+    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
+    return parquet, [*COLUMNS, *([TRAINED] if masked else [])]
+
+
 def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
-    """sums: source -> float64 (4,), sums of documents, tokens, bytes and nats."""
+    """sums: source -> float64 (4,), sums of documents, bytes, tokens and nats."""
     import pandas as pd
 
     names = sorted(sums)
     of_sources = np.array([sums[name] for name in names])
-    of_all = of_sources.sum(axis=0)
-    amounts = np.vstack([of_sources, of_all, of_all])
+    amounts = np.vstack([of_sources, of_sources.sum(axis=0), of_sources.sum(axis=0)])
+    documents, sizes, tokens, nats = amounts.T
     with np.errstate(invalid="ignore"):  # a source without a token has no loss
-        loss, bits = amounts[:, 3] / amounts[:, 1], amounts[:, 3] / amounts[:, 2] / np.log(2)
+        loss, bits = nats / tokens, nats / sizes / np.log(2)
     loss[-2], bits[-2] = np.nanmean(loss[:-2]), np.nanmean(bits[:-2])
+    counts = {"documents": documents, "tokens": tokens, "bytes": sizes}
     table = pd.DataFrame(
         {
             "source": [*names, EQUAL, ALL],
-            **dict(zip(("documents", "tokens", "bytes"), amounts.T.astype(np.int64), strict=False)),
+            **{name: values.astype(np.int64) for name, values in counts.items()},
             "loss": loss,
             "bits_per_byte": bits,
         }
@@ -145,46 +182,6 @@ def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
         "same held-out set."
     )
     return table
-
-
-def _open(file: Path) -> ParquetFile:
-    import pyarrow.parquet as pq
-
-    try:
-        parquet = pq.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(
-            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
-            "(heldout.documents), or a Parquet file of held-out documents"
-        ) from error
-    if missing := set(COLUMNS) - set(parquet.schema_arrow.names):
-        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
-    return parquet
-
-
-def _documents(parquet: ParquetFile) -> Iterator[tuple[list[str], list[str], Trained]]:
-    """(sources, texts, their trained spans) of DOCUMENTS documents at a time."""
-    # A user's own file may have an unrelated column of this name.
-    masked = TRAINED in (names := parquet.schema_arrow.names) and (
-        parquet.schema_arrow.types[names.index(TRAINED)].equals(SPANS)
-    )
-    for batch in parquet.iter_batches(DOCUMENTS, columns=[*COLUMNS, *([TRAINED] if masked else [])]):
-        sources, texts = (batch[name].to_pylist() for name in COLUMNS)
-        trained = None
-        if masked:
-            spans = batch[TRAINED].to_pylist()
-            trained = [[(span["first"], span["last"]) for span in of_text or []] for of_text in spans]
-        yield [source or "" for source in sources], [text or "" for text in texts], trained
-
-
-def _sizes(texts: Sequence[str], trained: Trained) -> list[int]:
-    """Counted bytes of UTF-8 of each text."""
-    if trained is None:
-        return [len(text.encode()) for text in texts]
-    return [
-        sum(len(text[first:last].encode()) for first, last in spans)
-        for text, spans in zip(texts, trained, strict=True)
-    ]
 
 
 def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
@@ -208,68 +205,64 @@ def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
     return module, directory, longest
 
 
-class _Reader:
-    """Losses of texts under a model, in windows of `window` tokens and batches of `batch_tokens`."""
+def text_losses(
+    module: Any,
+    ids: NDArray[np.integer],
+    lengths: NDArray[np.int64],
+    counts: NDArray[np.bool_],
+    *,
+    window: int,
+    batch_tokens: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(predicted tokens of each text that count, int64 (n,); the sum of their losses in nats, float64 (n,)).
 
-    def __init__(self, module: Any, tokenizer: Path, window: int, batch_tokens: int) -> None:
-        if not (tokenizer / "tokenizer.json").is_file():
-            raise InputError(
-                f"{tokenizer} holds no tokenizer.json; give the directory of the model's as tokenizer"
-            )
-        self.module, self.window, self.batch_tokens = module, window, batch_tokens
-        self.tokenizer, self.encoder = tokenizer, load_encoder(tokenizer)
-        self.before = special_tokens_around(tokenizer)[0][-1:]
-        check_vocabulary(tokenizer, len(module.get_input_embeddings().weight), self.encoder.vocab_size)
+    module: a causal model of transformers. ids: of the texts, end to end, (T,). lengths: number of ids of each text,
+    int64 (n,). counts: which ids count, bool (T,). window: most tokens of a window. batch_tokens: of a batch.
+    """
+    import torch
 
-    def read(self, texts: list[str], trained: Trained) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(predicted tokens of each text, int64 (n,); the sum of their losses in nats, float64 (n,))."""
-        if trained is None:
-            ids, lengths = self.encoder.encode(texts)
-            starts = np.cumsum(lengths) - lengths
-            ids = np.insert(ids, np.repeat(starts, len(self.before)), self.before * len(texts))
-            lengths = lengths + len(self.before)
-            counts = np.ones(len(ids), bool)
-        else:
-            ids, lengths, counts = encode_trained(texts, trained, self.tokenizer)
-        tokens = ids.astype(np.int64)
-        begins = np.cumsum(lengths) - lengths
-        # The first token of a text has nothing to be predicted from.
-        counts[begins[lengths > 0]] = False
-        # A window holds the tokens that it predicts and one token before them.
-        windows = cut_windows(np.maximum(lengths - 1, 0), self.window - 1, chunk=True)
-        order = np.argsort(-windows.length, kind="stable")
-        sizes, losses = windows.length[order] + 1, np.zeros(len(windows))
-        first = begins[windows.document] + windows.start
-        at = 0
-        while at < len(order):
-            end = batch_end(sizes, at, self.batch_tokens)
-            losses[order[at:end]] = self._losses(
-                [
-                    (tokens[first[w] :][:size], counts[first[w] :][:size])
-                    for w, size in zip(order[at:end], sizes[at:end], strict=True)
-                ]
-            )
-            at = end
-        predicted = np.bincount(np.arange(len(texts)).repeat(lengths), counts, len(texts)).astype(np.int64)
-        return predicted, np.bincount(windows.document, losses, len(texts)).astype(np.float64)
-
-    def _losses(self, rows: list[tuple[NDArray[np.int64], NDArray[np.bool_]]]) -> NDArray[np.float64]:
-        """The sum of the losses of each window's tokens except the first, float64 (B,). rows: the tokens of each
-        window, and which of them count."""
-        import torch
-
+    begins = np.cumsum(lengths) - lengths
+    # The first token of a text has nothing to be predicted from.
+    counts = counts.copy()
+    counts[begins[lengths > 0]] = False
+    # A window holds the tokens that it predicts and one token before them.
+    windows = cut_windows(np.maximum(lengths - 1, 0), window - 1, chunk=True)
+    order = np.argsort(-windows.length, kind="stable")
+    first, sizes = (begins[windows.document] + windows.start)[order], windows.length[order] + 1
+    losses = np.zeros(len(windows))
+    at = 0
+    while at < len(order):
+        end = batch_end(sizes, at, batch_tokens)
+        inside = np.arange(sizes[at])
         # No token of a causal model sees the padding after it.
-        padded = np.zeros((len(rows), len(rows[0][0])), np.int64)
-        for row, (ids, _) in zip(padded, rows, strict=True):
-            row[: len(ids)] = ids
-        tokens = torch.from_numpy(padded).to(self.module.device)
-        logits = self.module(input_ids=tokens, use_cache=False).logits
-        sums = [
-            torch.nn.functional.cross_entropy(
-                logits[at, : len(ids) - 1].float(), tokens[at, 1 : len(ids)], reduction="none"
+        real = inside < sizes[at:end, None]
+        places = np.where(real, first[at:end, None] + inside, 0)
+        tokens, counted = ids[places].astype(np.int64), counts[places] & real
+        targets = np.where(counted, tokens, IGNORED)[:, 1:]
+        with torch.inference_mode():
+            sums = summed_losses(
+                module,
+                torch.from_numpy(tokens[:, :-1]).to(module.device),
+                torch.from_numpy(targets).to(module.device),
             )
-            .double()[torch.from_numpy(counts[1:]).to(tokens.device)]
-            .sum()
-            for at, (ids, counts) in enumerate(rows)
+        losses[order[at:end]] = sums.cpu().numpy()
+        at = end
+    predicted = np.bincount(np.arange(len(lengths)).repeat(lengths), counts, len(lengths)).astype(np.int64)
+    return predicted, np.bincount(windows.document, losses, len(lengths)).astype(np.float64)
+
+
+def summed_losses(
+    module: Any, ids: torch.Tensor, targets: torch.Tensor, **options: torch.Tensor
+) -> torch.Tensor:
+    """The sum of the losses of each row, in nats, float32 (B,). ids, targets: int64 (B, L), the tokens and the token
+    after each, IGNORED where none counts. options: of the module's call."""
+    import torch
+
+    logits = module(input_ids=ids, use_cache=False, **options).logits
+    # A row at a time, as the logits of a batch in float32 would double its memory.
+    return torch.stack(
+        [
+            torch.nn.functional.cross_entropy(row.float(), target, ignore_index=IGNORED, reduction="sum")
+            for row, target in zip(logits, targets, strict=True)
         ]
-        return torch.stack(sums).cpu().numpy()
+    )

@@ -387,7 +387,9 @@ class Phase(_Section):
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.until is not None and self.tokens is not None:
-            raise ValueError(f"until is {self.until} and tokens {self.tokens}; a phase has one end: remove one")
+            raise ValueError(
+                f"until is {self.until} and tokens {self.tokens}; a phase has one end: remove one"
+            )
         if self.weights == "unimax":
             raise ValueError('a phase has no weights "unimax"; expected "uniform", and mixing.max_repeats')
         return self
@@ -421,7 +423,9 @@ class Mixing(_Section):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The phases; `weights` are one."""
-        return self.phase or (Phase.model_construct(weights="natural" if self.weights is None else self.weights),)
+        return self.phase or (
+            Phase.model_construct(weights="natural" if self.weights is None else self.weights),
+        )
 
     @property
     def name(self) -> str:
@@ -447,7 +451,9 @@ class Mixing(_Section):
                 f'"natural", or remove mixing.{given[0]}'
             )
         if self.phase and self.weights is not None:
-            raise ValueError("weights and phases are given; expected one of them: weights are the mix of one phase")
+            raise ValueError(
+                "weights and phases are given; expected one of them: weights are the mix of one phase"
+            )
         self._phases_rise()
         if self.weights == "unimax" and self.max_repeats is None:
             raise ValueError(
@@ -460,14 +466,18 @@ class Mixing(_Section):
         ends = [phase.until if phase.tokens is None else phase.tokens for phase in before]
         for number, end in enumerate(ends, 1):
             if end is None:
-                raise ValueError(f"phase {number} has no end; expected until or tokens in every phase but the last")
+                raise ValueError(
+                    f"phase {number} has no end; expected until or tokens in every phase but the last"
+                )
         if (last.until, last.tokens) != (None, None) and self.phase:
             raise ValueError("the last phase ends with training; remove its until or tokens")
         for unit in ("until", "tokens"):
             own = [getattr(phase, unit) for phase in before if getattr(phase, unit) is not None]
             for earlier, later in pairwise(own):
                 if later <= earlier:
-                    raise ValueError(f"phases end at {unit} = {earlier} and then {later}; expected ends that rise")
+                    raise ValueError(
+                        f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
+                    )
 
 
 class Heldout(_Section):
@@ -612,8 +622,9 @@ class Order(_Section):
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
-    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but runs report changes to an export, and the sensor starts no run that would change one.
-    `divorder freeze` sets it from a trainer's step."""
+    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but runs
+    report changes to an export, and the sensor starts no run that would change one. `divorder freeze` sets it from a
+    trainer's step."""
     append: Literal["whole", "extend"] = "whole"
     """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
     section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
@@ -877,22 +888,20 @@ RateSchedule = Literal["cosine", "constant", "wsd"]
 
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
-    Documents also `clusters`: by cluster. Sequences also `epochs`: the plan's, in another order each epoch; `random`:
-    shuffled each epoch; `repeated`: shuffled once. apart: attention stops at the ends of documents."""
+    Documents also `clusters`: by cluster. Sequences `random`: shuffled each epoch. apart: attention stops at the ends
+    of documents."""
 
     documents: str
     sequences: str
-    apart: bool
+    apart: bool = False
 
 
 TRAINED_ORDERS = {
-    "original": TrainedOrder("original", "original", False),
-    "random_documents": TrainedOrder("random", "original", False),
-    "random_sequences": TrainedOrder("curated", "random", False),
-    "repeated_shuffle": TrainedOrder("curated", "repeated", False),
-    "curated": TrainedOrder("curated", "curated", False),
-    "curated_epochs": TrainedOrder("curated", "epochs", False),
-    "cluster_packed": TrainedOrder("clusters", "random", False),
+    "original": TrainedOrder("original", "original"),
+    "random_documents": TrainedOrder("random", "original"),
+    "random_sequences": TrainedOrder("curated", "random"),
+    "curated": TrainedOrder("curated", "curated"),
+    "cluster_packed": TrainedOrder("clusters", "random"),
 }
 APART = "_apart"
 
@@ -911,7 +920,7 @@ def trained_order(text: str) -> TrainedOrder:
         )
     if documents != "curated":
         _known_strategy(documents)
-    return TrainedOrder(documents, _known_strategy(sequences), False)
+    return TrainedOrder(documents, _known_strategy(sequences))
 
 
 def shuffled_order(text: str) -> str:
@@ -941,7 +950,8 @@ class Evidence(_Section):
         "curated",
     )
     """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
-    at the ends of documents, in training and validation; random_sequences_apart is then added too."""
+    at the ends of documents; random_sequences_apart is then added too. `stratified/original`: a strategy of
+    documents and one of sequences."""
     model: str = Field("tiny", min_length=1)
     """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another model."""
     epochs: int = Field(2, ge=1, le=100)
@@ -950,26 +960,11 @@ class Evidence(_Section):
     """Trainings of each order, each with other weights and shuffles. As it rises: smaller differences show."""
     learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
     """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own."""
-    schedule: RateSchedule | tuple[RateSchedule, ...] = "cosine"
-    """Learning rate schedules to train each order with, one or several. cosine: falls to a tenth from the beginning;
-    wsd: falls over the last fifth; constant: never falls, so that all data count equally."""
+    schedule: RateSchedule = "cosine"
+    """Learning rate schedule. cosine: falls to a tenth from the beginning; wsd: falls over the last fifth; constant:
+    never falls, so that all data count equally."""
     batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
     """Sequences of a batch; unset: as many as give 250 steps an epoch, at most sequence.batch."""
-    budget_seconds: float | None = Field(None, examples=[3600], gt=0, le=YEAR_SECONDS)
-    """Time limit of all trainings together, predicted from the speed of a few steps. Tokens are reduced until they
-    fit."""
-
-    @field_validator("schedule")
-    @classmethod
-    def _each_schedule_once(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if isinstance(given, tuple) and not 0 < len(given) == len(set(given)):
-            raise ValueError("expected one of cosine, constant and wsd, or several, each once")
-        return given
-
-    @property
-    def schedules(self) -> tuple[RateSchedule, ...]:
-        """`schedule`, one or several."""
-        return self.schedule if isinstance(self.schedule, tuple) else (self.schedule,)
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
@@ -1026,8 +1021,8 @@ class Advanced(_Section):
     token_dims: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
     decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens to train the bootstrap model's decoder on; the default takes about a minute on 2 cores. As it rises:
-    better vectors."""
+    """Tokens of halves of documents that show the bootstrap model's decoder what such halves share. As it rises: better
+    vectors."""
     stored: Literal["float32", "float16"] = "float32"
     """Number type of stored deep and gradient vectors: float32; float16 halves their disk and keeps some 3 digits."""
     silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)

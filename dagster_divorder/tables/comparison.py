@@ -68,8 +68,8 @@ class Line:
     1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
 
     Of rows that follow a score or consumed rows, windows are compared with the mix of their section, and the shuffles
-    stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1], and
-    the asked rank.
+    stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1],
+    and the asked rank.
     """
 
     column: str
@@ -121,9 +121,10 @@ class Comparison:
     @property
     def title(self) -> str:
         """The comparison and its result in one line."""
+        along = f" along {self.schedule}" if self.schedule else ""
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
-            f"{self.rows:,} rows, {self.strategy}{self.schedule and f' along {self.schedule}'}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
+            f"{self.rows:,} rows, {self.strategy}{along}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
             f"shuffles: {drift}"
         )
 
@@ -157,8 +158,8 @@ def compare(
 
     window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
     shuffles: how many shuffles to compare with, 2 or more.
-    table, by, arguments: as in `order`. With a score, a window is compared with the mix of its section, and the shuffles
-        stay inside sections.
+    table, by, arguments: as in `order`. With a score, a window is compared with the mix of its section, and the
+        shuffles stay inside sections.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
@@ -210,9 +211,7 @@ def compare(
     return compared(lines=tuple(lines))
 
 
-def _off_the_schedule(
-    made: TableOrder, rows: Rows, orders: Sequence[NDArray[np.int64]], batch: int
-) -> Line:
+def _off_the_schedule(made: TableOrder, rows: Rows, orders: Sequence[NDArray[np.int64]], batch: int) -> Line:
     assert made.followed is not None
     edges = np.unique(np.append(np.arange(0, rows.table.rows, batch), rows.table.rows))
     values = []

@@ -49,7 +49,8 @@ class Section(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """The score that an order follows. form: the shape. pieces: the schedule. ranks: float64 (N,), by row, NaN for none.
+    """The score that an order follows. form: the shape. pieces: the schedule. ranks: float64 (N,), by row, NaN for
+    none.
     """
 
     form: str
@@ -72,8 +73,8 @@ class TableOrder:
         return self.order(0)
 
     def order(self, epoch: int) -> Ints:
-        """The rows of an epoch, counted from 0, int64 (N,). In a lap of several epochs, an epoch may hold a row twice; the
-        lap holds it as often as it has epochs."""
+        """The rows of an epoch, counted from 0, int64 (N,). In a lap of several epochs, an epoch may hold a row twice;
+        the lap holds it as often as it has epochs."""
         lap, number = divmod(epoch, self.lap)
         each = range(lap * self.lap, (lap + 1) * self.lap)
         rows = np.concatenate(
@@ -105,15 +106,17 @@ def order_table(
     """The order of a table's rows; arguments and errors as in `tables.ordering.order`. lap: see `TableOrder`."""
     if strategy in SHAPES:
         raise InputError(
-            f"strategy is {strategy!r}, which is a schedule; expected shape={strategy!r} with a score, and the strategy "
-            "that orders the rows of a window"
+            f"strategy is {strategy!r}, which is a schedule; expected shape={strategy!r} with a score, and the "
+            "strategy that orders the rows of a window"
         )
     batch = whole_number("batch", options.get("batch", BATCH), 1)
     consumed = _frozen_rows(frozen, rows.table.rows)
     followed = None
     if score is not None:
         followed = _followed(rows, strategy, score, shape, points, options)
-        options = {name: value for name, value in options.items() if name not in SHAPES[followed.form].model_fields}
+        options = {
+            name: value for name, value in options.items() if name not in SHAPES[followed.form].model_fields
+        }
     elif points is not None or shape != "rise" or score_window is not None:
         given = "points" if points is not None else "shape" if shape != "rise" else "score_window"
         raise InputError(f"{given} is given, and score is not; name the column to follow in score")
@@ -177,7 +180,9 @@ def _followed(
             raise InputError(f"{name} is no argument of a table's order; expected {ours}")
     if points is not None and shape != "rise":
         raise InputError(f"shape is {shape!r}, and points are given; remove one of them")
-    form = one_of("shape", shape, (name for name in SHAPES if name != "points")) if points is None else "points"
+    form = (
+        one_of("shape", shape, (name for name in SHAPES if name != "points")) if points is None else "points"
+    )
     own = SHAPES[form].model_fields.keys() - {"points"}
     inner = STRATEGIES[one_of("strategy", strategy, STRATEGIES)].option_names(options)
     for unknown in sorted(options.keys() - {*own, *inner, *PROBLEM}):

@@ -9,7 +9,6 @@ from dagster_divorder.core.evidence.training_evidence import is_beyond_noise, wi
 from dagster_divorder.view.words import fixed
 
 Figures = Mapping[str, Any]
-RANK = "stable rank"
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:
@@ -26,20 +25,8 @@ def order_rows(summary: Figures) -> list[dict[str, str]]:
                 "jump at the seam, less shuffled": with_interval(order["jump, less shuffled"]),
                 "gradient at the seam, of its median": _beside(order, "spike", 2),
             }
-        row |= {
-            name: _beside(order, name, 3)
-            for name in order
-            if name.startswith(RANK) and not name.endswith("less shuffled")
-        }
-        row |= {
-            "Vendi of batches": fixed(order["vendi"]),
-            "variance of batch gradients": _beside(order, "noise"),
-            "first tenth, forgotten": _beside(order, "forgotten"),
-            "largest bump of the loss, less shuffled": "–"
-            if order["bump"]["mean"] is None
-            else f"{with_interval(order['bump'], 3)} at {order['bump at']:.0%}",
-        }
-        rows.append(row)
+        ranks = [name for name in order if name.startswith("stable rank") and "less" not in name]
+        rows.append(row | {name: _beside(order, name, 3) for name in ranks})
     return rows
 
 
@@ -53,29 +40,13 @@ def source_rows(summary: Figures) -> list[dict[str, str]]:
     return list(rows.values())
 
 
-def schedule_rows(summary: Figures) -> list[dict[str, str]]:
-    """A row an order and schedule of the learning rate: the held-out loss of the last weights and of their averages,
-    each less that of shuffled sequences, and the difference that balanced windows make."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    windows = any("less windows shuffled" in figures for figures in summary["schedules"])
-    for figures in summary["schedules"]:
-        key = {"order": figures["order"], "learning rate": figures["schedule"]}
-        row = rows.setdefault((figures["order"], figures["schedule"]), key)
-        row[figures["weights"]] = _beside(figures, "held-out", of="less shuffled")
-        if windows and figures["weights"] == "last weights":
-            less = figures.get("less windows shuffled")
-            row["last weights, less windows shuffled"] = with_interval(less) if less else ""
-    return list(rows.values())
-
-
 def rate_rows(summary: Figures) -> list[dict[str, str]]:
-    """A row an order, schedule and learning rate; none where there is one rate."""
+    """A row an order and learning rate; none where there is one rate."""
     if len({pair["learning rate"] for pair in summary["rates"]}) == 1:
         return []
     return [
         {
             "order": pair["order"],
-            "schedule": pair["schedule"],
             "learning rate": f"{pair['learning rate']:g}",
             "held-out loss": _with_error(pair),
         }
@@ -88,7 +59,6 @@ def _with_error(figure: Figures, digits: int = 4) -> str:
     return fixed(figure["mean"], digits) + error
 
 
-def _beside(order: Figures, name: str, digits: int = 4, *, of: str = "") -> str:
-    """A figure of an order, and its difference from shuffled. of: the key of that."""
-    less = order[of or f"{name}, less shuffled"]
-    return f"{_with_error(order[name], digits)}; {with_interval(less, digits)}"
+def _beside(order: Figures, name: str, digits: int) -> str:
+    """A figure of an order, and its difference from shuffled."""
+    return f"{_with_error(order[name], digits)}; {with_interval(order[f'{name}, less shuffled'], digits)}"

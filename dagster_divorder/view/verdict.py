@@ -57,8 +57,8 @@ class Verdict:
             return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
         several = self.stretches > 1
         claim = (
-            f"This order keeps the windows of training at the mix of their stretch, in all {self.stretches}, better than "
-            "shuffling inside it does."
+            f"This order keeps the windows of training at the mix of their stretch, in all {self.stretches}, better "
+            "than shuffling inside it does."
             if several
             else "This order keeps the windows of training at the corpus's own mix better than shuffling does."
         )

@@ -1,4 +1,5 @@
-"""Windows, prefixes and seams compared with the mix of their stretch, token by token; and the distance to a schedule."""
+"""Windows, prefixes and seams compared with the mix of their stretch, token by token; distances to a schedule."""
+schedule."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The model of deep_embeddings: when and on what the bootstrap's decoder is trained, fingerprints."""
+"""The model of deep_embeddings: when and of what the bootstrap's decoder is made, fingerprints."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def prepared(settings: Settings, stage: str = "deep_model") -> Run:
     return open_run(settings)
 
 
-def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "train", lambda *_, **__: pytest.fail("trained again"))
+def forbid_making(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "make_decoder", lambda *_, **__: pytest.fail("made again"))
 
 
-def test_the_decoder_is_trained_once_and_appended_documents_use_it(
+def test_the_decoder_is_made_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(advanced=SMALL)
@@ -55,10 +55,9 @@ def test_the_decoder_is_trained_once_and_appended_documents_use_it(
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in model.directory.iterdir()
     }
-    assert 2_500 < model.trained["tokens"] <= 3_000
-    assert model.trained["loss"][-1][0] == model.trained["tokens"]
+    assert 2_500 < model.figures["tokens"] <= 3_000
 
-    forbid_training(monkeypatch)
+    forbid_making(monkeypatch)
     assert load_deep_model(prepared(settings)) == model
     write_jsonl(corpus, topic_records(20))
     assert load_deep_model(prepared(settings)) == model
@@ -80,17 +79,19 @@ def test_its_settings_and_the_base_model_decide_it(
     fingerprints = {load_deep_model(prepared(settings)).fingerprint for settings in others}
     assert len(fingerprints | {model.fingerprint}) == 4
 
-    forbid_training(monkeypatch)
+    forbid_making(monkeypatch)
     assert load_deep_model(prepared(make_settings(advanced=SMALL, output={"sidecars": ("plot",)}))) == model
 
 
-def test_it_is_trained_on_the_documents_of_the_lowest_ids(
+def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 7)
     run = prepared(make_settings(advanced=SMALL), "token_counts")
-    pairs, ids = deep_model._pairs(run, fit_rows(run, "deep_model"))
+    table = np.random.default_rng(0).normal(size=(512, 8)).astype(np.float32)
+    weights = np.ones(512, np.float32)
+    means, count = deep_model.halves(run, fit_rows(run, "deep_model"), table, weights)
 
     view, tokens = run.view, run.files("token_counts")
     assert len(view.documents) > 3
@@ -99,19 +100,21 @@ def test_it_is_trained_on_the_documents_of_the_lowest_ids(
     ends = np.cumsum(np.concatenate([part["lengths"] for part in parts]))
     texts = np.split(np.concatenate([part["ids"] for part in parts]), ends[:-1])
     by_id = sorted(range(len(texts)), key=lambda row: tuple(ids_of[row].tolist()))
-    expected = [
-        texts[by_id[document]][begin : begin + length]
-        for document, begins, length in zip(pairs.document, pairs.begin, pairs.length, strict=True)
-        for begin in begins
-    ]
-    assert 0 < len(np.unique(pairs.document)) < len(texts)
-    np.testing.assert_array_equal(ids, np.concatenate(expected))
-    assert ids.dtype == parts[0]["ids"].dtype
+    read = [texts[row] for row in by_id if len(texts[row]) >= 16][: means.shape[1]]
+    assert 0 < len(read) < len(texts)
+    spans = [min(len(text) // 2, 128) for text in read]
+    assert count == 2 * sum(spans) <= 3_000
+    for half, first in enumerate((lambda text: 0, lambda text: len(text) // 2)):
+        expected = [
+            table[text[first(text) :][:span]].sum(axis=0) for text, span in zip(read, spans, strict=True)
+        ]
+        expected = [vector / np.linalg.norm(vector) for vector in expected]
+        np.testing.assert_allclose(means[half], expected, atol=1e-5)
 
 
-def test_no_tokens_to_train_on_is_no_training(corpus: Path, make_settings: Make) -> None:
+def test_without_tokens_there_are_no_halves(corpus: Path, make_settings: Make) -> None:
     model = load_deep_model(prepared(make_settings(advanced={"decoder_tokens": 0})))
-    assert (model.trained["tokens"], model.trained["loss"]) == (0, [])
+    assert (model.figures["tokens"], model.figures["documents"]) == (0, 0)
 
 
 def _stored_fits(run: Run) -> set[str]:
@@ -136,7 +139,7 @@ def test_a_checkpoint_is_named_by_its_content(
     run = prepared(settings)
     assert run.receipt("base_model").figures["base"] == "bootstrap"
     model = load_deep_model(run)
-    assert (model.directory, model.trained) == (folder, {})
+    assert (model.directory, model.figures) == (folder, {})
     (folder / "README.md").write_text("about it")
     assert load_deep_model(prepared(settings)) == model
 

@@ -1,9 +1,10 @@
-"""Sections through the pipeline: phases of a mix, what follows a beginning that stays, copies apart, epochs packed
-anew."""
+"""Sections through the pipeline: phases of a mix, what follows a beginning that stays, epochs packed anew, parts of a
+large corpus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,72 +13,61 @@ import numpy as np
 import pytest
 
 from dagster_divorder import run_all
+from dagster_divorder.core.order import sections
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.mix.repeats import load_stream
-from dagster_divorder.stages.order.greedy_order import load_sections
+from dagster_divorder.stages.mix.repeats import load_stream, load_times
+from dagster_divorder.stages.order import sections as stage_sections
+from dagster_divorder.stages.order.greedy_order import load_order, load_sections
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.traits import load_traits
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
+Sequences = list[tuple[tuple[int, int, int], ...]]
+"""(record, start, length) of each run of tokens of each sequence."""
 LENGTH, BATCH = 64, 4
 SEA, KITCHEN, GARDEN, RAIL = (f"{topic}.example" for topic in ("sea", "kitchen", "garden", "rail"))
 EQUAL = dict.fromkeys((SEA, KITCHEN, GARDEN, RAIL), 0.25)
-RECORDS = topic_records(60)
+RECORDS = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(60))]
 
 
 @pytest.fixture
 def make(make_settings: Make, tmp_path: Path) -> Make:
     write_jsonl(tmp_path / "docs.jsonl", RECORDS)
 
-    def settings(**sections: Any) -> Settings:
-        given = {"input": {"source_field": "source"}, "sequence": {"length": LENGTH, "batch": BATCH}}
-        for name, section in sections.items():
-            given[name] = {**given.get(name, {}), **section}
-        return make_settings(**{"input": {}, **given})
+    def settings(**given: Any) -> Settings:
+        base = {"input": {"id_field": "id"}, "sequence": {"length": LENGTH, "batch": BATCH}}
+        return make_settings(**{**base, **{name: {**base.get(name, {}), **of} for name, of in given.items()}})
 
     return settings
 
 
-def ran(settings: Settings) -> Run:
-    """A run to its output, whose blocking checks pass."""
+def ran(settings: Settings) -> tuple[Run, Sequences]:
+    """A run to its output, whose checks of the orders pass, and its sequences in the order of the first epoch."""
     run_all(settings, Silent(), GRAPH.needed(settings, "curated_output"))
     for stage in ("greedy_order", "packed_sequences", "sequence_order"):
-        findings = run_checks(GRAPH, settings, stage=stage)
-        assert all(finding.passed for finding in findings.values()), findings
-    return open_run(settings)
-
-
-def sequences(run: Run) -> list[list[tuple[int, int, int]]]:
-    """The sequences in the order of the first epoch: (record, start, length) of each of their runs."""
-    packed, stream = load_packed(run), load_stream(run)
-    columns = (stream.record(packed.document), packed.start, packed.length)
+        for finding in run_checks(GRAPH, settings, stage=stage).values():
+            assert finding.passed, finding.text
+    run = open_run(settings)
+    packed = load_packed(run)
+    columns = (load_stream(run).record(packed.document), packed.start, packed.length)
     runs = list(zip(*(column.tolist() for column in columns), strict=True))
-    return [runs[packed.indptr[at] : packed.indptr[at + 1]] for at in load_sequence_order(run)[0]]
+    order = load_sequence_order(run)[0]
+    return run, [tuple(runs[packed.indptr[at] : packed.indptr[at + 1]]) for at in order]
 
 
-def tokens_of_sources(run: Run, read: list[list[tuple[int, int, int]]]) -> dict[str, int]:
-    """Tokens of each source in sequences."""
-    traits = load_stream(run).traits
-    of_record = dict(zip(load_stream(run).record(np.arange(len(traits.tokens))).tolist(), traits.codes["source"], strict=True))
-    tokens = dict.fromkeys(traits.names["source"], 0)
-    for record, _, length in (entry for sequence in read for entry in sequence):
-        tokens[traits.names["source"][of_record[record]]] += length
+def tokens_of(sequences: Iterable[tuple[tuple[int, int, int], ...]], records: list[Any] = RECORDS) -> Counter[str]:
+    """Tokens of each source."""
+    tokens: Counter[str] = Counter()
+    for record, _, length in (run for sequence in sequences for run in sequence):
+        tokens[records[record]["source"]] += length
     return tokens
-
-
-def total(run: Run) -> int:
-    return int(load_packed(run).length.sum())
-
-
-def frozen(beginning: Run, sequences: int = 0) -> int:
-    """The tokens of a beginning of a plan, by default of half its sequences."""
-    return LENGTH * (sequences or len(load_packed(beginning)) // 2)
 
 
 PHASES = [
@@ -87,34 +77,164 @@ PHASES = [
 ]
 
 
-@pytest.mark.parametrize("trait", ["source", ("source", "checked")], ids=["source", "crossed"])
-def test_phases_have_their_shares_and_values_go_on_where_they_were_read_to(make: Make, trait: Any) -> None:
-    phases = PHASES
-    if trait != "source":
-        phases = [
-            {**phase, "weights": {f"{name} / false": share for name, share in phase["weights"].items()}}
-            for phase in PHASES
-        ]
-    run = ran(make(mixing={"trait": trait, "phase": phases, "total_tokens": 15_000}))
-    stream, made = load_stream(run), load_sections(run)
-    traits, name = stream.traits, run.settings.mixed_trait
-    longest, size = traits.tokens.max(), np.bincount(traits.codes[name], minlength=len(traits.names[name]))
-    times, read, done = np.zeros(len(run.view), np.int64), np.zeros(len(size)), 0.0
-    values = np.zeros(len(run.view), np.int64)
-    values[stream.records] = traits.codes[name]
-    tokens = np.zeros(len(run.view), np.int64)
-    tokens[stream.records] = traits.tokens
-    whole = np.bincount(values, tokens, len(size))
+@pytest.mark.parametrize("crossed", [False, True])
+def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make, crossed: bool) -> None:
+    total, phases, trait = 15_000, PHASES, "source"
+    if crossed:
+        named = [{f"{name} / false": of for name, of in phase["weights"].items()} for phase in PHASES]
+        phases = [{**phase, "weights": weights} for phase, weights in zip(PHASES, named, strict=True)]
+        trait = ("source", "checked")
+    run, _ = ran(make(mixing={"trait": trait, "phase": phases, "total_tokens": total}))
+    traits, made, name = load_traits(run), load_sections(run), run.settings.mixed_trait
+    values, names = traits.codes[name], traits.names[name]
+    whole, read = np.bincount(values, traits.tokens), np.zeros(len(names))
+    times, ends = np.zeros(len(values), np.int64), [0.0, *(phase.get("until", 1.0) for phase in phases)]
     for number, phase in enumerate(phases):
-        first, last = np.searchsorted(made.stretch, [number, number + 1])
-        items = made.items[made.bounds[first] : made.bounds[last]]
-        asked = (phase.get("until", 1.0) - done) * 15_000
-        done = phase.get("until", 1.0)
-        here = np.bincount(traits.codes[name][items], traits.tokens[items], len(size))
-        for value, tokens_read in zip(traits.names[name], here, strict=True):
-            assert abs(tokens_read - asked * phase["weights"].get(value, 0.0)) <= longest
-        read += here
-        times += np.bincount(stream.records[items], minlength=len(times))
+        first, last = made.bounds[np.searchsorted(made.stretch, [number, number + 1])]
+        records = load_stream(run).records[made.items[first:last]]
+        here = np.bincount(values[records], traits.tokens[records], len(names))
+        for value, of_value in zip(names, here, strict=True):
+            asked = (ends[number + 1] - ends[number]) * total * phase["weights"].get(value, 0.0)
+            assert abs(of_value - asked) <= traits.tokens.max()
+        read, times = read + here, times + np.bincount(records, minlength=len(times))
         for value in np.flatnonzero(read):
-            epochs = read[value] / whole[value]
-            assert set(times[(values == value) & (tokens > 0)]) <= {int(epochs), int(epochs) + 1}
+            # No record again before all of its value.
+            full = int(read[value] / whole[value])
+            assert set(times[values == value]) <= {full, full + 1}
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit", "related", "none"])
+def test_after_a_swap_of_weights_everything_unread_has_the_new_shares(make: Make, method: str) -> None:
+    total, packing = 15_000, {"method": method}
+    _, before = ran(make(mixing={"weights": EQUAL, "total_tokens": total}, packing=packing))
+    n, new = len(before) // 2, {SEA: 0.7, RAIL: 0.3}
+    order = {"frozen_tokens": n * LENGTH}
+    run, now = ran(make(mixing={"weights": new, "total_tokens": total}, packing=packing, order=order))
+    assert now[:n] == before[:n]
+    rest, longest = tokens_of(now[n:]), load_traits(run).tokens.max()
+    left = total - sum(tokens_of(now[:n]).values())
+    assert rest.keys() == new.keys()
+    assert all(abs(rest[source] - share * left) <= longest for source, share in new.items())
+    # Each value goes on where it was read to.
+    tokens, source = load_traits(run).tokens, np.array([record["source"] for record in RECORDS])
+    read = np.bincount(*zip(*((record, length) for s in now for record, _, length in s), strict=True))
+    for of_source in new:
+        epochs = tokens_of(now)[of_source] / tokens[source == of_source].sum()
+        full = np.minimum(read / np.maximum(tokens, 1), 99)[source == of_source]
+        assert full.min() >= int(epochs) and full.max() <= int(epochs) + 1
+    begun = {record for s in now[:n] for record, _, _ in s if source[record] not in new}
+    rests = sum(read[record] < tokens[record] for record in begun)
+    assert 0 < rests <= run.receipt("greedy_order").figures["left_out_rests"]
+
+
+def test_after_a_beginning_and_an_append_no_batch_strays_farther_than_without(make: Make, tmp_path: Path) -> None:
+    """Nothing makes up for what a trainer has read without a new source."""
+    traits = {"cluster": 1.0, "length": 1.0, "source": 1.0}
+    write_jsonl(tmp_path / "docs.jsonl", RECORDS[:180])
+    _, before = ran(make(order={"traits": traits}))
+    n = len(before) // 2
+    write_jsonl(tmp_path / "docs.jsonl", RECORDS)
+    run, now = ran(make(order={"traits": traits, "frozen_tokens": n * LENGTH}))
+    assert now[:n] == before[:n]
+    assert load_bounds(run)[1].tolist() == [0, n, len(now)]
+    _, whole = ran(make(order={"traits": traits, "frozen_tokens": 0}))
+
+    def farthest(sequences: Sequences) -> float:
+        asked, size = tokens_of(sequences), sum(tokens_of(sequences).values())
+        batches = [tokens_of(sequences[at : at + BATCH]) for at in range(0, len(sequences) - BATCH, BATCH)]
+        return max(
+            sum(abs(batch[name] / sum(batch.values()) - of / size) for name, of in asked.items()) / 2
+            for batch in batches
+        )
+
+    assert farthest(now[n:]) <= farthest(whole)
+
+
+def test_every_epoch_is_packed_anew_also_behind_a_beginning(make: Make) -> None:
+    sequence = {"epochs": 3, "repack": True}
+    run, before = ran(make(sequence=sequence))
+    assert set(load_times(run)) == {3} and len(load_bounds(run)[1]) == 2
+    epochs = [set(before[first:last]) for first, last in pairwise(load_bounds(run)[0])]
+    assert len(epochs) == 3
+    # Only what one document fills alone can be the same.
+    assert all(len(one & other) < 0.1 * len(one) for one, other in pairwise(epochs))
+    n = len(before) // 2
+    run, now = ran(make(sequence=sequence, order={"frozen_tokens": n * LENGTH}))
+    assert now[:n] == before[:n]
+    read = Counter(record for s in now for record, start, _ in s if start == 0)
+    assert set(read.values()) == {3} and len(read) == len(RECORDS)
+
+
+@pytest.mark.parametrize("mixing", [{}, {"weights": EQUAL}], ids=["plain", "mixed"])
+def test_what_is_cut_is_not_read_behind_the_beginning(make: Make, mixing: dict[str, Any]) -> None:
+    _, before = ran(make(mixing=mixing))
+    n = len(before) // 3
+    read, unread = ({record for s in part for record, _, _ in s} for part in (before[:n], before[n:]))
+    cut = [min(read & unread), *sorted(unread - read)[:5]]
+    order = {"frozen_tokens": n * LENGTH, "cut": [f"doc-{record}" for record in cut]}
+    _, now = ran(make(mixing=mixing, order=order))
+    assert now[:n] == before[:n]
+    assert not {record for s in now[n:] for record, _, _ in s} & set(cut)
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [{"method": "concat"}, {"method": "related"}, {"piece_tokens": 20, "end_of_text": True}, {"method": "none"}],
+    ids=str,
+)
+def test_a_large_corpus_is_ordered_in_parts_of_its_own_mix(
+    make: Make, packing: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
+    run, _ = ran(make(order={"shards_of": 60}, packing=packing, sequence={"epochs": 2}))
+    made, traits = load_sections(run), load_traits(run)
+    assert (len(made.stretch), made.stretch.max()) == (4, 0)
+    parts = [made.items[first:last] for first, last in pairwise(made.bounds)]
+    mixes = [np.bincount(traits.codes["cluster"][of], traits.tokens[of]) / traits.tokens[of].sum() for of in parts]
+    assert np.ptp(mixes, axis=0).max() < 0.03
+    packed, orders = load_packed(run), load_sequence_order(run)
+    for epoch in orders:
+        for first, last in pairwise(load_bounds(run)[0]):
+            assert sorted(epoch[first:last]) == list(range(first, last))
+    if packing["method" if "method" in packing else "piece_tokens"] in ("concat", "related", 20):
+        assert (packed.padding[:-1] == 0).all() and (orders[:, -1] == len(packed) - 1).all()
+
+
+@pytest.mark.cluster
+def test_processes_do_not_change_the_result(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_sections, "WORKER_RECORDS", 1)
+    monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
+    found = []
+    for workers in (1, 2):
+        store, output = {"path": tmp_path / f"store{workers}"}, {"path": tmp_path / f"out{workers}"}
+        own = {"engine": {"workers": workers}, "store": store, "output": output}
+        run, sequences = ran(make(order={"shards_of": 60}, **own))
+        found.append((load_order(run).tolist(), sequences))
+    assert found[0] == found[1]
+
+
+def test_what_looks_at_no_trait_is_one_section(make: Make) -> None:
+    run, _ = ran(make(order={"shards_of": 60, "strategy": "original"}))
+    assert load_order(run).tolist() == list(range(len(RECORDS))) and len(load_sections(run).stretch) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mixing": {"phase": [{"tokens": 9000, "weights": EQUAL}, {"until": 0.2, "weights": EQUAL}, {"weights": "natural"}]}},
+         r"phase 2 of mixing ends at .* tokens; expected more than 9,000.*change its end, or mixing.total_tokens"),
+        ({"mixing": {"phase": [{"until": 0.5, "weights": {"web": 1.0}}, {"weights": "natural"}]}}, "web"),
+        ({"mixing": {"phase": PHASES, "max_repeats": 1}}, r"max_repeats"),
+        ({"order": {"frozen_tokens": 10**6}, "mixing": {"phase": PHASES}}, "no plan was published"),
+        ({"order": {"shards_of": 60}}, r"240 records make 4 sections of at most 60; expected at most 3.*to 80 or more"),
+    ],
+    ids=["phases that do not rise", "no such value", "max_repeats over all phases", "no plan", "too many sections"],
+)  # fmt: skip
+def test_what_makes_no_sections_is_refused(
+    make: Make, given: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sections, "MOST_PARTS", 3)
+    monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
+    with pytest.raises(InputError, match=said):
+        run_all(make(**given), Silent())
+    assert not open_run(make(**given)).has("greedy_order")

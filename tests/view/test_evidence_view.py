@@ -13,11 +13,10 @@ from dagster_divorder.core.evidence.training_evidence import (
     Trained,
     mean,
     order_figures,
-    schedule_figures,
     source_figures,
     verdict,
 )
-from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.pictures import training_evidence
 from dagster_divorder.view.report.sections import trained
 
@@ -41,19 +40,12 @@ def summary(
             losses=(nothing * draw.normal(4, 0.1, epochs * STEPS)).astype(np.float32),
             norms=(nothing * draw.uniform(0.5, 1.5, epochs * STEPS)).astype(np.float32),
             heldout=nothing * draw.normal(4, 0.1, (epochs, 2)),
-            averaged=nothing * draw.normal(4, 0.1, (2, 2)),
-            remembered=nothing * draw.normal(4, 0.1, 10),
             ranks=nothing * draw.uniform(1, 2, (2, 2)),
-            noise=nothing * draw.uniform(0, 1, 2),
-            failed=0 if order == failed else -1,
         )
 
     made = {order: [training(order) for _ in range(seeds)] for order in orders}
     shuffled, attention = made["random_sequences"], np.array([True, False])
-    rows = [
-        {"order": name, "vendi": 2.5, **order_figures(of, shuffled, STEPS, attention)}
-        for name, of in made.items()
-    ]
+    rows = [{"order": name, **order_figures(of, shuffled, STEPS, attention)} for name, of in made.items()]
     found = {
         "verdict": verdict({row["order"]: row for row in rows}, orders[-1], "random_sequences"),
         "orders": rows,
@@ -63,15 +55,10 @@ def summary(
             for row in source_figures(of, shuffled, ["wiki", HOSTILE])
         ],
         "rates": [
-            {"order": row["order"], "schedule": "cosine", "learning rate": rate, **row["held-out"]}
+            {"order": row["order"], "learning rate": rate, **row["held-out"]}
             for row in rows
             for rate in (1e-3, 3e-3)
         ],
-        "schedules": schedule_figures(
-            {(name, schedule): of for name, of in made.items() for schedule in ("cosine", "constant")},
-            dict.fromkeys(made, "random_sequences"),
-            {},
-        ),
         "layers": [
             {"order": name, "matrix": matrix, "ranks": mean([each.ranks[:, at] for each in of])}
             for name, of in made.items()
@@ -98,14 +85,11 @@ def test_the_section_and_the_picture_say_what_there_is(given: dict[str, Any]) ->
     shown = "".join([section.lead, *section.parts])
     assert "<script" not in shown
     assert len(order_rows(of)) == len(of["orders"]) and len(rate_rows(of)) == 2 * len(of["orders"])
-    assert len(schedule_rows(of)) == 2 * len(of["orders"])
-    for row in schedule_rows(of):
-        assert row["last weights"] in shown and row["EMA"] in shown
     for row in order_rows(of):
         assert row["held-out loss"] in shown
         failed = row["order"] == given.get("failed")
         for name, cell in row.items():
-            if name not in ("order", "held-out loss", "Vendi of batches") and not failed:
+            if name not in ("order", "held-out loss") and not failed:
                 assert (" to " in cell) == (of["seeds"] > 1), name
     assert {row["source"] for row in source_rows(of)} == {"wiki", HOSTILE}
     assert Image.open(io.BytesIO(training_evidence(of))).size == (1600, 1300)

@@ -1,10 +1,10 @@
 """Exact greedy over a pool of candidates, on sparse rows. `balanced` has a sliding pool; `f1`, `f2` and `f3` have a
 pool as large as the problem.
 
-Letters: M items, J trait values, G groups, C candidates. The row of an item has c_j for trait value j; l_g is its sum in
-group g, g(j) the group of j, w_g its weight, sigma_j the whole's share of j in its group. T_j and S_g are the placed
-totals. With a_j = c_j - sigma_j l_g and D_j = T_j - sigma_j S_g the deviation after placing the item is |D + a|^2 in the
-norm that weighs group g by w_g. |D|^2 is common to all candidates, so a candidate scores
+Letters: M items, J trait values, G groups, C candidates. The row of an item has c_j for trait value j; l_g is its sum
+in group g, g(j) the group of j, w_g its weight, sigma_j the whole's share of j in its group. T_j and S_g are the placed
+totals. With a_j = c_j - sigma_j l_g and D_j = T_j - sigma_j S_g the deviation after placing the item is |D + a|^2 in
+the norm that weighs group g by w_g. |D|^2 is common to all candidates, so a candidate scores
 
     <D, a> + self_weight |a|^2 / 2 = base - sum_g w_g (S_g u_g + E_g l_g),
     u_g = sum_{j in g} c_j sigma_j,    E_g = sum_{j in g} D_j sigma_j = sum T_j sigma_j - S_g Q_g,
@@ -224,8 +224,8 @@ def _lay_out(classes: Classes, dims: int) -> Layout:
 
 
 class Placed(NamedTuple):
-    """Placed totals: t float64 (J,), s float64 (G,), dense float64 (D,). squares, reached float64 (G,): a group's sums of
-    sigma^2 and T sigma. largest float64 (1,): the largest T."""
+    """Placed totals: t float64 (J,), s float64 (G,), dense float64 (D,). squares, reached float64 (G,): a group's sums
+    of sigma^2 and T sigma. largest float64 (1,): the largest T."""
 
     t: Floats
     s: Floats
@@ -353,9 +353,7 @@ def _describe(
 
 
 @kernel
-def _set_factors(
-    weights: Floats, classes: Classes, layout: Layout, placed: Placed, factors: Floats
-) -> None:
+def _set_factors(weights: Floats, classes: Classes, layout: Layout, placed: Placed, factors: Floats) -> None:
     """Sets the factors of the features at this step: u has -S_g, l has -E_g."""
     factors[:] = 0.0
     for g in range(weights.shape[0]):
@@ -414,10 +412,9 @@ def best_of_pool(
     of equal ones, the first in the queue. The first `fixed` items keep their places, as do all after `steps`.
 
     The pool takes the first min(pool_size, n) of the queue, and is topped up from it when a quarter (at least 1) is
-    gone. share: float64 (J,), of the whole. totals: float64 (J,), dense_totals: float64 (D,), sums over the items before
-    the queue. self_weight: weight of
-    |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of entries that meet) + REFILL_PARTS nnz) time,
-    O(C (entries + features) + J) scratch.
+    gone. share: float64 (J,), of the whole. totals: float64 (J,), dense_totals: float64 (D,), sums over the items
+    before the queue. self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of
+    entries that meet) + REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
     """
     groups = rows.groups
     n_groups = rows.weights.shape[0]

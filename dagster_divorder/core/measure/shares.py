@@ -72,9 +72,7 @@ def aligned_windows(
         from dagster_divorder.core.kernels.stretch_windows import deviations
 
         starts = np.arange(windows) * window
-        along: tuple[NDArray[np.float64], ...] = deviations(
-            tokens, codes, mix, starts, starts + window
-        )
+        along: tuple[NDArray[np.float64], ...] = deviations(tokens, codes, mix, starts, starts + window)
         return along[0], along[1], along[2]
     from dagster_divorder.core.kernels.windows import window_deviations
 

@@ -132,8 +132,8 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
-    """sequences: number of tested sequences. features: empty below FEWEST sequences. stretches: of the order; what differs
-    between them is not drift."""
+    """sequences: number of tested sequences. features: empty below FEWEST sequences. stretches: of the order; what
+    differs between them is not drift."""
 
     sequences: int
     features: tuple[Drift, ...]
@@ -163,8 +163,8 @@ class Stationarity:
         unseen = sum(not feature.seen for feature in self.features)
         if self.passed:
             return (
-                f"Nothing drifts{inside}: of {looked}, {unseen} of them unseen by the order, none is clearly worse than "
-                "shuffled."
+                f"Nothing drifts{inside}: of {looked}, {unseen} of them unseen by the order, none is clearly worse "
+                "than shuffled."
             )
         names = ", ".join(feature.feature for feature in self.drifting)
         return f"Of {looked}, {len(self.drifting)} drift along the order{inside}, worse than any shuffle: {names}."

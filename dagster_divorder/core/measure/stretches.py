@@ -75,7 +75,8 @@ def slide_along(
 
 
 def shuffled_inside(stretch: Ints, random: np.random.Generator) -> Ints:
-    """A shuffle of items inside their stretches, int64 (N,). stretch: int (N,), by place; stretches keep their order."""
+    """A shuffle of items inside their stretches, int64 (N,). stretch: int (N,), by place; stretches keep their
+    order."""
     shuffled = random.permutation(len(stretch))
     return shuffled[np.argsort(stretch[shuffled], kind="stable")]
 

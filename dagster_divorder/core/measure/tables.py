@@ -62,7 +62,10 @@ def findings(metrics: Metrics, alike: Collection[str] = ()) -> list[str]:
             worst, other = (100 * one["worst"] for one in (figures, shuffled["seam"][trait]))
             sentences.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
     if (mixes := ours.get("mixes")) and "next" in mixes:
-        shares = (f"{value} {100 * share:.1f} %" for value, share in zip(mixes["values"], mixes["next"], strict=True))
+        shares = (
+            f"{value} {100 * share:.1f} %"
+            for value, share in zip(mixes["values"], mixes["next"], strict=True)
+        )
         sentences.append(f"the first batch behind what stays has, by {mixes['trait']}: {', '.join(shares)}")
     if off := ours.get("off_schedule"):
         sentences.append(

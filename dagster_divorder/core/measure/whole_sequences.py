@@ -123,9 +123,7 @@ def _deviations(
 
     some = starts < ends
     worst, tv, l2 = (np.zeros(len(starts)) for _ in range(3))
-    worst[some], tv[some], l2[some] = deviations(
-        laid.tokens, laid.codes, mix, starts[some], ends[some]
-    )
+    worst[some], tv[some], l2[some] = deviations(laid.tokens, laid.codes, mix, starts[some], ends[some])
     return worst, tv, l2
 
 

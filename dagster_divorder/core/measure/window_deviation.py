@@ -67,8 +67,8 @@ def windows_in_stream(
     """Worst and mean deviation of one trait over all positions of a window of `window_tokens` tokens.
 
     tokens (N,) of documents in reading order, codes (N,) in [0, J); documents without tokens are ignored.
-    mix: the mix of each stretch (`core.measure.stretches`), which replaces the whole's p, in O(N J) time and O(N) memory.
-    `ideal` still uses p.
+    mix: of each stretch (`core.measure.stretches`); it replaces the whole's p, in O(N J) time and O(N) memory. `ideal`
+    still uses p.
     """
     from dagster_divorder.core.kernels.sliding_windows import slide_documents
 

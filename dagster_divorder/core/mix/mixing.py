@@ -6,8 +6,8 @@ A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of its re
 
 - `natural`: s_k ~ size_k, the corpus as it is.
 - a number: s_k ~ size_k ** number; `sqrt` is 0.5. Small values gain as it falls.
-- `uniform`: equal tokens for every value. `unimax`: the same, within R epochs. A value that would take more than R epochs gets R; the others share the rest
-  equally.
+- `uniform`: equal tokens for every value. `unimax`: the same, within R epochs. A value that would take more than R
+  epochs gets R; the others share the rest equally.
 - a table: the shares themselves. Values that it does not name get nothing.
 
 With weights w_k and limits c_k = R size_k, every rule gives min(c_k, level w_k), with the level at which the sum is T;
@@ -103,8 +103,8 @@ def plan_mix(
 
     weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
     tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
-    max_repeats: most epochs of one value; None: no limit. read: int64 (K,), tokens that are read already: what is left of
-    the total has the shares, whatever was read.
+    max_repeats: most epochs of one value; None: no limit. read: int64 (K,), tokens that are read already: what is left
+    of the total has the shares, whatever was read.
 
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
@@ -126,8 +126,8 @@ def plan_mix(
     total = (int(available[used].sum()) if total_tokens is None else total_tokens) - int(read.sum())
     if total < 0:
         raise InputError(
-            f"mixing.total_tokens is {total_tokens}, and {int(read.sum()):,} tokens are read already (order.frozen_tokens); "
-            "expected more: raise it, or set order.frozen_tokens = 0 to order everything again"
+            f"mixing.total_tokens is {total_tokens}, and {int(read.sum()):,} tokens are read already "
+            "(order.frozen_tokens); expected more: raise it, or set order.frozen_tokens = 0 to order everything again"
         )
     limit = np.inf if max_repeats is None else float(max_repeats)
     most = np.minimum(np.maximum(available[used] * limit - read[used], 0), total)

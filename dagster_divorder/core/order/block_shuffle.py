@@ -4,8 +4,9 @@ Don't Shuffle, Optimize shuffles the batches of its greedy order like this (gree
 not follow a bias of the greedy.
 Guarantee: every aligned batch is a batch of that order. The last, partial block stays last, so that all stay aligned.
 Cost: the other strategy's.
-Known weakness: in an order of several sections only the first one begins at a batch. Prefixes of many batches stray like a shuffle of the batches' small deviations. A window that is not
-aligned joins parts of two batches that were not balanced together.
+Known weakness: in an order of several sections only the first one begins at a batch. Prefixes of many batches stray
+like a shuffle of the batches' small deviations. A window that is not aligned joins parts of two batches that were not
+balanced together.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ its items take turns.
 
 Items sorted by due time are the orders of the papers. Cut into windows, each becomes a section (`core.order.sections`),
 and a strategy orders the items of a window: `random` is the papers' window shuffle (jitter), `balanced` keeps the
-window's own mix throughout. The schedule decides that mix: a source that correlates with the score moves with the score.
+window's own mix throughout. The schedule decides that mix: a source that correlates with the score moves with the
+score.
 
 Guarantee: `rise`, `fold`, `zigzag`, `stair`, `saw` and `segment` give the orders of their papers for items of equal
 length. Equal scores come in random order. Items without a score are spread evenly over all of training.
@@ -237,8 +238,8 @@ def windows_of(
 ) -> NDArray[np.int64]:
     """The window of each item, int64 (M,), in 0..W-1, in the order of training.
 
-    A window has about the share `window` of all tokens. None crosses a jump of the schedule, unless another jump is less
-    than half a window away; a flat stretch is one window. Arguments: as in `due_times`.
+    A window has about the share `window` of all tokens. None crosses a jump of the schedule, unless another jump is
+    less than half a window away; a flat stretch is one window. Arguments: as in `due_times`.
     """
     order = np.argsort(due_times(scores, sizes, pieces, begin=begin, seed=seed), kind="stable")
     # `window` is a share of all of training, what is read before included.

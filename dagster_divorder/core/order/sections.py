@@ -37,7 +37,8 @@ SERVED = 0.95
 """Share of the copies that parts are made for."""
 
 PARTS_PER_COPY = 2
-"""Parts of a span for each copy: with more, copies stand nearer to their even distance, and parts hold fewer records."""
+"""Parts of a span for each copy: with more, copies stand nearer to their even distance, and parts hold fewer
+records."""
 
 
 LONGEST = 8
@@ -67,9 +68,10 @@ def equal_parts(
 ) -> Ints:
     """The part of each record, int64 (N,), in 0..P-1.
 
-    most: records of a part. least: tokens of a part, which also holds LONGEST times the longest document. copies: int64 (N,), equal for copies of a text that must stand far
-    apart, or None. subsets: as many parts as the most copied text has copies, however small ("Don't Shuffle, Optimize",
-    idea 3). steady: copies make no more parts than keep everything else steady (STEADY), rather than stand apart.
+    most: records of a part. least: tokens of a part, which also holds LONGEST times the longest document. copies: int64
+    (N,), equal for copies of a text that must stand far apart, or None. subsets: as many parts as the most copied text
+    has copies, however small ("Don't Shuffle, Optimize", idea 3). steady: copies make no more parts than keep
+    everything else steady (STEADY), rather than stand apart.
 
     Raises:
         InputError: there would be more than MOST_PARTS parts.

@@ -93,7 +93,9 @@ def pack(
         vectors=None if vectors is None else _vectors(vectors, np.arange(len(pieces))[kept]),
         copies=None
         if copies is None
-        else np.unique(whole_numbers("copies", copies, len(pieces), each="piece")[kept], return_inverse=True)[1],
+        else np.unique(whole_numbers("copies", copies, len(pieces), each="piece")[kept], return_inverse=True)[
+            1
+        ],
     )
     return replace(METHODS[method](problem), without_tokens=len(pieces) - len(with_tokens))
 

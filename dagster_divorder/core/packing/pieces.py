@@ -46,7 +46,6 @@ class Pieces:
         """The pieces at an index, mask or slice."""
         return Pieces(self.document[pieces], self.start[pieces], self.length[pieces])
 
-
     def followed_by(self, other: Pieces) -> Pieces:
         """These pieces, then others."""
         if not len(self):

@@ -71,7 +71,9 @@ def coded_traits(settings: Settings) -> list[str]:
     """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used. A
     crossed trait comes behind the two that it crosses."""
     crossed = [settings.mixed_trait] if settings.repeats else []
-    own = [trait for trait in settings.order.traits if trait not in crossed or len(settings.mixed_traits) == 1]
+    own = [
+        trait for trait in settings.order.traits if trait not in crossed or len(settings.mixed_traits) == 1
+    ]
     return list(dict.fromkeys([*own, *(settings.mixed_traits if crossed else ()), *crossed]))
 
 

@@ -3,8 +3,8 @@
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
 `concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
 are compared with the mix of their stretch (`core.measure.stretches`), and shuffles stay inside stretches; most orders
-have one. With a loss mask, windows are whole sequences, shares count the tokens that `chats.balance` names, and shuffled
-documents are packed by `best_fit` if the plan is.
+have one. With a loss mask, windows are whole sequences, shares count the tokens that `chats.balance` names, and
+shuffled documents are packed by `best_fit` if the plan is.
 """
 
 from __future__ import annotations
@@ -105,10 +105,7 @@ LEGEND = "\n".join(
         "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
         "the input as it is. Topics are the clusters that were found in the corpus.",
         "",
-        *(
-            f"- **{measure.label}**: {measure.meaning}."
-            for measure in MEASURES.values()
-        ),
+        *(f"- **{measure.label}**: {measure.meaning}." for measure in MEASURES.values()),
     ]
 )
 
@@ -174,9 +171,7 @@ def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Di
             stretch=stretch,
         )
 
-    def sequences(
-        packed: PackedSequences, epochs: np.ndarray, stretches: np.ndarray | None
-    ) -> Diversity:
+    def sequences(packed: PackedSequences, epochs: np.ndarray, stretches: np.ndarray | None) -> Diversity:
         return measure_packed(
             packed,
             epochs,
@@ -292,8 +287,8 @@ def _mixes_along(
     begun: int,
 ) -> dict[str, Any]:
     """The mix along training: `trait`; `values`, those with the largest shares; `ends` of stretches, as shares of
-    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in the
-    first batch behind the `begun` sequences that stay, if there is one."""
+    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in
+    the first batch behind the `begun` sequences that stay, if there is one."""
     source, traits_balanced = settings.input.source_field, settings.order.traits
     trait = source if source in traits_balanced else min(traits_balanced, key=lambda name: name == "length")
     if settings.mixing.on:
@@ -362,9 +357,7 @@ def _shuffled_sequences(
     packed = pack(pieces, method=method, sequence_length=settings.sequence.length)
     full = len(packed) if method == "best_fit" else int((packed.padding == 0).sum())
     random = np.random.default_rng([settings.seed, number, 1])
-    rows = [
-        np.append(random.permutation(full), np.arange(full, len(packed))) for _ in range(settings.epochs)
-    ]
+    rows = [np.append(random.permutation(full), np.arange(full, len(packed))) for _ in range(settings.epochs)]
     return packed, np.stack(rows), None
 
 
@@ -589,8 +582,8 @@ DIVERSITY_METRICS = WholeCorpus(
             name="order_beats_shuffling",
             description="Every sequence, batch and stretch of ten batches keeps the corpus's mix of the balanced "
             "traits (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, even across "
-            "the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), the mix is "
-            "that of its stretch, and the shuffles stay inside stretches.",
+            "the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), the mix "
+            "is that of its stretch, and the shuffles stay inside stretches.",
             check=_order_beats_shuffling,
         ),
         Check(

@@ -90,8 +90,8 @@ def remedy(settings: Settings) -> str:
 def load_sample(
     run: Run, stream: TrainingStream, order: np.ndarray | None = None
 ) -> tuple[SequenceRuns, np.ndarray, np.ndarray]:
-    """(the sampled sequences; the stretch and the section of each, int64, rising). order: of the plan's sequences, int64,
-    by default of the first epoch."""
+    """(the sampled sequences; the stretch and the section of each, int64, rising). order: of the plan's sequences,
+    int64, by default of the first epoch."""
     settings, packed = run.settings, load_packed(run)
     batch, at_most = settings.sequence.batch, min(SEQUENCES, TOKENS // settings.sequence.length)
     order = load_sequence_order(run)[0] if order is None else order

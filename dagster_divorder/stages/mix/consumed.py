@@ -52,8 +52,8 @@ def remedy(run: Run) -> str:
 
 
 class ConsumedRecords(NamedTuple):
-    """Records that stay: ids uint64 (n, 2); how often each, among the documents or in sequences, and in sequences alone,
-    int64 (n,); tokens of each that sequences hold, int64 (n,)."""
+    """Records that stay: ids uint64 (n, 2); how often each, among the documents or in sequences, and in sequences
+    alone, int64 (n,); tokens of each that sequences hold, int64 (n,)."""
 
     ids: np.ndarray
     times: np.ndarray
@@ -103,7 +103,12 @@ def read_tokens(run: Run) -> np.ndarray:
     read[place[place >= 0]] = tokens[place >= 0]
     traits = run.arrays("traits", "codes")
     lengths = np.maximum(traits["tokens"] + run.settings.packing.end_of_text, 1)
-    return read[row] / np.bincount(row, minlength=len(known))[row] * traits.get("trained", traits["tokens"]) / lengths
+    return (
+        read[row]
+        / np.bincount(row, minlength=len(known))[row]
+        * traits.get("trained", traits["tokens"])
+        / lengths
+    )
 
 
 def consumed_record_mask(run: Run) -> np.ndarray:
@@ -413,8 +418,8 @@ def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
 
 
 def _sequences(run: Run, orders: Orders, count: int | None, items: Items) -> dict[str, np.ndarray]:
-    """The runs of a plan's first `count` sequences, all if None, in order, with record ids and copies, and the bounds of
-    their stretches. items: of its stream."""
+    """The runs of a plan's first `count` sequences, all if None, in order, with record ids and copies, and the bounds
+    of their stretches. items: of its stream."""
     ids, copy = items
     plan = unpack(run.store.read_verified(orders["packed_sequences"].files["plan"]))
     order = unpack(run.store.read_verified(orders["sequence_order"].files["order"]))["order"]

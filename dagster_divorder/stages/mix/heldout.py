@@ -171,8 +171,8 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_traits[0]}; expected "
-            "at least one document: raise heldout.documents, or set it to files"
+            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_traits[0]}; "
+            "expected at least one document: raise heldout.documents, or set it to files"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
         raise _too_large(f"heldout.documents = {share} holds out", size, "lower heldout.documents")

@@ -1,15 +1,15 @@
 """repeats: how often each record is trained on (0, 1, 2, ... times), by the mix, the selection, and held-out documents.
 
 `times` int32 (N,), by position among the accepted records; `packed` int32 (N,): how often sequences hold it, less often
-than the curated output if documents of this one stay that the mix has no more room for. Later stages order, pack, measure and write the stream: a
-view with an item for each time, the items of a record one after another. Without `mixing.weights`, `selection.method`
-and held-out documents this stage does not exist, and the stream is the records.
+than the curated output if documents of this one stay that the mix has no more room for. Later stages order, pack,
+measure and write the stream: a view with an item for each time, the items of a record one after another. Without
+`mixing.weights`, `selection.method` and held-out documents this stage does not exist, and the stream is the records.
 If part of a value of `mixing.trait` is read once more than the rest, the part is spread evenly over its clusters and
 lengths. It is drawn by the records' ids, so that appended or moved input hardly changes the times of other records.
-Shares, epochs and `mixing.total_tokens` count the tokens in `Traits.counted`.
-Records that a trainer has read (`order.frozen_tokens`) keep the times they were read; what is left of training has the
-shares that are asked, whatever was read. `quotas` float64 (K, S): the tokens of each value in each phase that is left.
-If every epoch is packed anew, times are those of all epochs.
+Shares, epochs and `mixing.total_tokens` count the tokens in `Traits.counted`. Records that a trainer has read
+(`order.frozen_tokens`) keep the times they were read; what is left of training has the shares that are asked, whatever
+was read. `quotas` float64 (K, S): the tokens of each value in each phase that is left. If every epoch is packed anew,
+times are those of all epochs.
 """
 
 from __future__ import annotations
@@ -186,7 +186,10 @@ def _plan_repeats(run: Run) -> Made:
         "share": mix.shares.tolist(),
         "planned share": plan.shares.tolist(),
     }
-    files: dict[str, Any] = {"times": {"times": times, "packed": packed, "quotas": quotas}, "values": _rows(columns)}
+    files: dict[str, Any] = {
+        "times": {"times": times, "packed": packed, "quotas": quotas},
+        "values": _rows(columns),
+    }
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
@@ -198,9 +201,7 @@ def _plan_repeats(run: Run) -> Made:
     return Made(files, {"items": items}, figures)
 
 
-def _plan(
-    run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray
-) -> tuple[MixPlan, np.ndarray]:
+def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -> tuple[MixPlan, np.ndarray]:
     """(the plan for the values of `mixing.trait`, quotas). sizes, read: their tokens that may be trained on, and that
     were read, int64 (J,)."""
     mixing, values = run.settings.mixing, dict(zip(names, sizes.tolist(), strict=True))
@@ -289,9 +290,7 @@ def _name_hashes(names: Sequence[str]) -> np.ndarray:
     return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
 
 
-def _note_overdrawn_values(
-    run: Run, names: Sequence[str], planned: np.ndarray, consumed: np.ndarray
-) -> None:
+def _note_overdrawn_values(run: Run, names: Sequence[str], planned: np.ndarray, consumed: np.ndarray) -> None:
     """Note the values of which a trainer has read more than their share. planned, consumed: tokens by value, int64
     (J,)."""
     for value in np.flatnonzero(consumed > planned)[:MOST_NAMED]:

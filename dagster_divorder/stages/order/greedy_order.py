@@ -1,11 +1,11 @@
 """greedy_order: the order of the documents, by the strategy of `order.strategy`.
 
-`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`); without a mix, items are records. What
-stays of the last plan comes first, then what its sequences have read; then everything unread, section by section
+`order`, int64 (M,): output position -> item of the stream (`stages.mix.repeats`); without a mix, items are records.
+What stays of the last plan comes first, then what its sequences have read; then everything unread, section by section
 (`stages.order.sections`). `stretches` int64 (T + 1,): where stretches of one asked mix begin and end. `items` int64
 (R,): the items that are left to pack, in order, those that are partly read included; not stored if they are the order.
-`sections` int64 (K + 1,), `stretch` int64 (K,): where sections of these begin and end, and the stretch of each.
-The same input, settings and seed give the same bytes.
+`sections` int64 (K + 1,), `stretch` int64 (K,): where sections of these begin and end, and the stretch of each. The
+same input, settings and seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def _order_documents(run: Run) -> Made:
         whole = len(inside) == len(made.items)
         return made.traits if whole else made.traits.take(inside), section_seed(settings.seed, number)
 
-    orders = each_section(
-        run, partial(_order_section, settings=settings), Parts(len(made.bounds) - 1, part)
-    )
+    orders = each_section(run, partial(_order_section, settings=settings), Parts(len(made.bounds) - 1, part))
     items = np.concatenate(
         [made.items[:0], *(made.items[begin:][of] for begin, of in zip(made.bounds, orders, strict=False))]
     )
@@ -95,8 +93,8 @@ def _order_documents(run: Run) -> Made:
         )
     if made.left_out:
         run.progress.note(
-            f"{made.left_out:,} records were read in part, and their rests stay unread: {settings.mixed_trait} has no more "
-            "share for them"
+            f"{made.left_out:,} records were read in part, and their rests stay unread: {settings.mixed_trait} has no "
+            "more share for them"
         )
     tokens = int(traits.tokens.sum())
     figures = {

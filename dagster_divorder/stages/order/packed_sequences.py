@@ -135,9 +135,7 @@ def _pack_documents(run: Run) -> Made:
     return Made(files, facts, figures)
 
 
-def _pack(
-    documents: StreamPieces, frozen: Frozen | None
-) -> tuple[PackedSequences, dict[str, np.ndarray]]:
+def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequences, dict[str, np.ndarray]]:
     """(the plan, its `sections` and `stretches`)."""
     run, stream = documents.run, documents.stream
     settings, method = run.settings, run.settings.packing.method
@@ -318,8 +316,8 @@ def _no_token_lost(run: Run) -> Finding:
 
 
 def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:
-    """The plan, followed by the tokens that are left out on purpose: of documents that are too long, or without a trained
-    token in what was to be packed, and what `greedy_order` leaves unread."""
+    """The plan, followed by the tokens that are left out on purpose: of documents that are too long, or without a
+    trained token in what was to be packed, and what `greedy_order` leaves unread."""
     run, settings = documents.run, documents.run.settings
     consumed = packed.part(0, run.receipt("packed_sequences").facts["frozen_sequences"])
     # Only a rest, or a document of the beginning, stays unread: another one that no section has is lost.

@@ -41,8 +41,8 @@ on is a total variation of some 0.55 over its number of sequences."""
 
 class Sections(NamedTuple):
     """items: int64 (R,), the items of the stream that are left to pack, section by section. traits: of what is left of
-    them. bounds: int64 (K + 1,), where sections begin and end in `items`. stretch: int64 (K,), rising. left_out: records
-    of which a rest stays unread, because their values have no more share."""
+    them. bounds: int64 (K + 1,), where sections begin and end in `items`. stretch: int64 (K,), rising. left_out:
+    records of which a rest stays unread, because their values have no more share."""
 
     items: np.ndarray
     traits: Traits
@@ -74,7 +74,8 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
                 traits.take(inside),
                 settings.order.traits,
                 most=settings.order.shards_of,
-                least=max(FEWEST_BATCHES * settings.sequence.batch, FEWEST_SEQUENCES) * settings.sequence.length,
+                least=max(FEWEST_BATCHES * settings.sequence.batch, FEWEST_SEQUENCES)
+                * settings.sequence.length,
                 copies=None if copies is None else copies[inside],
                 subsets=settings.order.separate_copies == "subsets",
                 steady=not settings.order.separate_copies,
@@ -101,9 +102,9 @@ def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarra
     """(items with unread tokens, or without tokens and not read; the traits of what is left of them; whether an item is
     partly read)."""
     traits, end = stream.traits, run.settings.packing.end_of_text
-    read = np.bincount(
-        frozen.sequences.document, frozen.sequences.length, len(traits.tokens)
-    ).astype(np.int64)
+    read = np.bincount(frozen.sequences.document, frozen.sequences.length, len(traits.tokens)).astype(
+        np.int64
+    )
     lengths = traits.tokens + end
     unread = (read < lengths) | ((lengths == 0) & ~np.isin(np.arange(len(lengths)), frozen.documents))
     if stream.records is not None:
@@ -184,8 +185,8 @@ class Parts(Sequence[Part], Generic[Part]):
 
 
 def each_section(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
-    """`function(part)` for the part of every section, in order, in processes if the stream is large. A part's arrays are
-    cut out only when a process is ready for them. Function, parts and results must be picklable."""
+    """`function(part)` for the part of every section, in order, in processes if the stream is large. A part's arrays
+    are cut out only when a process is ready for them. Function, parts and results must be picklable."""
     records = stream_size(run)
     results = run.engine.each(
         function,

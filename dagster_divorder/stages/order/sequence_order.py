@@ -143,9 +143,7 @@ def _order_sequences(run: Run) -> Made:
     items = sequence_items(run, stream, packed)
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
-    not_full = bool(
-        settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0
-    )
+    not_full = bool(settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0)
     bounds = np.minimum(load_bounds(run)[0], len(packed) - not_full).tolist()
 
     def section(number: int) -> Sequences:
@@ -190,8 +188,8 @@ def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
 
 
 def _section_by_section(orders: list[np.ndarray], reads: np.ndarray) -> np.ndarray:
-    """All epochs of a section before the next section, int64 (E, S). orders: int64 (E, n), by section. reads: int64, the
-    beginning that was read, as it was read; what is left of its epochs follows."""
+    """All epochs of a section before the next section, int64 (E, S). orders: int64 (E, n), by section. reads: int64,
+    the beginning that was read, as it was read; what is left of its epochs follows."""
     epochs, flat = len(orders[0]), [reads]
     if len(reads):
         times = np.bincount(reads)

@@ -292,7 +292,7 @@ def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
         "pooling": spec.pooling,
         **vector_figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
         "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
-        **load_deep_model(run).trained,
+        **load_deep_model(run).figures,
     }
 
 

@@ -1,7 +1,7 @@
 """deep_model: the model of deep_embeddings: a checkpoint, or the decoder of the bootstrap base model. gradient_model:
 the model of gradient_embeddings, if `gradients.model` names another one.
 
-The decoder is trained when a stage first needs it, and then pinned. It is made again only if the base model,
+The decoder is made when a stage first needs it, and then pinned. It is made again only if the base model,
 `advanced.decoder_tokens` or the seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds only
 fingerprints of its content and the engine of its tokenizer.
 """
@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
 
-from dagster_divorder.engine.local import count_workers
+from dagster_divorder.core.vectors.pool import pool, token_weights
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import (
     POOLING,
     TOKENIZER,
+    embedding_table,
     locate,
     tokenizer_bytes,
     tokenizer_fingerprint,
@@ -38,10 +39,11 @@ from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_c
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
-if TYPE_CHECKING:
-    from dagster_divorder.models.decoder import Pairs
-
 INFO = "deep_model.json"
+SPAN = 128
+"""Most tokens of a document's half that are read."""
+SHORTEST = 8
+"""Fewest tokens of a half; shorter documents are left out."""
 
 WHOLE_BYTES = 4 << 30
 """Weights up to this size are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
@@ -53,8 +55,7 @@ BLOCK_BYTES = 1 << 20
 class DeepModel:
     """A loaded model. directory: an ordinary Hugging Face checkpoint, which other machines find at `place`.
     fingerprint: of its content. engine: runs its tokenizer; None if its tokens are the same as in token_counts.
-    vocabulary: number of ids of the tokenizer. trained: figures of its training (`models.decoder.train`), empty for a
-    checkpoint."""
+    vocabulary: number of ids of the tokenizer. figures: of the bootstrap decoder, empty for a checkpoint."""
 
     place: str | Path
     directory: Path
@@ -62,7 +63,7 @@ class DeepModel:
     tokenizer: str
     engine: Any
     vocabulary: int
-    trained: dict[str, Any]
+    figures: dict[str, Any]
 
 
 def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
@@ -81,7 +82,7 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
         tokenizer=facts["tokenizer"],
         engine=facts["engine"],
         vocabulary=facts["vocabulary"],
-        trained=facts["trained"],
+        figures=facts["figures"],
     )
 
 
@@ -144,12 +145,20 @@ def checkpoint_fingerprint(directory: Path) -> str:
 
 def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
     base, checkpoint = load_base_model(run), _checkpoint(run, stage)
+    info = {
+        "tokenizer": base.info["tokenizer"],
+        "engine": None,
+        "vocabulary": base.info["vocabulary"],
+        "figures": {},
+    }
     if not checkpoint:
         # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
         with run.store.scratch(size, "the decoder") as folder:
-            return _train(run, stage, base, folder)
-    directory, info = Path(checkpoint["directory"]), _info(base)
+            info["figures"] = _make_decoder(run, stage, base, folder)
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        return {**files, INFO: orjson.dumps(info)}
+    directory = Path(checkpoint["directory"])
     info["tokenizer"] = tokenizer_fingerprint(directory)
     if info["tokenizer"] != base.info["tokenizer"]:
         rows = fit_rows(run, stage, MAX_DOCUMENTS)
@@ -160,53 +169,30 @@ def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
     return {INFO: orjson.dumps(info)}
 
 
-def _info(base: BaseModel) -> dict[str, Any]:
-    return {
-        "tokenizer": base.info["tokenizer"],
-        "engine": None,
-        "vocabulary": base.info["vocabulary"],
-        "trained": {},
-    }
+def _make_decoder(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, Any]:
+    from dagster_divorder.models.decoder import make_decoder
 
-
-def _train(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, bytes]:
-    from dagster_divorder.core.vectors.pool import token_weights
-    from dagster_divorder.models.decoder import train
-
-    pairs, ids = _pairs(run, fit_rows(run, stage))
     weights = token_weights(base.document_frequency, base.documents, "idf")
-    run.progress.note(f"training the bootstrap decoder on {len(ids):,} tokens")
-    with run.progress("training", len(ids), "tokens") as advance:
-        trained = train(
-            base.directory,
-            folder,
-            weights,
-            pairs,
-            ids,
-            seed=run.settings.seed,
-            threads=count_workers(run.settings.engine.workers),
-            advance=advance,
-        )
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    return {**files, INFO: orjson.dumps({**_info(base), "trained": trained})}
+    means, tokens = halves(run, fit_rows(run, stage), embedding_table(base.directory).weights, weights)
+    figures = make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
+    return {**figures, "tokens": tokens, "documents": means.shape[1]}
 
 
-def _pairs(run: Run, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
-    """The pairs to train on, from the first documents of `rows`, and their tokens, laid out by `Pairs.span_starts`."""
-    from dagster_divorder.models.decoder import plan
-
-    view, tokens = run.view, run.files("token_counts")
-    lengths = tokens.column(view.documents, "lengths")
-    pairs = plan(lengths[rows], run.settings.advanced.decoder_tokens, seed=run.settings.seed)
-    row, length, places = np.repeat(rows[pairs.document], 2), np.repeat(pairs.length, 2), pairs.span_starts
-    ids = np.zeros(0, np.uint16)
-    for spans, inside, stored in tokens.at(view.documents, row):
-        if not len(ids):
-            ids = np.empty(places[-1], stored["ids"].dtype)
-        document_starts = np.cumsum(stored["lengths"]) - stored["lengths"]
-        begins = document_starts[inside] + pairs.begin.ravel()[spans]
-        ids[_ranges(places[spans], length[spans])] = stored["ids"][_ranges(begins, length[spans])]
-    return pairs, ids
+def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
+    """(vectors of a span from each half of the first documents of `rows`, float32 (2, P, D); tokens of all spans)."""
+    view, counts = run.view, run.files("token_counts")
+    span = np.minimum(counts.column(view.documents, "lengths")[rows] // 2, SPAN)
+    rows, span = rows[span >= SHORTEST], span[span >= SHORTEST]
+    kept = int(np.searchsorted(np.cumsum(2 * span), run.settings.advanced.decoder_tokens, side="right"))
+    rows, span = rows[:kept], span[:kept]
+    means = np.zeros((2, kept, table.shape[1]), np.float32)
+    for places, inside, stored in counts.at(view.documents, rows):
+        lengths = stored["lengths"]
+        begins, middle = (np.cumsum(lengths) - lengths)[inside], lengths[inside] // 2
+        for half, first in enumerate((begins, begins + middle)):
+            ids = stored["ids"][_ranges(first, span[places])]
+            means[half, places] = pool(ids, span[places], table, weights)
+    return means, int(2 * span.sum())
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -233,7 +219,7 @@ def _inputs(run: Run, stage: str) -> dict[str, Any]:
 def _model(stage: str, description: str) -> PinnedFit:
     return PinnedFit(
         name=stage,
-        version=1,
+        version=2,
         asset=False,
         kinds={"pytorch"},
         description=description,

@@ -103,9 +103,9 @@ class Numbers:
 
     manifest: of the output. tokens: counted tokens of the trained records. trained_tokens: of all records, None if no
     input holds conversations. space: the kind of clustered vectors. distinct: of the sequences, by order. lengths: by
-    order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their numbers,
-    int (n,), and documents. other_clusters: clusters that share the last value, or 0. worst: batches and sequences.
-    alone: sequences of one document. Evidence, if it was made: strategies; calibration, its table and notes;
+    order, the LENGTH_QUANTILES of the documents' lengths in slices, float (C, 5). clusters: the largest, with their
+    numbers, int (n,), and documents. other_clusters: clusters that share the last value, or 0. worst: batches and
+    sequences. alone: sequences of one document. Evidence, if it was made: strategies; calibration, its table and notes;
     agreement; map; trained, the summary of training_evidence; diversity, tables of set_diversity by name; others.
     chosen: tables of the selection, by name. missing: stage -> (content of its section, why there is none).
     """

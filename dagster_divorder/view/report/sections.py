@@ -14,7 +14,7 @@ from dagster_divorder.units import duration
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import data_uri, indexed, png, stacked, svg
-from dagster_divorder.view.evidence import order_rows, rate_rows, schedule_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.measures import MEASURES, beside_shuffled, mix_rows, summary_row
 from dagster_divorder.view.report import check
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
@@ -349,7 +349,9 @@ def stretches(data: Numbers) -> Section:
                 f"Shares of {mixes['trait']} along the dataset, asked and achieved.",
                 f"{ALONG}: % of the tokens in slices of training, by {mixes['trait']}.",
             ),
-            table(f"{mixes['trait']}: asked and achieved shares of each stretch", mix_rows(mixes)[:STRETCHES]),
+            table(
+                f"{mixes['trait']}: asked and achieved shares of each stretch", mix_rows(mixes)[:STRETCHES]
+            ),
         ],
     )
 
@@ -605,13 +607,6 @@ def trained(summary: Mapping[str, Any]) -> Section:
             "Held-out loss by source; * differs from shuffled sequences beyond noise", source_rows(summary)
         ),
     ]
-    parts.append(
-        table(
-            "Held-out loss by learning rate schedule: of the last weights, their average, and their exponential "
-            "moving average (EMA); each less shuffled sequences’ loss",
-            schedule_rows(summary),
-        )
-    )
     if rates := rate_rows(summary):
         parts.append(table("Held-out loss by learning rate", rates))
     return Section(
