@@ -124,8 +124,8 @@ class Comparison:
         along = f" along {self.schedule}" if self.schedule else ""
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
-            f"{self.rows:,} rows, {self.strategy}{along}, windows of {self.window:,} {self.unit}, beside {self.shuffles} "
-            f"shuffles: {drift}"
+            f"{self.rows:,} rows, {self.strategy}{along}, windows of {self.window:,} {self.unit}, beside "
+            f"{self.shuffles} shuffles: {drift}"
         )
 
     def __str__(self) -> str:

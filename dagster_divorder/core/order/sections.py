@@ -116,7 +116,8 @@ def spans_of_values(
     quota stay unread. quotas: float (V, S), tokens of each value in each span.
     """
     tokens, out = traits.counted, np.zeros(len(value), np.int64)
-    kind, shares = np.zeros(len(value), np.int32), []
+    kind = np.zeros(len(value), np.int32)
+    shares: list[NDArray[Any]] = []
     for of_value in range(len(quotas)):
         ends, done = np.cumsum(quotas[of_value], dtype=np.float64), 0.0
         records = np.flatnonzero(value == of_value)

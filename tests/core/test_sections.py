@@ -1,0 +1,175 @@
+"""Sections: equal parts with copies apart, records of a mix dealt to spans, and quotas of phases."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_divorder.core.mix.mixing import plan_phases
+from dagster_divorder.core.order.sections import equal_parts, section_seed, spans_of_values
+from dagster_divorder.core.order.traits import Traits
+from dagster_divorder.errors import InputError
+from tests.conftest import examples
+
+laws = settings(max_examples=examples(40), deadline=None)
+lengths = st.lists(st.sampled_from([1, 3, 3, 20, 150]), min_size=1, max_size=60).map(np.array)
+
+
+def traits_of(tokens, **codes):
+    codes = {name: np.asarray(of, np.int32) for name, of in codes.items()}
+    codes["cluster"] = (np.arange(len(tokens)) % 3).astype(np.int32)
+    names = {name: tuple(map(str, range(of.max(initial=0) + 1))) for name, of in codes.items()}
+    return Traits(np.asarray(tokens, np.int64), codes, names)
+
+
+@given(tokens=lengths, most=st.integers(1, 70), least=st.integers(1, 100), seed=st.integers(0, 9))
+@laws
+def test_parts_are_equal_and_copies_far_apart(tokens, most, least, seed):
+    copies = np.sort(np.random.default_rng(seed).integers(0, len(tokens), len(tokens)))
+    tokens = tokens[copies]
+    part, again = (
+        equal_parts(traits_of(tokens), {"cluster": 1.0}, most=most, least=least, copies=copies, seed=seed)
+        for _ in range(2)
+    )
+    assert (part == again).all() and part.min() >= 0
+    parts = int(part.max()) + 1
+    assert parts == 1 or parts * max(least, 8 * tokens.max()) <= tokens.sum()
+    for text in np.unique(copies):
+        of_text = np.sort(part[copies == text])
+        if len(of_text) <= parts:
+            assert (np.diff(of_text) >= parts // len(of_text)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"most": 600}, 1),
+        ({"most": 100}, 6),
+        ({"most": 101}, 6),
+        ({"most": 1, "least": 100}, 60),  # of 6,000 tokens
+        ({"most": 1}, 75),  # eight times the longest document, of 10 tokens
+        # 2 parts a copy; most copied texts have 3, one has 30.
+        ({"most": 600, "copies": True}, 6),
+        ({"most": 600, "copies": True, "subsets": True}, 30),
+        ({"most": 600, "copies": True, "steady": True}, 6),
+    ],
+)
+def test_the_number_of_parts(arguments, parts):
+    if arguments.pop("copies", False):
+        arguments["copies"] = np.repeat(np.arange(191), [30, *[3] * 190])
+    part = equal_parts(traits_of(np.full(600, 10)), {"cluster": 1.0}, **{"least": 1, **arguments})
+    assert np.unique(part).tolist() == list(range(parts))
+
+
+def test_too_many_parts_are_refused():
+    with pytest.raises(InputError, match=r"80,000 records make 10,000 sections .* set order.shards_of to 20"):
+        equal_parts(traits_of(np.ones(80_000)), {"cluster": 1.0}, most=1, least=1)
+
+
+def test_sections_have_seeds_of_their_own():
+    assert [section_seed(7, number) for number in (0, 0)] == [7, 7]
+    assert len({section_seed(seed, number) for seed in (7, 8) for number in range(9)}) == 18
+
+
+@given(tokens=lengths, spans=st.integers(1, 4), data=st.data())
+@laws
+def test_passes_of_a_value_fill_its_spans_one_after_another(tokens, spans, data):
+    some = st.lists(st.integers(0, 2), min_size=len(tokens), max_size=len(tokens)).map(np.array)
+    value, passes = data.draw(some), data.draw(some)
+    parts = np.array(
+        [data.draw(st.lists(st.integers(0, 4), min_size=spans, max_size=spans)) for _ in range(3)]
+    )
+    parts[:, 0] += (parts == 0).all(axis=1)
+    quotas = parts / parts.sum(axis=1, keepdims=True) * np.bincount(value, tokens, 3)[:, np.newaxis]
+    weights = {"cluster": 1.0, "source": 1.0}
+    span = spans_of_values(traits_of(tokens, source=value), weights, value, passes, quotas)
+    # Every record is in a span in which its value has a share.
+    assert ((span >= 0) & (span < spans)).all() and (parts[value, span] > 0).all()
+    for of_value in range(3):
+        reached = [span[(value == of_value) & (passes == number)] for number in range(3)]
+        for earlier, later in itertools.pairwise(filter(len, reached)):
+            assert earlier.max() <= later.min()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_span_has_the_tokens_of_a_value_that_are_asked_within_a_record(seed):
+    random = np.random.default_rng(seed)
+    tokens, value = np.ceil(random.lognormal(3, 1, 300)), random.integers(0, 3, 300)
+    quotas = random.dirichlet(np.ones(3), 3) * np.bincount(value, tokens)[:, np.newaxis]
+    traits = traits_of(tokens, source=value)
+    span = spans_of_values(traits, {"cluster": 1.0, "source": 1.0}, value, random.integers(0, 2, 300), quotas)
+    held, longest = np.zeros((3, 3)), np.zeros(3)
+    np.add.at(held, (value, span), tokens)
+    np.maximum.at(longest, value, tokens)
+    assert (np.abs(held - quotas) <= longest[:, np.newaxis]).all()
+
+
+def test_rests_are_read_first_and_stay_unread_beyond_their_quota():
+    # Rests of the first value: 30 of 50 tokens come nearest to 32. All of the second value's come, in its first span.
+    value, passes = np.repeat([0, 1, 1], [5, 3, 9]), np.repeat([-1, -1, 0], [5, 3, 9])
+    traits = traits_of(np.full(17, 10), source=value)
+    span = spans_of_values(traits, {"cluster": 1.0}, value, passes, np.array([[32.0, 0.0], [30.0, 90.0]]))
+    assert span.tolist() == [0] * 3 + [-1] * 2 + [0] * 3 + [1] * 9
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5000), min_size=2, max_size=4),
+    ends=st.lists(st.integers(1, 19), max_size=2, unique=True).map(sorted),
+    total=st.integers(200, 20_000),
+    read=st.integers(0, 20_000),
+    repeats=st.sampled_from([None, 1, 4]),
+    data=st.data(),
+)
+@laws
+def test_quotas_of_phases_sum_to_the_plan_and_repeats_hold_over_all(sizes, ends, total, read, repeats, data):
+    values = {str(number): size for number, size in enumerate(sizes)}
+    share = st.fixed_dictionaries({name: st.integers(1, 9) for name in values})
+    weights = [data.draw(share) for _ in range(len(ends) + 1)]
+    until = [round(end * total / 20) for end in ends]
+    before = np.zeros(len(values), np.int64)
+    before[0] = min(read, total)
+    try:
+        plan, quotas = plan_phases(
+            list(zip([*until, None], weights, strict=True)),
+            values,
+            total_tokens=total,
+            max_repeats=repeats,
+            read=before,
+        )
+    except InputError as error:
+        assert "cannot be reached within mixing.max_repeats" in str(error) and repeats
+        return
+    assert (plan.tokens - before == quotas.sum(axis=1)).all() and (quotas >= 0).all()
+    if repeats:
+        assert (quotas.sum(axis=1) <= np.maximum(repeats * np.array(sizes) - before, 0) + 1).all()
+    # Read tokens fill the first phases; what is left of a phase has its shares.
+    left = np.diff(np.clip([0, *until, total], before.sum(), None))
+    asked = [
+        size * np.array([*of.values()]) / sum(of.values())
+        for size, of in zip(left, weights, strict=True)
+        if size
+    ]
+    if asked:
+        assert np.abs(quotas - np.array(asked).T).max() <= 1
+    else:
+        assert not quotas.any()
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ([500, 400], r"phase 2 of mixing ends at 400 tokens; expected more than 500"),
+        ([2000], "at most the 1,000"),
+    ],
+)
+def test_phases_that_do_not_follow_each_other_are_refused(ends, said):
+    with pytest.raises(InputError, match=said):
+        plan_phases([(end, {"a": 1}) for end in [*ends, None]], {"a": 1000})
+
+
+def test_phases_may_end_at_a_share_of_training():
+    plan, quotas = plan_phases([(0.25, {"a": 1, "b": 3}), (None, {"a": 1})], {"a": 800, "b": 200})
+    assert quotas.tolist() == [[62, 750], [188, 0]] or quotas.tolist() == [[63, 750], [187, 0]]
+    assert plan.shares.sum() == pytest.approx(1)
