@@ -237,7 +237,7 @@ def mix(data: Numbers) -> Section:
                 "highest": "–" if shares is None else f"{points(float(shares.max()))} %",
             }
         )
-    tokens, unique = (sum(row[name] for row in values) for name in ("tokens trained on", "unique tokens"))
+    tokens, unique = (sum(row[name] for row in values) for name in ("tokens trained on", "unique tokens trained on"))
     return Section(
         "mix",
         "How often each record is trained on",
