@@ -135,7 +135,7 @@ def order_table(
         numbers = windows_of(
             followed.ranks[parts[0]], rows.tokens[parts[0]], followed.pieces, window, begin=begin, seed=seed
         )
-        parts = [parts[0][numbers == number] for number in range(int(numbers.max(initial=-1)) + 1)]
+        parts = [parts[0][numbers == number] for number in range(int(numbers.max(initial=0)) + 1)]
     items = rows.items(within)
     sections = []
     for number, of_section in enumerate([consumed, *parts] if len(consumed) else parts):

@@ -1,5 +1,4 @@
 """Windows, prefixes and seams compared with the mix of their stretch, token by token; distances to a schedule."""
-schedule."""
 
 import numpy as np
 import pytest

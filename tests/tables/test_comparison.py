@@ -95,7 +95,6 @@ def test_ids_and_texts_sort_no_rows() -> None:
             "unit is 'token'; expected one of rows, tokens; did you mean 'tokens'",
         ),
         ({"window": 10, "shuffles": 1}, "shuffles is 1; expected a whole number of 2 or more"),
-        ({"window": 10, "targets": {}}, "leave targets out"),
         ({"window": 10, "strategy": "best"}, "strategy is 'best'"),
     ],
 )

@@ -132,8 +132,9 @@ def spans_of_values(
             size = float(tokens[of_pass].sum())
             reached = np.diff(np.clip(ends - done, 0.0, size), prepend=0.0)
             kind[of_pass], done = len(shares), done + size
-            # Records without tokens go to the first span.
-            shares.append(np.where(reached > 0.5, reached, 0.0) if size > 0.5 else np.eye(1, len(ends))[0])
+            # Less than half a token reaches no span, unless none gets more. Records without tokens go to the first span.
+            enough = np.where(reached >= min(0.5, reached.max()), reached, 0.0)
+            shares.append(enough if enough.any() else np.eye(1, len(ends))[0])
     dealt = np.flatnonzero(out >= 0)
     if quotas.shape[1] > 1 and len(dealt):
         out[dealt] = deal(traits.take(dealt), weights, np.stack(shares), kind=kind[dealt], seed=seed)

@@ -1,4 +1,4 @@
-"""Orders of a table along a score: every row once, the score followed, the rest at its mix."""
+"""Orders of a table in sections: what is consumed, then the rest; windows of a score, at their own mix."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 import dagster_divorder as divorder
 from dagster_divorder.errors import InputError
+from dagster_divorder.tables.rows import read_rows
+from dagster_divorder.tables.sections import order_table
 from tests.conftest import examples
 
 N = 3000
@@ -57,26 +59,41 @@ def test_a_rising_score_rises_and_every_batch_keeps_the_mix() -> None:
     assert strays(ours) < 0.6 * strays(theirs)
 
 
-def test_the_plain_order_is_the_sorted_one() -> None:
+def test_windows_are_runs_of_the_ranking_in_the_order_of_the_strategy() -> None:
     even = {**TABLE, "tokens": np.full(N, 7)}
-    assert order(even, strategy="original").tolist() == np.argsort(TABLE["quality"]).tolist()
-    assert order(even, strategy="original", shape="fall").tolist() == np.argsort(-TABLE["quality"]).tolist()
-    folds = order(even, strategy="original", shape="fold", folds=3)
-    assert folds.tolist() == np.concatenate([np.argsort(TABLE["quality"])[at::3] for at in range(3)]).tolist()
-    points = [(0, 0), (1, 1)]
-    assert order(even, strategy="original", points=points).tolist() == np.argsort(TABLE["quality"]).tolist()
+    ranking = np.argsort(TABLE["quality"])
+    for expected, arguments in (
+        (ranking, {}),
+        (ranking[::-1], {"shape": "fall"}),
+        (np.concatenate([ranking[at::3] for at in range(3)]), {"shape": "fold", "folds": 3}),
+        (ranking, {"points": [(0, 0), (1, 1)]}),
+    ):
+        made = order(even, strategy="original", batch=100, score_window=1, **arguments)
+        assert made.tolist() == np.sort(expected.reshape(30, 100)).ravel().tolist()
 
 
-def test_kept_columns_keep_their_shares_throughout() -> None:
-    table = made_table(tied=2.0)
+@pytest.mark.parametrize("score", [None, "quality"])
+def test_what_is_consumed_comes_first_and_the_rest_at_its_own_mix(score: str | None) -> None:
+    frozen = np.flatnonzero(TABLE["source"] == "a")[:500]
+    made = order(frozen=frozen, score=score)
+    assert made[:500].tolist() == frozen.tolist() and sorted(made.tolist()) == list(range(N))
+    is_a = (TABLE["source"] == "a")[made[500:]]
+    assert is_a.reshape(10, -1).mean(axis=1) == pytest.approx(np.full(10, is_a.mean()), abs=0.08)
+    if score:
+        # The schedule goes on from where it stands: none of the lowest ranks are asked for any more.
+        rest = TABLE["quality"][made[500:]]
+        assert np.corrcoef(np.arange(len(rest)), pd.Series(rest).rank())[0, 1] > 0.95
 
-    def first_third(**arguments: Any) -> float:
-        return float((table["source"][order(table, **arguments)[: N // 3]] == "a").mean())
 
-    whole = float((table["source"] == "a").mean())
-    assert first_third() < whole - 0.15
-    assert abs(first_third(keep="source") - whole) < 0.02
-    assert abs(first_third(keep=["source"], shape="fall") - whole) < 0.02
+@pytest.mark.parametrize(("shape", "falls"), [({}, 0), ({"shape": "fold", "folds": 4}, 3)])
+def test_epochs_of_one_lap_pass_the_schedule_together(shape: dict[str, Any], falls: int) -> None:
+    rows = read_rows(TABLE, "source", "tokens", bins=4, clusters=4, seed=0)
+    plan = order_table(rows, score="quality", batch=16, lap=2, **shape)
+    epochs = np.stack([plan.order(epoch) for epoch in range(4)])
+    for lap in epochs[:2], epochs[2:]:
+        assert (np.bincount(lap.ravel(), minlength=N) == 2).all()
+        assert (np.diff(TABLE["quality"][lap.ravel()].reshape(16, -1).mean(axis=1)) < 0).sum() == falls
+    assert (epochs[0] != epochs[2]).mean() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -97,7 +114,7 @@ def test_rows_without_a_score_are_spread_evenly_and_said(nothing: Any) -> None:
 
 
 @pytest.mark.parametrize("unit", ["rows", "tokens"])
-def test_a_comparison_holds_batches_against_the_mix_at_their_point(unit: Any) -> None:
+def test_a_comparison_holds_windows_against_the_mix_of_their_section(unit: Any) -> None:
     table = made_table(tied=1.0) | {"tags": [["x", "y"][: at % 3] for at in range(N)]}
     found = divorder.compare(
         table,
@@ -107,18 +124,15 @@ def test_a_comparison_holds_batches_against_the_mix_at_their_point(unit: Any) ->
         tokens="tokens",
         batch=32,
         score="quality",
-        frozen=[5, 3, 8],
     )
     lines = {(line.column, line.measure): line for line in found.lines}
     off = lines["(score)", "off the schedule"]
     assert off.value < 1.02 * off.shuffled < 0.05
     for column in ("source", "tags"):
-        there = lines[column, "mean batch there"]
+        there = lines[column, "mean window"]
         assert there.balanced and there.value < 0.6 * there.shuffled
-    # The schedule moves the source that goes with the score, whatever the order.
-    assert lines["source", "moved"].value > 0.1 > lines["tags", "moved"].value
-    assert ("quality", "moved") not in lines
-    assert "along rise of quality" in str(found) and "drift" not in str(found) and "nan" not in str(found)
+    # The schedule moves the source that goes with the score; no order is told that it drifts for that.
+    assert "along rise of quality" in str(found) and not found.drifting and "nan" not in str(found)
 
 
 def test_the_picture_shows_it() -> None:
@@ -142,12 +156,14 @@ def test_the_picture_shows_it() -> None:
         ({"folds": 2}, "folds is no option of the shape 'rise'; it has none"),
         ({"shape": "saw", "fold": 2}, "fold is no option of the shape 'saw'; its options are .*'folds'"),
         ({"points": [(0, 0), (1, 1)], "shape": "saw"}, "shape is 'saw', and points are given; remove one"),
-        ({"keep": "quality"}, "keep is 'quality'; expected one of source"),
+        ({"keep": "quality"}, "keep is no longer an argument of an order: rank the scores inside each value"),
+        ({"strength": 0.5}, "strength is no longer an argument of an order: give rows"),
+        ({"targets": {}}, "targets is no longer an argument of an order: order the rows of each phase"),
+        ({"frozen": [N]}, "frozen names row 3000; there are 3000, counted from 0"),
+        ({"frozen": [2, 2]}, "frozen names row 2 twice"),
         ({"score": None, "shape": "saw"}, "shape is given, and score is not"),
-        ({"strategy": "block_shuffle"}, "strategy is 'block_shuffle'; expected one of "),
         ({"strategy": "saw"}, "strategy is 'saw', which is a schedule; expected shape='saw'"),
         ({"window": 0.1}, "window is no argument of a table's order; expected score_window"),
-        ({"targets": {"source": {"progress": [0, 1], "a": [0.1, 0.3]}}}, "an order follows one of them"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -156,28 +172,12 @@ def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: 
 
 
 SHAPES = st.one_of(
-    st.fixed_dictionaries({"shape": st.sampled_from(["rise", "fall"])}),
+    st.fixed_dictionaries({"shape": st.sampled_from(["rise", "fall", "segment"])}),
     st.fixed_dictionaries(
         {
-            "shape": st.sampled_from(["fold", "zigzag"]),
+            "shape": st.sampled_from(["fold", "zigzag", "stair", "saw"]),
             "folds": st.integers(1, 9),
             "descending": st.booleans(),
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "shape": st.sampled_from(["stair", "saw"]),
-            "sections": st.integers(1, 6),
-            "ratio": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-            "folds": st.integers(1, 5),
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "shape": st.just("segment"),
-            "first": st.sampled_from([0.0, 0.1, 0.5]),
-            "last": st.sampled_from([0.0, 0.2, 0.5]),
-            "ends": st.sampled_from(["low-high", "high-low", "low-low", "high-high"]),
         }
     ),
     st.lists(st.floats(0, 1), min_size=2, max_size=5).map(
@@ -193,24 +193,17 @@ SHAPES = st.one_of(
         max_size=60,
     ),
     SHAPES,
-    st.sampled_from([1.0, 0.5, 0.0]),
     st.sampled_from([None, 1, 3]),
     st.sampled_from(["balanced", "random", "original", "f3", "stratified"]),
-    st.booleans(),
+    st.integers(0, 9),
 )
 def test_the_order_is_a_permutation_or_refused(
-    rows: Any, shape: Any, strength: float, window: int | None, strategy: str, kept: bool
+    rows: Any, shape: Any, window: int | None, strategy: str, consumed: int
 ) -> None:
     table = {"source": [source for source, _ in rows], "quality": [score for _, score in rows]}
     table["tokens"] = list(range(len(rows)))
-    arguments = {
-        **shape,
-        "strength": strength,
-        "score_window": window,
-        "strategy": strategy,
-        "keep": "source" if kept else (),
-        "batch": 4,
-    }
+    frozen = range(len(rows))[::-1][:consumed]
+    arguments = {**shape, "score_window": window, "strategy": strategy, "batch": 4, "frozen": frozen}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -218,7 +211,7 @@ def test_the_order_is_a_permutation_or_refused(
         except InputError as error:
             assert "expected" in str(error)
             return
-        assert sorted(made.tolist()) == list(range(len(rows)))
+        assert sorted(made.tolist()) == list(range(len(rows))) and made[:consumed].tolist() == list(frozen)
         assert made.tolist() == order(table, **arguments).tolist()
 
 
@@ -226,6 +219,5 @@ def test_the_order_is_a_permutation_or_refused(
 @pytest.mark.parametrize("shape", ["rise", "zigzag", "saw", "segment"])
 def test_hardly_a_row(rows: int, shape: str) -> None:
     table = {"source": ["a"] * rows, "tokens": [1] * rows, "quality": list(range(rows))}
-    arguments = {"folds": max(1, rows)} if shape in ("zigzag", "saw") else {}
-    made = order(table, shape=shape, **arguments)
+    made = order(table, shape=shape)
     assert made.dtype == np.int64 and sorted(made.tolist()) == list(range(rows))
