@@ -84,7 +84,7 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 
 def _documents_have_vectors(run: Run) -> Finding:
-    """Few of the clustered vectors are zero, or replace a vector that is not finite."""
+    """Few of the clustered vectors are zero, since a document has no token or its vector is not finite."""
     from dagster_divorder.models.embed import NOT_FINITE
 
     view, stage = run.view, chosen_vectors(run).stage
@@ -95,7 +95,8 @@ def _documents_have_vectors(run: Run) -> Finding:
         if "flagged" in arrays:
             not_finite += int((used[rows] & ((arrays["flagged"] & NOT_FINITE) > 0)).sum())
     documents = int(np.count_nonzero(used))
-    share = (zero + not_finite) / documents
+    share = zero / documents
+    zero -= not_finite
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,
         text=f"Of {documents:,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "

@@ -1,7 +1,7 @@
 """deep_embeddings: the pooled last hidden states of a causal or encoder model for each document, L2-normalised.
 
-Per document fragment: `vectors` float32 or float16 (rows, D), zero for a document without tokens; `tokens` int64
-(rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
+Per document fragment: `vectors` float32 or float16 (rows, D), zero for a document without tokens or without a finite
+vector; `tokens` int64 (rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
 
 The stage key holds the device and the dtype that the settings resolve to on this machine, so that vectors of a CPU and
 of a GPU never mix. It does not hold the number of GPUs, or how many share a model. If nothing is new, no model is
@@ -290,7 +290,7 @@ def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     flagged = files.column(run.view.documents, "flagged")
     return {
         "pooling": spec.pooling,
-        **vector_figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
+        **vector_figures(run, files, spec, run.settings.deep_model, "count as documents without tokens"),
         "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
         **load_deep_model(run).trained,
     }
