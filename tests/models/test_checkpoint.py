@@ -236,6 +236,17 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
+        if self.path.startswith("/api/models/org/model"):
+            names = [str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()]
+            info = {"id": "org/model", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+            tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
+            answer = json.dumps(tree if "/tree/" in self.path else info).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+            return
         self.do_HEAD()
         name = self.name()
         if self.served():
@@ -309,9 +320,10 @@ def test_all_weight_files_of_a_sharded_model_are_downloaded_where_they_are_asked
     (served / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     all_of_it = {"weights": "all", "setting": "deep.model"}
     (served / "model-00001-of-00002.safetensors").rename(served / "later")
-    said = locate_with("org/model", endpoint, tmp_path / "cache", **all_of_it)
+    said = locate_with("org/model", endpoint, tmp_path / "a", **all_of_it)
     assert "its index places lm_head.weight in model-00001-of-00002.safetensors, which cannot be" in said
     (served / "later").rename(served / "model-00001-of-00002.safetensors")
+    handler.asked.clear()
     found = Path(locate_with("org/model", endpoint, tmp_path / "cache", **all_of_it))
     assert [path.name for path in weight_files(found)] == [
         "model-00001-of-00002.safetensors",
@@ -348,7 +360,7 @@ def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path
     assert "org/model has no tokenizer.json" in locate_with("org/model", endpoint, tmp_path / "b")
     (served / "config.json").unlink()
     assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "e")
-    assert "Hub does not give its config.json" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
+    assert "nor the local cache gives it" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
 
 
 @pytest.mark.slow

@@ -91,12 +91,11 @@ def _documents_have_vectors(run: Run) -> Finding:
     used = view.used_documents()
     zero = not_finite = 0
     for rows, arrays in run.files(stage).each(view.documents):
-        zero += int((used[rows] & ~arrays["vectors"].any(axis=1)).sum())
-        if "flagged" in arrays:
-            not_finite += int((used[rows] & ((arrays["flagged"] & NOT_FINITE) > 0)).sum())
+        flagged = used[rows] & ((arrays.get("flagged", np.zeros(1, np.uint8)) & NOT_FINITE) > 0)
+        not_finite += int(flagged.sum())
+        zero += int((used[rows] & ~flagged & ~arrays["vectors"].any(axis=1)).sum())
     documents = int(np.count_nonzero(used))
-    share = zero / documents
-    zero -= not_finite
+    share = (zero + not_finite) / documents
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,
         text=f"Of {documents:,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "
