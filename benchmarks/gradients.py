@@ -180,7 +180,8 @@ def speed(model: GradientModel, windows: list[np.ndarray], options: argparse.Nam
             found = time.perf_counter() - start, time.process_time() - processor
             best[name] = tuple(min(pair) for pair in zip(best.get(name, found), found, strict=True))
     print(
-        f"{len(windows):,} documents, {sum(map(len, windows)):,} tokens, {sum(model.parameters.values()):,} parameters, "
+        f"{len(windows):,} documents, {sum(map(len, windows)):,} tokens, "
+        f"{sum(model.parameters.values()):,} parameters, "
         f"K = {model.dims:,}, {model.rows} documents projected together; {model.spec.device}, {model.spec.dtype}; "
         f"load {os.getloadavg()[0]:.1f}"
     )

@@ -194,19 +194,11 @@ def tokenizer_fingerprint(directory: Path | str) -> str:
 
 
 def tokenizer_bytes(directory: Path) -> bytes:
-    """The bytes that decide the tokens: tokenizer.json, with a mark if it has BPE dropout, which is off here."""
+    """The content of tokenizer.json, which decides the tokens. InputError if there is none."""
     path = directory / TOKENIZER
     if not path.is_file():
         raise _no_tokenizer(directory)
-    data = path.read_bytes()
-    return data + b" without dropout" if has_dropout(path, data) else data
-
-
-def has_dropout(path: Path, data: bytes) -> bool:
-    """Whether a tokenizer.json, which holds `data`, has BPE dropout."""
-    # A vocabulary may also hold this word.
-    model = read_object(path).get("model") if re.search(rb'"dropout":\s*[\d.]', data) else None
-    return isinstance(model, dict) and bool(model.get("dropout"))
+    return path.read_bytes()
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:
@@ -346,13 +338,15 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
     def fetch(revision: str | None, *names: str) -> Path:
         """The snapshot with those of some files that the repository (or, offline, the cache) has."""
         try:
-            return Path(huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=list(names)))
+            return Path(
+                huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=list(names))
+            )
         except Exception as error:
             raise InputError(
-                f"{setting} is {base_at}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
-                f"it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE forbids "
-                "it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name a "
-                "directory"
+                f"{setting} is {base_at}: no such directory, and neither the Hugging Face Hub nor the local cache "
+                f"gives it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE "
+                "forbids it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name "
+                "a directory"
             ) from error
 
     of_sentences = SENTENCE_TRANSFORMERS if weights == "all" else ()

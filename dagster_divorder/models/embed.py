@@ -2,8 +2,8 @@
 
 Letters: n documents, T tokens of all of them, W windows, D dims.
 Guarantee: a document with tokens gets a vector of length 1. A document without tokens gets zero, and so does one whose
-vector is not finite, which is flagged. A batch that does not fit into memory is cut and tried again; a window that never
-fits is read in parts.
+vector is not finite, which is flagged. A batch that does not fit into memory is cut and tried again; a window that
+never fits is read in parts.
 Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
 Known weakness: on a GPU the budget follows its memory, so other machines batch, and round, differently.
 """
@@ -11,7 +11,7 @@ Known weakness: on a GPU the budget follows its memory, so other machines batch,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -186,13 +186,13 @@ class _Forward:
             pooled[rows] = vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()
         return pooled
 
-    def _pass(self, begin: Sequence[int], length: Sequence[int]) -> torch.Tensor | None:
+    def _pass(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
         """Vectors of a batch, (B, D); None if memory ran out. The longest window is the first."""
-        lengths = np.asarray(length) + self.added
+        lengths = length + self.added
         ids = np.full((len(lengths), lengths[0]), self.spec.pad, dtype=np.int64)
         first = len(self.spec.prefix)
         ids[:, :first] = self.spec.prefix
-        for row, at, count in zip(ids, begin, length, strict=True):
+        for row, at, count in zip(ids, begin.tolist(), length.tolist(), strict=True):
             row[first : first + count] = self.ids[at : at + count]
             row[first + count : self.added + count] = self.spec.suffix
         limit = self.embedder.hard_limit
@@ -223,7 +223,7 @@ class _Forward:
             self.embedder.fits_in_a_row = 0
 
     def _in_parts(self, begin: int, length: int) -> NDArray[np.float32]:
-        """The vector (D,) of `length` ids from `begin` on, which do not fit: the token-weighted mean of their halves."""
+        """The vector (D,) of `length` ids from `begin` on, which do not fit: the mean of their halves, by tokens."""
         if length <= SHORTEST:
             raise InputError(
                 f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or "
@@ -231,6 +231,6 @@ class _Forward:
             )
         half, total = (length + 1) // 2, np.zeros(self.model.dims, dtype=np.float32)
         for at, count in ((begin, half), (begin + half, length - half)):
-            vectors = self._pass([at], [count])
+            vectors = self._pass(np.array([at]), np.array([count]))
             total += count * (self._in_parts(at, count) if vectors is None else vectors[0].cpu().numpy())
         return total / np.float32(length)

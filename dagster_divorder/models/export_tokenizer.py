@@ -26,7 +26,7 @@ import numpy as np
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.models.chat_templates import TEMPLATE, WITH_TOOLS
-from dagster_divorder.models.checkpoint import TOKENIZER, first_line, has_dropout, read_object
+from dagster_divorder.models.checkpoint import TOKENIZER, first_line, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
@@ -133,8 +133,8 @@ def tokenizer_files(directory: Path, form: Form, template: ChatTemplate | None =
     files = {
         name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
     }
-    if has_dropout(directory / TOKENIZER, files[TOKENIZER]):
-        content = read_object(directory / TOKENIZER)
+    content = read_object(directory / TOKENIZER)
+    if content["model"].get("dropout"):
         content["model"]["dropout"] = None
         files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
     if form == "plain":

@@ -56,8 +56,8 @@ ROW_WORDS = 1 << 20
 
 
 def describe(directory: Path | str, *, layers: int, dims: int, setting: str) -> dict[str, int]:
-    """Name -> size of the parameters whose gradients are taken, without reading the checkpoint's weights. setting: names
-    the model.
+    """Name -> size of the parameters whose gradients are taken, without reading the checkpoint's weights. setting:
+    names the model.
 
     Raises:
         InputError: it is not a causal language model, or has fewer blocks than `layers`, or fewer parameters in them

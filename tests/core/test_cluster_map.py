@@ -1,13 +1,10 @@
 """The map: new places against umap-learn's, that it repeats, that a place is a document's own."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from dagster_divorder.core.topics import cluster_map
 from dagster_divorder.core.topics.cluster_map import A, B, MapFit, fit, place

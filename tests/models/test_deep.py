@@ -429,9 +429,9 @@ def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_what_is_not_finite_is_zero_and_flagged(llama: Model, documents: Documents) -> None:
     ids, lengths = documents
     marked = int(ids[0])
-    found = Embedder(
-        Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))), 400
-    ).embed(ids, lengths)
+    found = Embedder(Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))), 400).embed(
+        ids, lengths
+    )
     whole = Embedder(llama, 400).embed(ids, lengths).vectors
     windows = np.split(ids, np.cumsum(lengths)[:-1])
     bad = np.array([marked in window[: CONTEXT - 1] for window in windows])

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.gradients import GradientModel, describe, load, signs
 from dagster_divorder.models.spec import EmbeddingSpec, quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder

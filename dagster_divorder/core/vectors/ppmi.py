@@ -109,8 +109,8 @@ def in_pieces(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: 
     document = np.repeat(np.arange(len(lengths)), lengths)
     at = np.arange(len(ids)) - (np.cumsum(lengths) - lengths)[document]
     piece = (np.cumsum(pieces_of) - pieces_of)[document] + at * pieces_of[document] // lengths[document]
-    at = piece.astype(np.int32), ids.astype(np.int32)
-    pieces = coo_array((np.ones(len(ids), np.int32), at), (int(pieces_of.sum()), vocabulary)).tocsr()
+    places = piece.astype(np.int32), ids.astype(np.int32)
+    pieces = coo_array((np.ones(len(ids), np.int32), places), (int(pieces_of.sum()), vocabulary)).tocsr()
     pieces.data[:] = 1
     return pieces
 

@@ -148,15 +148,15 @@ class VectorsOfAModel(PerDocument):
         }
 
 
-class _DeepEmbeddings(VectorsOfAModel):
-    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
-        directory = model_path(run.store, _embed_of(run).model)
-        if layers := modules_after_pooling(directory):
-            run.progress.note(
-                f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
-                "pooled hidden states"
-            )
-        return super().compute_missing(run, key, missing)
+def _embed_documents(run: Run) -> Embed:
+    embed = _embed_of(run)
+    directory = model_path(run.store, embed.model)
+    if layers := modules_after_pooling(directory):
+        run.progress.note(
+            f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
+            "pooled hidden states"
+        )
+    return embed
 
 
 def embed_needs(run: Run, embed: Embed) -> Needs:
@@ -349,7 +349,7 @@ def _deep_embeddings_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-DEEP_EMBEDDINGS = _DeepEmbeddings(
+DEEP_EMBEDDINGS = VectorsOfAModel(
     name=STAGE,
     version=2,
     group="embedding",
@@ -370,7 +370,7 @@ DEEP_EMBEDDINGS = _DeepEmbeddings(
     key_from_inputs=True,
     facts=_deep_embeddings_facts,
     doing="storing vectors",
-    compute=_embed_of,
+    compute=_embed_documents,
     needs=lambda run, missing: embed_needs(run, _embed_of(run)),
     figures=_deep_embeddings_figures,
 )

@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dagster_divorder.models.spec import EmbeddingSpec, read_spec
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -35,7 +33,6 @@ from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
     from dagster_divorder.models.deep import Model

@@ -6,6 +6,7 @@ The sample has the `advanced.map_documents` documents with the smallest ids, whi
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 
 from dagster_divorder.core.topics.cluster_map import MapFit, fit
