@@ -9,7 +9,7 @@ change it from run to run.
 Cost: a sort.
 Known weakness: a few windows of very different lengths pad more than PADDING if the budget is large beside them, since
 batches smaller than SMALL of it would leave a GPU idle. Memory that attention without sdpa takes, or other processes
-take later, is not foreseen (`embed` cuts a batch that does not fit).
+take later, is not foreseen (`embed` halves a batch that does not fit).
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ GPU_BUDGET = 1 << 16
 
 SHARE = 0.7
 """Share of the free memory that a batch may take on a GPU."""
-
-SHORTEST = 16
-"""Tokens of the shortest window that is still cut in two when it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

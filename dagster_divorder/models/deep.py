@@ -38,7 +38,7 @@ class Model:
     relief: for errors, what to do when memory is short.
     """
 
-    relief = "spread the model over several GPUs with deep.tensor_parallel"
+    relief = "spread the model over more GPUs with deep.tensor_parallel, or lower deep.max_tokens"
 
     def __init__(self, module: Any, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
         self.module = module

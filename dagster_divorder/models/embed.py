@@ -2,8 +2,8 @@
 
 Letters: n documents, T tokens of all of them, W windows, D dims.
 Guarantee: a document with tokens gets a vector of length 1. A document without tokens gets zero, and so does one whose
-vector is not finite, which is flagged. A batch that does not fit into memory is cut and tried again; a window that
-never fits is read in parts.
+vector is not finite, which is flagged. A batch that does not fit into memory is halved and tried again, and so are the
+batches after it.
 Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
 Known weakness: on a GPU the budget follows its memory, so other machines batch, and round, differently.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +26,6 @@ from dagster_divorder.models.batches import (
     CPU_BUDGET,
     GPU_BUDGET,
     SHARE,
-    SHORTEST,
     OutOfMemory,
     batch_end,
     cut_windows,
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
 
 NOT_FINITE = 1
 """Flag of a document whose vector is not finite; zero is stored."""
-CUT = 2
-"""Flag of a document that was read in shorter windows because memory ran out."""
-
-GROW_AFTER = 8
-"""Batches in a row that must fit before a halved budget doubles again."""
 
 
 Work = Counter[str]
@@ -56,32 +50,25 @@ Work = Counter[str]
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """`vectors` float32 (n, D); `flagged` uint8 (n,), NOT_FINITE and CUT or 0; `work`."""
+    """`vectors` float32 (n, D); `flagged` uint8 (n,), NOT_FINITE or 0; `work`."""
 
     vectors: NDArray[np.float32]
     flagged: NDArray[np.uint8]
     work: Work
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Embedder:
     """A model and how it is fed.
 
     budget: positions of a batch of more than one window. chunk: read all windows of a document, not the first alone.
-    threads: of a CPU. hard_limit: most positions of a batch and of a window, None for no limit. positions_now: the
-    current budget.
+    threads: of a CPU.
     """
 
     model: Model
     budget: int
     chunk: bool = False
     threads: int = 1
-    hard_limit: int | None = None
-    positions_now: float = field(init=False)
-    fits_in_a_row: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self.positions_now = self.budget
 
     def embed(
         self,
@@ -92,15 +79,15 @@ class Embedder:
         """Vectors of documents: `ids` (T,), end to end, and `lengths` (n,). `advance` is called with the tokens done.
 
         Raises:
-            InputError: not even SHORTEST tokens fit into memory.
+            InputError: a single window does not fit into memory.
             OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
-        spec = self.model.spec
+        spec, work = self.model.spec, Work()
         windows = cut_windows(lengths, spec.room, chunk=self.chunk)
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        forward = _Forward(self, ids, starts[windows.document] + windows.start, windows.length)
+        begin = starts[windows.document] + windows.start
         with quiet(), torch_threads(self.threads) if spec.device == "cpu" else nullcontext():
-            of_windows = forward.vectors(advance)
+            of_windows = self._pooled(ids, begin, windows.length, advance, work)
         vectors = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
         if len(windows):
             tokens_read = np.bincount(windows.document, windows.length, minlength=len(lengths))
@@ -109,16 +96,76 @@ class Embedder:
             vectors[windows.document[first]] = np.add.reduceat(of_windows * shares, first, axis=0)
         finite = np.isfinite(vectors).all(axis=1)
         vectors[~finite] = 0
-        flagged = np.where(finite, 0, NOT_FINITE).astype(np.uint8)
-        flagged[windows.document[forward.cut]] |= CUT
-        return Embedded(unit_rows(vectors), flagged, forward.work)
+        return Embedded(unit_rows(vectors), np.where(finite, 0, NOT_FINITE).astype(np.uint8), work)
+
+    def _pooled(
+        self,
+        ids: NDArray[np.unsignedinteger],
+        begin: NDArray[np.int64],
+        length: NDArray[np.int64],
+        advance: Callable[[int], object],
+        work: Work,
+    ) -> NDArray[np.float32]:
+        """Pooled vectors of windows, float32 (W, D); a row may hold NaN. begin, length: (W,), where the windows begin
+        in `ids`, and their tokens. work: is added to."""
+        order, added = np.argsort(-length, kind="stable"), self.model.spec.window - self.model.spec.room
+        sizes, positions = length[order] + added, float(self.budget)
+        batches: list[tuple[NDArray[np.int64], torch.Tensor]] = []
+        first = 0
+        while first < len(order):
+            end = batch_end(sizes, first, positions)
+            rows, size = order[first:end], int(sizes[first]) * (end - first)
+            vectors = self._forward(self._padded(ids, begin[rows], length[rows]), sizes[first:end])
+            if vectors is None:
+                work["out_of_memory"] += 1
+                positions = size / 2
+                continue
+            work += Work(tokens=int(sizes[first:end].sum()), positions=size, batches=1)
+            batches.append((rows, vectors))
+            advance(int(length[rows].sum()))
+            first = end
+        pooled = np.empty((len(order), self.model.dims), dtype=np.float32)
+        for rows, vectors in batches:
+            # Only this line waits for the GPU, so that the GPU never idles.
+            pooled[rows] = vectors.cpu().numpy()
+        return pooled
+
+    def _padded(
+        self, ids: NDArray[np.unsignedinteger], begin: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The ids of a batch, (B, L), the longest window first."""
+        spec = self.model.spec
+        before, after = len(spec.prefix), len(spec.suffix)
+        padded = np.full((len(begin), before + int(length[0]) + after), spec.pad, dtype=np.int64)
+        padded[:, :before] = spec.prefix
+        for row, at, count in zip(padded, begin.tolist(), length.tolist(), strict=True):
+            row[before : before + count] = ids[at : at + count]
+            row[before + count : before + count + after] = spec.suffix
+        return padded
+
+    def _forward(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor | None:
+        """Vectors of a batch, (B, D); None if memory ran out and there are windows to leave out."""
+        try:
+            return self.model(ids, lengths)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(ids) == 1:
+                raise InputError(
+                    f"memory ran out in a forward pass of {ids.size:,} tokens on {self.model.spec.device}; free some, "
+                    f"{self.model.relief}"
+                ) from error
+            if self.model.sharded:  # the other processes hang in a collective: all have to begin again
+                raise OutOfMemory(ids.size) from error
+        # Here the error no longer keeps the tensors of its frames alive.
+        release(self.model.spec.device)
+        return None
 
 
-def make_embedder(model: Model, *, chunk: bool, threads: int, hard_limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, with `threads` threads on a CPU. hard_limit: most positions of a batch and of
-    a window, if it is known that more do not fit."""
-    budget = _budget(model) if hard_limit is None else hard_limit
-    return Embedder(model, budget, chunk=chunk, threads=threads, hard_limit=hard_limit)
+def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None = None) -> Embedder:
+    """An embedder for the model's device, with `threads` threads on a CPU. limit: most positions of a batch, if it is
+    known that more do not fit."""
+    return Embedder(model, _budget(model) if limit is None else limit, chunk=chunk, threads=threads)
 
 
 def _budget(model: Model) -> int:
@@ -141,96 +188,3 @@ def _budget(model: Model) -> int:
     least = torch.tensor(budget, device=model.device)
     torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
     return int(least)
-
-
-class _Forward:
-    """The forward passes of one call of `embed`. begin, length: (W,), where the windows begin in `ids`, and their
-    tokens. cut: bool (W,), the windows that were read in parts."""
-
-    def __init__(
-        self,
-        embedder: Embedder,
-        ids: NDArray[np.unsignedinteger],
-        begin: NDArray[np.int64],
-        length: NDArray[np.int64],
-    ) -> None:
-        self.embedder, self.ids, self.begin, self.length = embedder, ids, begin, length
-        self.model, self.spec = embedder.model, embedder.model.spec
-        self.added = len(self.spec.prefix) + len(self.spec.suffix)
-        self.cut = np.zeros(len(begin), dtype=bool)
-        self.work = Work()
-
-    def vectors(self, advance: Callable[[int], object]) -> NDArray[np.float32]:
-        """Pooled vectors of the windows, float32 (W, D); a row may hold NaN."""
-        order = np.argsort(-self.length, kind="stable")
-        sizes = self.length[order] + self.added
-        batches: list[tuple[NDArray[np.int64], torch.Tensor | NDArray[np.float32]]] = []
-        begin = 0
-        while begin < len(order):
-            end = batch_end(sizes, begin, self.embedder.positions_now)
-            rows = order[begin:end]
-            vectors: torch.Tensor | NDArray[np.float32] | None = self._pass(
-                self.begin[rows], self.length[rows]
-            )
-            if vectors is None and len(rows) > 1:
-                continue
-            if vectors is None:
-                self.cut[rows] = True
-                vectors = self._in_parts(int(self.begin[rows[0]]), int(self.length[rows[0]]))[None]
-            batches.append((rows, vectors))
-            advance(int(self.length[rows].sum()))
-            begin = end
-        pooled = np.empty((len(order), self.model.dims), dtype=np.float32)
-        for rows, vectors in batches:
-            # Only this line waits for the GPU, so that the GPU never idles.
-            pooled[rows] = vectors if isinstance(vectors, np.ndarray) else vectors.cpu().numpy()
-        return pooled
-
-    def _pass(self, begin: NDArray[np.int64], length: NDArray[np.int64]) -> torch.Tensor | None:
-        """Vectors of a batch, (B, D); None if memory ran out. The longest window is the first."""
-        lengths = length + self.added
-        ids = np.full((len(lengths), lengths[0]), self.spec.pad, dtype=np.int64)
-        first = len(self.spec.prefix)
-        ids[:, :first] = self.spec.prefix
-        for row, at, count in zip(ids, begin.tolist(), length.tolist(), strict=True):
-            row[first : first + count] = self.ids[at : at + count]
-            row[first + count : self.added + count] = self.spec.suffix
-        limit = self.embedder.hard_limit
-        if limit is None or len(ids) > 1 or ids.size <= limit:
-            try:
-                vectors = self.model(ids, lengths)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                if self.model.sharded:  # the other processes hang in a collective: all have to begin again
-                    raise OutOfMemory(ids.size) from error
-            else:
-                self._fitted(lengths, ids.size)
-                return vectors
-            # Here the error no longer keeps the tensors of its frames alive.
-            release(self.spec.device)
-        self.work["out_of_memory"] += 1
-        self.embedder.positions_now = max(1.0, min(self.embedder.positions_now, ids.size) / 2)
-        self.embedder.fits_in_a_row = 0
-        return None
-
-    def _fitted(self, lengths: NDArray[np.int64], positions: int) -> None:
-        """Notes a batch that was computed."""
-        self.work += Work(tokens=int(lengths.sum()), positions=positions, batches=1)
-        self.embedder.fits_in_a_row += 1
-        if self.embedder.fits_in_a_row >= GROW_AFTER:
-            self.embedder.positions_now = min(2 * self.embedder.positions_now, self.embedder.budget)
-            self.embedder.fits_in_a_row = 0
-
-    def _in_parts(self, begin: int, length: int) -> NDArray[np.float32]:
-        """The vector (D,) of `length` ids from `begin` on, which do not fit: the mean of their halves, by tokens."""
-        if length <= SHORTEST:
-            raise InputError(
-                f"memory ran out in a forward pass of {length} tokens on {self.spec.device}; free some, or "
-                f"{self.model.relief}"
-            )
-        half, total = (length + 1) // 2, np.zeros(self.model.dims, dtype=np.float32)
-        for at, count in ((begin, half), (begin + half, length - half)):
-            vectors = self._pass(np.array([at]), np.array([count]))
-            total += count * (self._in_parts(at, count) if vectors is None else vectors[0].cpu().numpy())
-        return total / np.float32(length)

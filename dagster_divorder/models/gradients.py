@@ -150,7 +150,7 @@ class GradientModel(Model):
     """A loaded model; a call gives the projected gradients of a batch of windows. parameters: name -> size of those
     whose gradients are taken."""
 
-    relief = "lower gradients.layers"
+    relief = "or lower gradients.layers"
 
     def __init__(
         self, module: Any, spec: EmbeddingSpec, parameters: dict[str, int], *, dims: int, seed: int

@@ -91,7 +91,7 @@ def _documents_have_vectors(run: Run) -> Finding:
     used = view.used_documents()
     zero = not_finite = 0
     for rows, arrays in run.files(stage).each(view.documents):
-        flagged = used[rows] & ((arrays.get("flagged", np.zeros(1, np.uint8)) & NOT_FINITE) > 0)
+        flagged = used[rows] & (arrays.get("flagged", 0) == NOT_FINITE)
         not_finite += int(flagged.sum())
         zero += int((used[rows] & ~flagged & ~arrays["vectors"].any(axis=1)).sum())
     documents = int(np.count_nonzero(used))

@@ -25,7 +25,7 @@ from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, Work, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment
@@ -256,7 +256,7 @@ def _embedder(embed: Embed) -> Embedder:
 
         torch.cuda.set_device(worker_number())
     threads = max(1, embed.threads // embed.processes)
-    return make_embedder(embed.load(), chunk=embed.chunk, threads=threads, hard_limit=embed.limit)
+    return make_embedder(embed.load(), chunk=embed.chunk, threads=threads, limit=embed.limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}
@@ -287,11 +287,9 @@ def _free(device: str) -> None:
 
 def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     spec = EmbeddingSpec(**_deep_embeddings_facts(run)["made"]["spec"])
-    flagged = files.column(run.view.documents, "flagged")
     return {
         "pooling": spec.pooling,
         **vector_figures(run, files, spec, run.settings.deep_model, "count as documents without tokens"),
-        "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
         **load_deep_model(run).trained,
     }
 
@@ -320,7 +318,7 @@ def vector_figures(
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),
     }
-    flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
+    flags = np.flatnonzero((flagged == NOT_FINITE) & used)
     if len(flags) == len(tokens):
         setting = "gradients.model" if of_gradients else "deep.model"
         raise InputError(
