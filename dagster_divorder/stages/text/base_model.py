@@ -179,7 +179,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 run.progress.note(f"{directory}: {encoder.note}")
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
-            report = train(
+            training = train(
                 texts,
                 folder,
                 vocab_size=advanced.vocab_size,
@@ -187,8 +187,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 seed=run.settings.seed,
                 progress=run.progress,
             )
-            run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
-            training = {name: value for name, value in report.items() if name not in run.observed}
             if template := template_of(run):
                 (folder / TEMPLATE).write_text(template.template, encoding="utf-8")
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
