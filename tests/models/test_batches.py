@@ -16,7 +16,6 @@ from dagster_divorder.models.batches import (
     batch_end,
     cut_windows,
     position_bytes,
-    power_of_two,
 )
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=40).map(lambda values: np.array(values, dtype=np.int64))
@@ -60,19 +59,6 @@ def test_batches_keep_to_the_budget_and_pad_little(lengths: np.ndarray, budget: 
         begin = end
 
 
-@pytest.mark.parametrize("budget", [2048, 16384, 65536])
-def test_padding_of_a_full_fragment_is_under_five_per_cent(budget: int) -> None:
-    """Lengths spread as those of real documents are: log-normal, three of four between 100 and 1,100 tokens."""
-    lengths = np.exp(np.random.default_rng(0).normal(5.7, 1.0, 8192)).astype(np.int64) + 2
-    lengths = np.sort(np.minimum(lengths, 8192))[::-1]
-    begin = positions = 0
-    while begin < len(lengths):
-        end = batch_end(lengths, begin, budget)
-        positions += int(lengths[begin]) * (end - begin)
-        begin = end
-    assert 1 - lengths.sum() / positions < 0.05
-
-
 def test_what_torch_raises_on_a_cpu_is_recognised() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 50)
@@ -100,8 +86,3 @@ def test_a_position_takes_more_in_a_wider_model() -> None:
 
     assert position_bytes(BertConfig(), 4) == 4 * (8 * 768 + 3 * 3072)
     assert position_bytes(LlamaConfig(hidden_size=64, intermediate_size=100), 2) == 2 * (8 * 64 + 300)
-
-
-@pytest.mark.parametrize(("most", "limit", "expected"), [(1000, 64, 64), (100, 1 << 20, 64), (0.2, 8, 1)])
-def test_powers_of_two(most: float, limit: int, expected: int) -> None:
-    assert power_of_two(most, limit) == expected

@@ -126,15 +126,6 @@ def test_more_token_ids_than_rows_are_refused(make_checkpoint):
         embedding_table(directory, vocabulary=8)
 
 
-def test_a_quantised_or_broken_table_is_refused(make_checkpoint):
-    with pytest.raises(InputError, match=r"is I8 of shape \[7, 4\]; expected a matrix of F32"):
-        embedding_table(make_checkpoint({"wte.weight": TABLE.astype(np.int8)}, name="a"))
-    broken = TABLE.copy()
-    broken[[2, 5], 1] = np.nan
-    with pytest.raises(InputError, match=r"2 rows of wte.weight in .*model.safetensors hold NaN"):
-        embedding_table(make_checkpoint({"wte.weight": broken}, name="b"))
-
-
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -182,11 +173,6 @@ def test_a_directory_that_cannot_be_used_says_what_is_missing(make_checkpoint):
         locate(str(directory))
     (directory / "pytorch_model.bin").unlink()
     with pytest.raises(InputError, match=r"expected weights as model.safetensors .* and found none"):
-        locate(str(directory))
-    (directory / "tokenizer.json").unlink()
-    with pytest.raises(
-        InputError, match=r"has no tokenizer.json; expected a fast tokenizer. Convert a slow one with"
-    ):
         locate(str(directory))
 
 

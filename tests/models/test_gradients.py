@@ -21,12 +21,10 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.gradients import GradientModel, describe, load, signs
 from dagster_divorder.models.spec import EmbeddingSpec, quiet, read_spec
-from dagster_divorder.models.tokenize import load_encoder
 from tests.conftest import examples
 from tests.tiny_models import (
     CAUSAL,
     CONTEXT,
-    TEXTS,
     Folders,
     causal_checkpoints,
     save_model,
@@ -221,31 +219,6 @@ def test_signs_are_as_random_as_coins() -> None:
         assert abs(float(one.mean())) < 4 / (2048 * 256) ** 0.5
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert abs(float((made[one] * made[other]).mean())) < 4 / (2048 * 256) ** 0.5
-
-
-@pytest.mark.slow
-def test_cosines_of_gradients_are_kept(checkpoints: Folders) -> None:
-    """Johnson and Lindenstrauss: of n vectors, all inner products lie within eps with probability 1 - 1 / n where
-    K >= 6 ln n / (eps^2 / 2 - eps^3 / 3)."""
-    dims, ids_of = 4096, load_encoder(checkpoints("llama")).encode
-    model = opened(checkpoints("llama"), dims=dims)
-    ids, lengths = ids_of(TEXTS)
-    found = Embedder(model, 1000).embed(ids, lengths).vectors
-    starts, kept = np.cumsum(lengths) - lengths, np.minimum(lengths, CONTEXT)
-    order = np.argsort(-kept, kind="stable")
-    rows = np.zeros((len(kept), CONTEXT), np.int64)
-    for row, at in zip(rows, order.tolist(), strict=True):
-        row[: kept[at]] = ids[starts[at] : starts[at] + kept[at]]
-    whole = torch.cat(list(model.gradients(rows, kept[order]).values()), dim=1).numpy()
-    whole /= np.linalg.norm(whole, axis=1, keepdims=True)
-    exact, kept_cosines = whole @ whole.T, found[order] @ found[order].T
-    n = len(kept)
-    eps = next(eps for eps in np.arange(0.01, 1, 0.01) if dims >= 6 * math.log(n) / (eps**2 / 2 - eps**3 / 3))
-    off = np.abs(exact - kept_cosines)[np.triu_indices(n, 1)]
-    assert off.max() < eps < 0.15
-    # As far as signs should be off: sqrt((1 + cos^2) / K) at most.
-    assert off.mean() < math.sqrt(2 / dims)
-    assert np.ptp(exact[np.triu_indices(n, 1)]) > 0.5
 
 
 # Models that will not do --------------------------------------------------------------------------------------------
