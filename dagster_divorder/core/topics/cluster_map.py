@@ -8,8 +8,8 @@ between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
-Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 15 s to import umap-learn and
-compile what it does not cache; `place` 0.3 ms a document, O(n C), without umap-learn.
+Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 17 processor
+seconds to import umap-learn and compile what it does not cache; `place` 0.3 ms a document, O(n C), without umap-learn.
 Sources: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
 (geometric median).
 Known weakness: distances between groups and their sizes mean little. A document of a new topic is placed among its
