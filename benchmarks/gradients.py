@@ -7,10 +7,9 @@
 `--model bootstrap` makes the bootstrap base model and its decoder from all of the input first, `--model small` a Llama
 of 6 blocks of width 128 and 4,096 tokens, from nothing, on `--steps` batches of 16 x 256 tokens (`--keep` keeps them).
 
-speed: of the same windows in the same batches of a pass, transformers' forward and backward pass for the batch's mean
-loss with respect to the same parameters (plain, the limit); the gradients of documents without and with their
-projection; with torch.func's vmap(grad) instead of hooks; and one document at a time. Wall and processor seconds, the
-best of --repeat; on a CPU on one thread, so that processor seconds tell on a busy machine too.
+speed: transformers' forward and backward pass for a batch's mean loss with respect to the same parameters (plain), and
+the gradients of documents without and with their projection. Wall and processor seconds, the best of --repeat; on a CPU
+on one thread, so that processor seconds tell on a busy machine too.
 projection: of --documents documents, how far cosines of projected gradients lie from those of whole ones, dense and
 Kronecker-factored (signs for a layer's input and output each, whose products are entries of R).
 blocks: Spearman's correlation of each document's cosines with the other ones, last n blocks against all parameters,
@@ -166,17 +165,14 @@ def speed(model: GradientModel, windows: list[np.ndarray], options: argparse.Nam
     on_gpu = model.spec.device == "cuda"
     passes = batches(windows, 1 << 14 if on_gpu else CPU_BUDGET)
     whole = batches(windows, model.rows * model.spec.window)
-    some = passes[:: max(1, len(passes) // 8)]
-    variants: dict[str, tuple[Callable[[], object], list[Batch]]] = {
-        "plain": (lambda: plain(model, passes), passes),
-        "gradients": (lambda: [model.gradients(*batch) for batch in passes], passes),
-        "projected": (lambda: [model(*batch) for batch in whole], whole),
-        "vmap(grad)": (lambda: vmapped(model, some), some),
-        "one at a time": (lambda: alone(model, some), some),
+    variants: dict[str, Callable[[], object]] = {
+        "plain": lambda: plain(model, passes),
+        "gradients": lambda: [model.gradients(*batch) for batch in passes],
+        "projected": lambda: [model(*batch) for batch in whole],
     }
     best: dict[str, tuple[float, float]] = {}
     for _ in range(options.repeat):
-        for name, (run, _) in variants.items():
+        for name, run in variants.items():
             start, processor = time.perf_counter(), time.process_time()
             run()
             if on_gpu:
@@ -184,16 +180,14 @@ def speed(model: GradientModel, windows: list[np.ndarray], options: argparse.Nam
             found = time.perf_counter() - start, time.process_time() - processor
             best[name] = tuple(min(pair) for pair in zip(best.get(name, found), found, strict=True))
     print(
-        f"{len(windows):,} documents, {sum(map(len, windows)):,} tokens, {model.proxy.parameters:,} parameters, "
+        f"{len(windows):,} documents, {sum(map(len, windows)):,} tokens, "
+        f"{sum(model.parameters.values()):,} parameters, "
         f"K = {model.dims:,}, {model.rows} documents projected together; {model.spec.device}, {model.spec.dtype}; "
         f"load {os.getloadavg()[0]:.1f}"
     )
     print(f"{'':15}{'wall, s':>9}{'processor, s':>14}{'tokens/s (processor)':>22}{'of plain':>10}")
     clock = 0 if on_gpu else 1
-    rate = {
-        name: sum(int(b[1].sum()) for b in variants[name][1]) / seconds[clock]
-        for name, seconds in best.items()
-    }
+    rate = {name: sum(map(len, windows)) / seconds[clock] for name, seconds in best.items()}
     for name, seconds in best.items():
         print(
             f"{name:15}{seconds[0]:9.2f}{seconds[1]:14.2f}{rate[name]:22,.0f}{rate[name] / rate['plain']:10.0%}",
@@ -204,7 +198,7 @@ def speed(model: GradientModel, windows: list[np.ndarray], options: argparse.Nam
 
 
 def parameters_of(model: GradientModel) -> dict[str, Any]:
-    return {name: each for name, each in model.module.named_parameters() if name in model.proxy.included}
+    return {name: each for name, each in model.module.named_parameters() if name in model.parameters}
 
 
 def plain(model: GradientModel, passes: list[Batch]) -> None:
@@ -215,31 +209,6 @@ def plain(model: GradientModel, passes: list[Batch]) -> None:
         labels = tokens.masked_fill(~mask.to(model.device), -100)
         torch.autograd.grad(model.module(input_ids=tokens, labels=labels).loss, chosen)
     model.module.requires_grad_(False)
-
-
-def vmapped(model: GradientModel, passes: list[Batch]) -> None:
-    chosen = {name: each.detach() for name, each in parameters_of(model).items()}
-
-    def loss(parameters: dict[str, Any], tokens: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        logits = torch.func.functional_call(model.module, parameters, (tokens[None],)).logits[0, :-1]
-        of_each = torch.nn.functional.cross_entropy(logits.float(), tokens[1:], reduction="none")
-        weights = torch.arange(1, len(tokens), device=tokens.device) < real
-        return (of_each * weights).sum() / (real - 1)
-
-    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
-    for ids, lengths in passes:
-        gradients(chosen, torch.from_numpy(ids).to(model.device), torch.from_numpy(lengths).to(model.device))
-
-
-def alone(model: GradientModel, passes: list[Batch]) -> None:
-    plain(
-        model,
-        [
-            (ids[at : at + 1, :size], lengths[at : at + 1])
-            for ids, lengths in passes
-            for at, size in enumerate(lengths.tolist())
-        ],
-    )
 
 
 def whole_gradients(model: GradientModel, windows: list[np.ndarray]) -> dict[str, torch.Tensor]:
@@ -308,14 +277,11 @@ def blocks(model: GradientModel, windows: list[np.ndarray], layers: int) -> None
     """Against the gradient of all parameters, the tables of tokens among them."""
     counts = range(1, len(blocks_of(model.module)) + 1)
     found = proxy_cosines(model, windows, counts, [model.dims])
-    print(
-        f"\n{len(found.whole)} documents; all parameters: {found.parameters[0]:,}\n"
-        f"{'n':>3}{'parameters':>12}{'Spearman':>10}"
-    )
-    for count, cosines in found.blocks.items():
-        print(f"{count:3}{found.parameters[count]:12,}{rank_agreement(cosines, found.whole):10.3f}")
-    for dims, cosines in found.dims.items():
-        print(f"{layers:3}, {dims:,} dims{rank_agreement(cosines, found.whole):13.3f}")
+    whole = found.pop("whole")
+    print(f"\n{len(whole)} documents\n{'n':>12}{'Spearman':>10}")
+    for key, cosines in found.items():
+        name = f"{layers}, {key[1]:,} dims" if isinstance(key, tuple) else key
+        print(f"{name:>12}{rank_agreement(cosines, whole):10.3f}")
 
 
 def overlap(model: GradientModel, windows: list[np.ndarray]) -> None:

@@ -3,9 +3,8 @@
     .venv/bin/python benchmarks/deep/throughput.py ../shared/data/newsgroups.jsonl.gz --model DIRECTORY
         [--documents 1500] [--repeat 2] [--device auto] [--dtype auto] [--max-tokens 0]
 
-bare: transformers' `model(ids, mask)` in a loop over batches that were padded before, nothing read, pooled or kept; on
-a CPU all threads work on one batch. bare, as fed here (on a CPU): the same batches, a thread each, with the linear
-layers that the stage uses. The faster of them is the limit. stage: what deep_embeddings does with a fragment, from
+bare: transformers' `model(ids, mask)` in a loop over batches that were padded before, nothing read, pooled or kept: the
+limit. stage: what deep_embeddings does with a fragment, from
 stored texts or tokens to vectors. one at a time: each document tokenised and put through the model by itself, as
 Diversity-Ordered Training does; on a CPU also on one thread, whose processor time says what that costs where
 no other work makes its threads wait for each other, and in float32 where the stage is in bfloat16. All see the same
@@ -23,7 +22,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +83,11 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
         plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
     batches, seen = padded(ids, lengths, embedder)
     variants: dict[str, Callable[[], object]] = {
-        "bare": lambda: bare(plain, batches, 1),
+        "bare": lambda: bare(plain, batches),
         "stage": lambda: embed.compute(fragment),
         "one at a time": lambda: one_at_a_time(plain, texts, embed),
     }
     if loaded.device.type == "cpu":
-        variants["bare, as fed here"] = lambda: bare(loaded.module, batches, embedder.lanes)
         variants["one at a time, 1 thread"] = lambda: on_one_thread(
             lambda: one_at_a_time(plain, texts, embed)
         )
@@ -128,7 +125,7 @@ def padded(
     sizes = windows.length[order] + spec.window - spec.room
     begin = 0
     while begin < len(order):
-        end = batch_end(sizes, begin, embedder.budget.positions, embedder.budget.square)
+        end = batch_end(sizes, begin, embedder.budget)
         rows = np.full((end - begin, sizes[begin]), spec.pad, dtype=np.int64)
         for row, window in enumerate(order[begin:end].tolist()):
             start = starts[windows.document[window]]
@@ -142,16 +139,10 @@ def padded(
     return made, seen
 
 
-def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]], lanes: int) -> None:
-    def one(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for ids, mask in batches:
         with torch.inference_mode():
-            model(input_ids=batch[0], attention_mask=batch[1])
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // lanes))
-    with ThreadPoolExecutor(lanes) as pool:
-        list(pool.map(one, batches))
-    torch.set_num_threads(before)
+            model(input_ids=ids, attention_mask=mask)
 
 
 def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings.Embed) -> np.ndarray:

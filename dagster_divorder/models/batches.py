@@ -4,12 +4,12 @@ Letters: n documents, W windows.
 Guarantee: with `chunk` every token is in exactly one window; without it the first tokens of each document are. A batch
 holds at least one window. At most PADDING of a batch is padding, unless the batch is smaller than SMALL of the budget.
 A budget counts positions (tokens with padding). On a GPU it comes from the free memory once the model is loaded and
-from two measured forward passes; elsewhere from what the architecture keeps of a position. It is a power of two, so
-that small changes of the free memory do not change it from run to run.
-Cost: a sort, and on a GPU four short forward passes.
+from what the architecture keeps of a position. It is a power of two, so that small changes of the free memory do not
+change it from run to run.
+Cost: a sort.
 Known weakness: a few windows of very different lengths pad more than PADDING if the budget is large beside them, since
-batches smaller than SMALL of it would leave a GPU idle. Memory that other processes take later is not foreseen (`embed`
-cuts a batch that does not fit).
+batches smaller than SMALL of it would leave a GPU idle. Memory that attention without sdpa takes, or other processes
+take later, is not foreseen (`embed` halves a batch that does not fit).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dagster_divorder.engine.memory import MODEL_BYTES
 
 PADDING = 0.05
 SMALL = 1 / 8
@@ -36,9 +34,6 @@ GPU_BUDGET = 1 << 16
 
 SHARE = 0.7
 """Share of the free memory that a batch may take on a GPU."""
-
-SHORTEST = 16
-"""Tokens of the shortest window that is still cut in two when it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +64,11 @@ def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool) -> Window
     return Windows(document, start, np.minimum(lengths[document] - start, room))
 
 
-def batch_end(lengths: NDArray[np.int64], begin: int, budget: float, square: float = math.inf) -> int:
-    """Where the batch that starts at `begin` ends. lengths: of windows, longest first, int64 (W,). budget, square: the
-    numbers of a `Budget`."""
+def batch_end(lengths: NDArray[np.int64], begin: int, budget: float) -> int:
+    """Where the batch that starts at `begin` ends. lengths: of windows, longest first, int64 (W,). budget: positions of
+    a batch."""
     longest = int(lengths[begin])
-    rows = max(1, int(budget / (longest * (1 + longest / square))))
+    rows = max(1, int(budget / longest))
     candidates = lengths[begin : begin + rows]
     positions = longest * np.arange(1, len(candidates) + 1)
     fits = (positions <= SMALL * budget) | (np.cumsum(candidates) >= (1 - PADDING) * positions)
@@ -88,42 +83,12 @@ class OutOfMemory(Exception):
         self.positions = positions
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """positions: of a batch, padding included. square: length at which a window takes twice its share of the budget,
-    since attention's part of the memory grows with the square of the length."""
-
-    positions: int
-    square: float = math.inf
-
-
 def position_bytes(config: Any, itemsize: int) -> int:
     """Approximate bytes of a position at the peak of a forward pass: residual, normalised input, queries, keys, values
     and output (8 widths), and the three matrices of a gated MLP."""
     width = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * width
     return itemsize * (8 * width + 3 * (inner if isinstance(inner, int) else max(inner)))
-
-
-def solve(probes: list[tuple[int, int, int]], free: int) -> Budget:
-    """The budget for `free` bytes, from two measured passes (rows, length, peak bytes), the shorter first:
-    peak = rows * (a length + b length^2)."""
-    (_, short, _), (_, long, _) = probes
-    of_short, of_long = (peak / (rows * length) for rows, length, peak in probes)  # bytes of a position
-    b = max(0.0, (of_long - of_short) / (long - short)) if long > short else 0.0
-    a = max(of_short - b * short, of_short / 16, 1.0)
-    return Budget(power_of_two(SHARE * free / a, GPU_BUDGET), a / b if b > 0 else math.inf)
-
-
-def cpu_lanes(cores: int, window: int, bytes_each: int) -> int:
-    """Batches that run side by side on a CPU: one a core if memory allows it, each on one thread.
-
-    This is faster than all cores on one batch, above all on a busy machine, where the threads of a batch wait for each
-    other; and their number does not change the bytes. The result follows all memory, not the free memory, because the
-    number of threads left for each batch changes last bits.
-    """
-    most = MODEL_BYTES / (max(CPU_BUDGET, window) * bytes_each)
-    return max(1, min(cores, int(most)))
 
 
 def power_of_two(most: float, limit: int) -> int:

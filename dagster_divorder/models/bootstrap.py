@@ -12,16 +12,14 @@ docs/decisions/base-model.md.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.progress import Advance, Progress, Silent
+from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import write_checkpoint, write_json
 from dagster_divorder.models.tokenize import capped, load_encoder, special_ids
@@ -54,7 +52,7 @@ def train(
 
     Returns:
         tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts; engine and engine_reason of its
-        encoder; tokenizer_seconds, encode_seconds, vectors_seconds.
+        encoder.
 
     Raises:
         InputError: no text, a text that is not valid Unicode, vocab_size below 257 or dim below 1.
@@ -68,23 +66,15 @@ def train(
         )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    progress, report = progress or Silent(), dict[str, Any]()
-
-    @contextmanager
-    def timed(step: str, doing: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-        started = time.perf_counter()
-        with progress(doing, total, unit) as advance:
-            yield advance
-        report[f"{step}_seconds"] = round(time.perf_counter() - started, 3)
-
+    progress = progress or Silent()
     # The library has no hook for progress.
-    with timed("tokenizer", "training the tokenizer"):
+    with progress("training the tokenizer"):
         _train_tokenizer(texts, directory, vocab_size, seed)
     with progress("comparing tokenizer engines"):
         encoder = load_encoder(directory, sample=texts)
-    with timed("encode", "tokenising the sample"):
+    with progress("tokenising the sample"):
         ids, lengths = encoder.encode(texts)
-    with timed("vectors", "vectors of tokens", 2 * encoder.vocab_size, "rows") as advance:
+    with progress("vectors of tokens", 2 * encoder.vocab_size, "rows") as advance:
         table = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed, advance=advance)
     _save(directory, table.vectors, special_ids(directory)["eos"])
     return {
@@ -97,7 +87,6 @@ def train(
         "contexts": table.contexts,
         "engine": encoder.engine,
         "engine_reason": encoder.reason,
-        **report,
     }
 
 

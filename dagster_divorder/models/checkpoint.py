@@ -3,8 +3,8 @@
 Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model runs.
 From a sharded checkpoint on the Hub only the file with the input embedding is downloaded, unless the caller asks for
 all weights.
-Cost: one read of the embedding; neither torch nor transformers is imported. A float16 or bfloat16 embedding doubles in
-memory.
+Cost: one read of the embedding; torch is imported for bfloat16, which NumPy has not. A float16 or bfloat16 embedding
+doubles in memory.
 Source: safetensors, which checks that every tensor lies inside its file and is as long as its shape says.
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import time
@@ -63,8 +62,8 @@ ADAPTER = "adapter_config.json"
 NOT_GGUF = f"expected the model that it was converted from, with {TOKENIZER} and weights as safetensors"
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-TABLE_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""safetensors' name of a dtype that an embedding may have -> how NumPy reads it."""
+TABLE_DTYPES = ("F64", "F32", "F16", "BF16")
+"""safetensors' names of the dtypes that an embedding may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +194,11 @@ def tokenizer_fingerprint(directory: Path | str) -> str:
 
 
 def tokenizer_bytes(directory: Path) -> bytes:
-    """The bytes that decide the tokens: tokenizer.json, with a mark if it has BPE dropout, which is off here."""
+    """The content of tokenizer.json, which decides the tokens. InputError if there is none."""
     path = directory / TOKENIZER
     if not path.is_file():
         raise _no_tokenizer(directory)
-    data = path.read_bytes()
-    return data + b" without dropout" if has_dropout(path, data) else data
-
-
-def has_dropout(path: Path, data: bytes) -> bool:
-    """Whether a tokenizer.json, which holds `data`, has BPE dropout."""
-    # A vocabulary may also hold this word.
-    model = read_object(path).get("model") if re.search(rb'"dropout":\s*[\d.]', data) else None
-    return isinstance(model, dict) and bool(model.get("dropout"))
+    return path.read_bytes()
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:
@@ -314,17 +305,12 @@ def _read_matrix(key: str, path: Path) -> NDArray[np.float32]:
             f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
             "each token: save the embedding whole and unquantised"
         )
-    # safetensors cannot give NumPy bfloat16, so the numbers are read here. The file begins with the header's length.
-    with path.open("rb") as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-        begin, _ = json.loads(file.read(start - 8))[key]["data_offsets"]
-    stored = np.fromfile(path, TABLE_DTYPES[dtype], math.prod(shape), offset=start + begin).reshape(shape)
-    if dtype == "BF16":
-        # A bfloat16 is the upper half of the float32 of the same value.
-        wide = stored.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32)
-    return stored.astype(np.float32, copy=False)
+    from safetensors import safe_open
+
+    with safe_open(path, "pt" if dtype == "BF16" else "numpy") as file:
+        stored = file.get_tensor(key)
+    weights: NDArray[Any] = stored.float().numpy() if dtype == "BF16" else stored
+    return weights.astype(np.float32, copy=False)
 
 
 def write_checkpoint(
@@ -349,49 +335,45 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
 
     base_at = f"{base!r}{f' at {revision!r}' if revision else ''}"
 
-    def fetch(name: str) -> Path | None:
-        """The file, or None if the repository (or, offline, the cache) does not have it."""
+    def fetch(revision: str | None, *names: str) -> Path:
+        """The snapshot with those of some files that the repository (or, offline, the cache) has."""
         try:
-            return Path(huggingface_hub.hf_hub_download(base, name, revision=revision))
-        except (errors.EntryNotFoundError, errors.LocalEntryNotFoundError):
-            return None
+            return Path(
+                huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=list(names))
+            )
         except Exception as error:
             raise InputError(
-                f"{setting} is {base_at}: no such directory, and the Hugging Face Hub does not give its {name} "
-                f"({type(error).__name__}: {first_line(error)}); check the id and the network, "
-                "log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name a directory"
+                f"{setting} is {base_at}: no such directory, and neither the Hugging Face Hub nor the local cache "
+                f"gives it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE "
+                "forbids it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name "
+                "a directory"
             ) from error
 
-    config = fetch("config.json")
-    if config is None and (adapter := fetch(ADAPTER)):
-        raise _is_adapter(base, adapter)
-    if config is None:
-        raise InputError(
-            f"{setting} is {base_at}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
-            "its config.json; check the id and the network (HF_HUB_OFFLINE forbids it), or name a directory"
-        )
-    # All other files come from the same commit, even if the repository changes meanwhile.
-    directory, revision = config.parent, config.parent.name
-    for name in (TOKENIZER, INDEX, *OPTIONAL, *(SENTENCE_TRANSFORMERS if weights == "all" else ())):
-        fetch(name)
+    of_sentences = SENTENCE_TRANSFORMERS if weights == "all" else ()
+    directory = fetch(revision, "config.json", ADAPTER, TOKENIZER, INDEX, *OPTIONAL, *of_sentences)
+    revision = directory.name  # the commit, even if the repository changes meanwhile
+    if not (directory / "config.json").is_file() and (directory / ADAPTER).is_file():
+        raise _is_adapter(base, directory / ADAPTER)
     if not (directory / TOKENIZER).is_file():
         raise _no_tokenizer(directory, base)
-    if (directory / INDEX).is_file():
-        files = _weight_map(directory / INDEX)
-        keys = files if weights == "all" else [_choose(files, directory)]
-        for name, key in {files[key]: key for key in keys}.items():
-            if fetch(name) is None:
-                raise InputError(
-                    f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
-                )
-    elif fetch(WEIGHTS) is None:
-        if adapter := fetch(ADAPTER):
-            raise _is_adapter(base, adapter)
-        pickled = ("pytorch_model.bin.index.json", "pytorch_model.bin")
+    if not (directory / INDEX).is_file():
+        if (fetch(revision, WEIGHTS) / WEIGHTS).is_file():
+            return directory
+        if (directory / ADAPTER).is_file():
+            raise _is_adapter(base, directory / ADAPTER)
+        names: list[str] = []
         with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
-            exists = huggingface_hub.HfApi().file_exists
-            raise _no_weights(base, [name for name in pickled if exists(base, name, revision=revision)])
-        raise _no_weights(base, [])
+            names = huggingface_hub.list_repo_files(base, revision=revision)
+        raise _no_weights(base, names)
+    files = _weight_map(directory / INDEX)
+    keys = files if weights == "all" else [_choose(files, directory)]
+    wanted = {files[key]: key for key in keys}
+    fetch(revision, *wanted)
+    for name, key in wanted.items():
+        if not (directory / name).is_file():
+            raise InputError(
+                f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
+            )
     return directory
 
 

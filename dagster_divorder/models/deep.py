@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import CPU_BUDGET, position_bytes
 from dagster_divorder.models.checkpoint import check_vocabulary, first_line
 from dagster_divorder.models.spec import EmbeddingSpec, Pooling, load_config, quiet, unusable
 
@@ -35,25 +34,20 @@ class Model:
     dims: D. sharded: this process is one of several that compute together. masked: the model needs a mask of the
     padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
     reads no L x L matrix and leaves out half of the products.
-    cpu_budget: positions of a batch on a CPU. position_bytes: about what a position takes at the peak of a pass.
+    budget: positions of a batch; None if the device decides.
     relief: for errors, what to do when memory is short.
     """
 
-    relief = "spread the model over several GPUs with deep.tensor_parallel"
+    relief = "spread the model over more GPUs with deep.tensor_parallel, or lower deep.max_tokens"
 
     def __init__(self, module: Any, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
-        import torch
-
         self.module = module
         self.spec = spec
         self.sharded = sharded
         self.device = next(module.parameters()).device
         self.dims = 0
         self.masked = True
-        self.cpu_budget = CPU_BUDGET
-        self.position_bytes = position_bytes(
-            module.config.get_text_config(), torch.finfo(getattr(torch, spec.dtype)).bits // 8
-        )
+        self.budget: int | None = None
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
         """Vectors float32 (B, D), on the model's device. ids: int64 (B, L), padded on the right; lengths: int64 (B,),
@@ -72,28 +66,6 @@ class Model:
                 # All processes must make the same decision about the vectors.
                 torch.distributed.broadcast(vectors, 0)
             return vectors
-
-    @contextmanager
-    def in_float32(self) -> Iterator[None]:
-        """In this context the model computes in float32. Its own weights stay in memory and are restored unchanged."""
-        import torch
-
-        narrow = [
-            (tensors, name, tensor)
-            for module in self.module.modules()
-            for tensors in (module._parameters, module._buffers)
-            for name, tensor in tensors.items()
-            if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16)
-        ]
-        try:
-            for tensors, name, tensor in narrow:
-                wide = tensor.detach().float()
-                is_weight = isinstance(tensor, torch.nn.Parameter)
-                tensors[name] = torch.nn.Parameter(wide, requires_grad=False) if is_weight else wide
-            yield
-        finally:
-            for tensors, name, tensor in narrow:
-                tensors[name] = tensor
 
 
 def _pool(
@@ -123,8 +95,6 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
     module = load_module(directory, spec, "AutoModel", processes=processes)
     model = Model(module, spec, sharded=processes > 1)
     with quiet():
-        if processes == 1 and spec.device == "cpu" and onednn_helps():
-            _use_onednn(module)
         _probe(directory, model)
     check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
     return model
@@ -247,36 +217,6 @@ def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, A
             f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
             f"another shape): {', '.join(lacking[:3])}; download or save the model again"
         )
-
-
-def onednn_helps() -> bool:
-    """Whether float32 linear layers are faster with oneDNN's matrix products than with MKL's, torch's choice on x86.
-
-    MKL has fast kernels for Intel's processors alone: on an EPYC with AVX-512 it reached 95 GFLOP/s a core and oneDNN,
-    which torch ships too, 200 (docs/decisions). The operator is the one of torch's compiler and is not documented; if
-    a torch lacks it, the model stays as it is.
-    """
-    import torch
-
-    try:
-        amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        amd = False
-    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
-    return amd and both and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _use_onednn(module: torch.nn.Module) -> None:
-    """Make every float32 linear layer of a module on a CPU multiply with oneDNN, which rounds last bits differently."""
-    import torch
-
-    class Linear(torch.nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
-
-    for layer in module.modules():
-        if type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
-            layer.__class__ = Linear
 
 
 @contextmanager

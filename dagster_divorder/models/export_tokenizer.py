@@ -6,8 +6,7 @@ template is the one that rendered the conversations, and gives their stored ids.
 own, without BPE dropout, if these give the ids. Else tokenizer_config.json names the class
 that runs tokenizer.json as it is: without the config.json of a model, transformers chooses another class, and several
 classes replace the splitting of text by their own.
-Cost: a process that imports a part of transformers, some 0.7 s of processor time, and where ids differ the whole
-without torch, 1.2 s more; the sample takes 0.3 s unless `base_model` has just read it.
+Cost: importing transformers, some 5 s; the sample takes 0.3 s unless `base_model` has just read it.
 Known weakness: another version of transformers may read the same files in another way. Texts that are appended later
 are not compared.
 """
@@ -19,15 +18,15 @@ import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 
 from dagster_divorder.chats.template import ChatTemplate
-from dagster_divorder.engine.local import Worker
-from dagster_divorder.models.auto_tokenizer import VARIABLES, Conversation, difference
+from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.models.chat_templates import TEMPLATE, WITH_TOOLS
-from dagster_divorder.models.checkpoint import TOKENIZER, has_dropout, read_object
+from dagster_divorder.models.checkpoint import TOKENIZER, first_line, read_object
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import NAMES_IN, SPECIALS, Encoder, load_reference, named_specials
 
@@ -44,9 +43,10 @@ PLAIN_CLASS = "PreTrainedTokenizerFast"
 KEPT = ("chat_template", "model_max_length", "model_input_names", "padding_side", "truncation_side")
 """Keys of a tokenizer_config.json that stay beside the special tokens when the class is replaced: they change no id."""
 
-
 Form = Literal["own", "plain", "none"]
 """Which files lie beside an export: the checkpoint's own, those of PLAIN_CLASS, or none."""
+Conversation = tuple[list[dict[str, Any]], Sequence[Any] | None, list[int]]
+"""(messages, tools, the expected ids)."""
 
 
 def choose_form(
@@ -68,21 +68,58 @@ def choose_form(
     compared = [*conformance_texts(token["content"] for token in added), *texts]
     ids, lengths = encoder.encode(compared)
     expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
-    # A process of its own, where transformers does without torch.
-    with Worker(VARIABLES) as worker:
-        wanted = compared, expected, special, conversations
-        why = worker(difference, (tokenizer_files(directory, "own", template), *wanted))
-        if not why:
-            return "own", ""
-        if worker(difference, (tokenizer_files(directory, "plain", template), *wanted)):
-            return (
-                "none",
-                f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
-            )
+    wanted = compared, expected, special, conversations
+    why = _difference(tokenizer_files(directory, "own", template), *wanted)
+    if not why:
+        return "own", ""
+    if _difference(tokenizer_files(directory, "plain", template), *wanted):
+        return (
+            "none",
+            f"no tokenizer is written beside the exports, since none gives their ids in transformers: {why}",
+        )
     return "plain", (
         f"{CONFIG} beside the exports names the class {PLAIN_CLASS}: with the checkpoint's own files alone, "
         f"AutoTokenizer does not give the ids of the exports ({why})"
     )
+
+
+def _difference(
+    files: Mapping[str, bytes],
+    texts: Sequence[str],
+    expected: Sequence[list[int]],
+    special: Mapping[str, int],
+    conversations: Sequence[Conversation],
+) -> str:
+    """The first difference between AutoTokenizer's ids and the expected ones, in words, or ""."""
+    from transformers import AutoTokenizer
+
+    from dagster_divorder.models.spec import quiet
+
+    with TemporaryDirectory() as folder, quiet():
+        for name, data in files.items():
+            (Path(folder) / name).write_bytes(data)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            rendered = [
+                str(tokenizer.apply_chat_template(messages, tools=list(tools or ()) or None, tokenize=False))
+                for messages, tools, _ in conversations
+            ]
+            rendered_ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered]
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return f"{type(error).__name__}: {first_line(error)}"
+    for text, ids, wanted in zip(texts, encoded, expected, strict=True):
+        if ids != wanted:
+            return f"{type(tokenizer).__name__} makes {len(ids)} tokens of {text[:40]!r}, not {len(wanted)}"
+    for text, ids, (*_, wanted) in zip(rendered, rendered_ids, conversations, strict=True):
+        if ids != wanted:
+            return f"its chat template gives {len(ids)} tokens, not {len(wanted)}: {text[:40]!r}"
+    for name, number in special.items():
+        if (its_id := getattr(tokenizer, f"{name}_token_id")) not in (None, number):
+            return f"{type(tokenizer).__name__} has {its_id} as {name}, not {number}"
+    return ""
 
 
 def tokenizer_files(directory: Path, form: Form, template: ChatTemplate | None = None) -> dict[str, bytes]:
@@ -96,8 +133,8 @@ def tokenizer_files(directory: Path, form: Form, template: ChatTemplate | None =
     files = {
         name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()
     }
-    if has_dropout(directory / TOKENIZER, files[TOKENIZER]):
-        content = read_object(directory / TOKENIZER)
+    content = read_object(directory / TOKENIZER)
+    if content["model"].get("dropout"):
         content["model"]["dropout"] = None
         files[TOKENIZER] = json.dumps(content, ensure_ascii=False).encode()
     if form == "plain":

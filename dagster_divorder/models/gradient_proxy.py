@@ -34,11 +34,11 @@ def proxy_cosines(
                 gradients[name][row] = gradient.cpu()
         for name, gradient in gradients.items():
             grams[name] = (gradient @ gradient.T).double().numpy()
-            if name in model.proxy.included:
+            if name in model.parameters:
                 project(gradient, projected, seed=model.seed, name=name)
     found: dict[Any, NDArray[np.float64]] = {"whole": np.sum([*grams.values()], axis=0)}
     for count in blocks:
-        found[count] = np.sum([grams[name] for name in last_blocks(model.module, count).included], axis=0)
+        found[count] = np.sum([grams[name] for name in last_blocks(model.module, count)], axis=0)
     for count in dims:
         found["dims", count] = (projected[:, :count] @ projected[:, :count].T).double().numpy()
     squares = np.diagonal(found["whole"])

@@ -16,9 +16,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 from dagster_divorder.engine.local import MEMORY_VARIABLES, Worker
-from dagster_divorder.errors import DivOrderError, InputError, MissingPackageError
+from dagster_divorder.errors import DivOrderError, MissingPackageError
 from dagster_divorder.extras import why_missing
-from dagster_divorder.models.batches import SHORTEST, OutOfMemory
+from dagster_divorder.models.batches import OutOfMemory
 
 RANKS = "DAGSTER_DIVORDER_RANKS"
 """Environment variable of a rank: the number of ranks."""
@@ -66,7 +66,6 @@ class Group:
 
         Raises:
             WorkerError: a rank died. An error that the function raises in any rank is raised as it is.
-            InputError: not even SHORTEST tokens fit into memory.
         """
         while True:
             try:
@@ -74,11 +73,6 @@ class Group:
             except OutOfMemory as error:
                 self.restarts += 1
                 self.limit = error.positions // 2
-                if self.limit < SHORTEST:
-                    raise InputError(
-                        f"memory ran out in a forward pass of {error.positions} tokens; free some, or spread the model "
-                        "over more GPUs with deep.tensor_parallel"
-                    ) from error
 
     def _compute(self, function: Callable[[Any], Any], item: Any) -> Any:
         if not self._ranks:

@@ -16,7 +16,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -25,7 +24,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
-from xxhash import xxh3_128_hexdigest
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
@@ -367,31 +365,24 @@ def special_ids(directory: Path) -> dict[str, int | None]:
     Raises:
         InputError: tokenizer.json cannot be read, or lacks a token that a file names; or no token has an id.
     """
-    named, path = named_specials(directory), directory / TOKENIZER
-    content = xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""
-    candidates = tuple(map(tuple, named.values()))
-    return dict(zip(named, _special_ids(directory, content, candidates), strict=True))
-
-
-@lru_cache(maxsize=1)
-def _special_ids(
-    directory: Path, content: str, named: tuple[tuple[NamedToken, ...], ...]
-) -> list[int | None]:
-    """content: a hash of tokenizer.json. named: by special, what names it."""
-    reference = load_reference(directory)
-    tokens, added = reference.get_vocab(with_added_tokens=True), reference.get_added_tokens_decoder()
-    return [
-        next(
+    named, path, content = named_specials(directory), directory / TOKENIZER, tokenizer_content(directory)
+    added = {token.get("content"): token["id"] for token in content.get("added_tokens") or []}
+    vocabulary = content["model"].get("vocab")
+    if not isinstance(vocabulary, dict):  # a Unigram's pieces, with their scores
+        pieces = enumerate(vocabulary if isinstance(vocabulary, list) else [])
+        vocabulary = {piece[0]: number for number, piece in pieces if isinstance(piece, list) and piece}
+    tokens, added_ids = {**vocabulary, **added}, set(added.values())
+    return {
+        special: next(
             (
                 number
                 for token in candidates
-                if (number := _id_of(token, tokens, directory / TOKENIZER)) in added
-                or isinstance(token.value, str)
+                if (number := _id_of(token, tokens, path)) in added_ids or isinstance(token.value, str)
             ),
             None,
         )
-        for candidates in named
-    ]
+        for special, candidates in named.items()
+    }
 
 
 def _id_of(named: NamedToken, tokens: Mapping[str, int], path: Path) -> int:

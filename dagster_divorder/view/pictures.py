@@ -183,24 +183,20 @@ def cluster_map(
     note: str,
     names: Sequence[str],
     sizes: Sequence[int],
-    xy: NDArray[np.floating] | None = None,
-    labels: NDArray[np.integer] | None = None,
+    xy: NDArray[np.floating],
+    labels: NDArray[np.integer],
 ) -> bytes:
     """The map and the sizes of all clusters, 1600 x 1000 pixels, at most some 300 kB.
 
-    names, sizes: of the K clusters. xy, labels: documents' places on the map, float (N, 2), and clusters, int (N,);
-    without them the picture shows only sizes.
+    names, sizes: of the K clusters. xy, labels: documents' places on the map, float (N, 2), and clusters, int (N,).
     """
 
     def draw(figure: Figure) -> None:
         drawable_names, missing = drawable(names)
         _title(figure, title, _joined(note, missing), 0.03, 0.945)
-        left = 0.03
-        if xy is not None and labels is not None:
-            axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
-            charts.documents_map(axes, xy, labels, drawable_names, cluster_colours(len(names)))
-            left = 0.68
-        _draw_sizes(figure, left, drawable_names, np.asarray(sizes))
+        axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
+        charts.documents_map(axes, xy, labels, drawable_names, cluster_colours(len(names)))
+        _draw_sizes(figure, 0.68, drawable_names, np.asarray(sizes))
 
     return picture(1600, 1000, draw, few_colours=True)
 

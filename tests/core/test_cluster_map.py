@@ -1,13 +1,10 @@
 """The map: new places against umap-learn's, that it repeats, that a place is a document's own."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from dagster_divorder.core.topics import cluster_map
 from dagster_divorder.core.topics.cluster_map import A, B, MapFit, fit, place
@@ -128,38 +125,3 @@ def test_what_cannot_be_placed_is_refused(fitted):
     with pytest.raises(InputError, match="fit the components again"):
         place(np.zeros((1, 3), np.float32), fitted)
     assert place(np.zeros((0, 10), np.float32), fitted).shape == (0, 2)
-
-
-def test_without_umap_it_says_what_to_install_and_still_places(fitted, monkeypatch):
-    assert cluster_map.why_no_map() is None
-    expected = place(blobs(20)[0], fitted)
-    monkeypatch.setitem(sys.modules, "umap", None)
-    said = cluster_map.why_no_map()
-    assert said is not None and "pip install umap-learn" in said
-    cluster_map.warm()
-    assert_array_equal(place(blobs(20)[0], fitted), expected)
-
-
-FIT = """
-import sys
-import numpy as np
-from dagster_divorder.core.topics import cluster_map
-{before}
-xy = cluster_map.fit(np.random.default_rng(0).normal(size=(90, 5)).astype(np.float32), 3).xy
-print("pynndescent" in sys.modules, "umap" in sys.modules, xy.tobytes().hex())
-import umap, pynndescent
-
-assert umap.umap_.NNDescent is pynndescent.NNDescent
-"""
-
-
-def test_the_map_does_not_import_umap_learns_search_and_other_code_gets_it_whole():
-    def said(before):
-        code = FIT.format(before=before)
-        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-
-    alone, whole = said("").split(), said("import umap").split()
-    assert alone[:2] == ["False", "False"] and whole[:2] == ["True", "True"]
-    assert alone[2] == whole[2]
-    # A release of umap-learn that needs more of pynndescent.
-    assert said("del cluster_map._searchless['pynndescent'].NNDescent").split() == alone

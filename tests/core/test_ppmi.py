@@ -40,22 +40,20 @@ def dense_ppmi(documents, contexts):
 @settings(max_examples=examples(25), deadline=None)
 @given(corpora)
 def test_ppmi_equals_the_dense_formula(documents):
-    pairs = ppmi._pairs(*flat(documents), VOCABULARY)
     frequency = np.array(slow_pool.count_documents(*flat(documents), VOCABULARY))
     contexts = [token for token in np.argsort(-frequency, kind="stable").tolist() if frequency[token]]
+    counts = ppmi.pair_counts(ppmi.in_pieces(*flat(documents), VOCABULARY))
+    assert counts.shape == (VOCABULARY, len(contexts))
     if contexts:
-        rows = np.vstack(
-            [ppmi._ppmi(pairs, first, min(first + 4, VOCABULARY)) for first in range(0, VOCABULARY, 4)]
-        )
-        assert_allclose(rows, dense_ppmi(documents, contexts), atol=1e-6)
-    assert len(pairs.column_sums) == len(contexts)
+        found = [ppmi.ppmi(counts[rows], counts.sum(axis=0)) for rows in (slice(0, 4), slice(4, VOCABULARY))]
+        assert_allclose(np.vstack(found), dense_ppmi(documents, contexts), atol=1e-6)
 
 
 def test_vectors_are_the_left_singular_vectors():
     documents = topical()
     found = token_vectors(*flat(documents), 50, 8)
-    pairs = ppmi._pairs(*flat(documents), 50)
-    left, strength, _ = np.linalg.svd(ppmi._ppmi(pairs, 0, 50).astype(np.float64))
+    counts = ppmi.pair_counts(ppmi.in_pieces(*flat(documents), 50))
+    left, strength, _ = np.linalg.svd(ppmi.ppmi(counts, counts.sum(axis=0)).astype(np.float64))
     cosines = np.abs((found.vectors / np.linalg.norm(found.vectors, axis=0)).T @ left[:, :8])
     assert found.rank == 8
     assert_allclose(cosines, np.eye(8), atol=1e-3)
@@ -72,8 +70,8 @@ def test_tokens_of_one_topic_lie_together():
 
 def test_a_document_is_cut_into_even_pieces(monkeypatch):
     monkeypatch.setattr(ppmi, "PIECE_TOKENS", 4)
-    pairs = ppmi._pairs(np.arange(9, dtype=np.uint16), np.array([9, 0]), 9)
-    assert pairs.pieces.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    pieces = ppmi.in_pieces(np.arange(9, dtype=np.uint16), np.array([9, 0]), 9)
+    assert pieces.toarray().argmax(axis=0).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_one_long_document_has_structure():

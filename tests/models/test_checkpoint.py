@@ -126,15 +126,6 @@ def test_more_token_ids_than_rows_are_refused(make_checkpoint):
         embedding_table(directory, vocabulary=8)
 
 
-def test_a_quantised_or_broken_table_is_refused(make_checkpoint):
-    with pytest.raises(InputError, match=r"is I8 of shape \[7, 4\]; expected a matrix of F32"):
-        embedding_table(make_checkpoint({"wte.weight": TABLE.astype(np.int8)}, name="a"))
-    broken = TABLE.copy()
-    broken[[2, 5], 1] = np.nan
-    with pytest.raises(InputError, match=r"2 rows of wte.weight in .*model.safetensors hold NaN"):
-        embedding_table(make_checkpoint({"wte.weight": broken}, name="b"))
-
-
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -182,11 +173,6 @@ def test_a_directory_that_cannot_be_used_says_what_is_missing(make_checkpoint):
         locate(str(directory))
     (directory / "pytorch_model.bin").unlink()
     with pytest.raises(InputError, match=r"expected weights as model.safetensors .* and found none"):
-        locate(str(directory))
-    (directory / "tokenizer.json").unlink()
-    with pytest.raises(
-        InputError, match=r"has no tokenizer.json; expected a fast tokenizer. Convert a slow one with"
-    ):
         locate(str(directory))
 
 
@@ -236,6 +222,17 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
+        if self.path.startswith("/api/models/org/model"):
+            names = [str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()]
+            info = {"id": "org/model", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+            tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
+            answer = json.dumps(tree if "/tree/" in self.path else info).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+            return
         self.do_HEAD()
         name = self.name()
         if self.served():
@@ -309,9 +306,10 @@ def test_all_weight_files_of_a_sharded_model_are_downloaded_where_they_are_asked
     (served / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     all_of_it = {"weights": "all", "setting": "deep.model"}
     (served / "model-00001-of-00002.safetensors").rename(served / "later")
-    said = locate_with("org/model", endpoint, tmp_path / "cache", **all_of_it)
+    said = locate_with("org/model", endpoint, tmp_path / "a", **all_of_it)
     assert "its index places lm_head.weight in model-00001-of-00002.safetensors, which cannot be" in said
     (served / "later").rename(served / "model-00001-of-00002.safetensors")
+    handler.asked.clear()
     found = Path(locate_with("org/model", endpoint, tmp_path / "cache", **all_of_it))
     assert [path.name for path in weight_files(found)] == [
         "model-00001-of-00002.safetensors",
@@ -348,7 +346,7 @@ def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path
     assert "org/model has no tokenizer.json" in locate_with("org/model", endpoint, tmp_path / "b")
     (served / "config.json").unlink()
     assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "e")
-    assert "Hub does not give its config.json" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
+    assert "nor the local cache gives it" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
 
 
 @pytest.mark.slow

@@ -15,12 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.errors import InputError
-from dagster_divorder.models import deep
-from dagster_divorder.models.batches import Budget
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import CUT, GROW_AFTER, NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
 from dagster_divorder.models.spec import (
     NO_LIMIT,
     EmbeddingSpec,
@@ -164,21 +161,6 @@ def test_only_models_that_see_ahead_are_told_what_is_padding(checkpoints: Folder
         "roberta": True,
         "t5": True,
     }
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no such operator"
-)
-def test_onednn_multiplies_alike(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {}
-    for helps in (False, True):
-        monkeypatch.setattr(deep, "onednn_helps", lambda helps=helps: helps)
-        found[helps] = embed(checkpoints("bert"))
-        linear = (
-            load(checkpoints("bert"), read_spec(checkpoints("bert"))).module.encoder.layer[0].output.dense
-        )
-        assert (type(linear) is torch.nn.Linear) is not helps
-    np.testing.assert_allclose(found[False], found[True], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", list(AFFIXES))
@@ -359,21 +341,6 @@ def documents(checkpoints: Folders) -> Documents:
     return tokens_of(checkpoints("llama"))
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_bytes_do_not_depend_on_lanes(llama: Model, documents: Documents, lanes: int) -> None:
-    expected = Embedder(llama, Budget(200), chunk=True).embed(*documents).vectors
-    used: set[int] = set()
-
-    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
-        used.add(torch.get_num_threads())
-
-    before = torch.get_num_threads()
-    embedder = Embedder(Wrapped(llama, watch), Budget(200), chunk=True, lanes=lanes)
-    np.testing.assert_array_equal(embedder.embed(*documents).vectors, expected)
-    assert used == {1}
-    assert torch.get_num_threads() == before
-
-
 def cuda_error(positions: int) -> Exception:
     return torch.cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {positions} GiB.")
 
@@ -383,10 +350,9 @@ def cpu_error(positions: int) -> Exception:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("error", [cuda_error, cpu_error])
-def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
-    llama: Model, documents: Documents, error: Callable[[int], Exception], lanes: int
+def test_batches_that_do_not_fit_are_made_smaller(
+    llama: Model, documents: Documents, error: Callable[[int], Exception]
 ) -> None:
     calls: list[int] = []
 
@@ -396,8 +362,8 @@ def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
             raise error(ids.size)
 
     ids, lengths = np.tile(documents[0], 6), np.tile(documents[1], 6)
-    expected = Embedder(llama, Budget(400), chunk=True).embed(ids, lengths)
-    embedder = Embedder(Wrapped(llama, watch), Budget(400), chunk=True, lanes=lanes)
+    expected = Embedder(llama, 400, chunk=True).embed(ids, lengths)
+    embedder = Embedder(Wrapped(llama, watch), 400, chunk=True)
     done: list[int] = []
     found = embedder.embed(ids, lengths, done.append)
     np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
@@ -406,38 +372,17 @@ def test_batches_that_do_not_fit_are_made_smaller_and_grow_back(
     assert found.work["tokens"] == expected.work["tokens"]
     assert found.work["positions"] == sum(size for size in calls if size <= 100)
     assert sum(done) == lengths.sum()
-    # The budget was halved to what fits, kept for a while, and tried again later.
-    tried = np.array([at for at, size in enumerate(calls) if size > 100])
-    assert (np.diff(tried) >= GROW_AFTER).any()
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_a_window_that_never_fits_is_read_in_parts(llama: Model, documents: Documents, lanes: int) -> None:
+def test_where_a_window_does_not_fit_the_run_ends_with_a_remedy(llama: Model, documents: Documents) -> None:
     def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
         if ids.size > 30:
             raise cuda_error(ids.size)
 
-    found = Embedder(Wrapped(llama, watch), Budget(400), lanes=lanes).embed(*documents)
-    longest = np.minimum(documents[1], CONTEXT - 1)
-    np.testing.assert_array_equal(found.flagged == CUT, longest + 1 > 30)
-    whole = Embedder(llama, Budget(400)).embed(*documents).vectors
-    np.testing.assert_allclose(found.vectors[found.flagged == 0], whole[found.flagged == 0], atol=1e-5)
-    # A document of 47 tokens, seen as 24 and 23.
-    at, start = int(np.argmax(longest)), int(documents[1][: int(np.argmax(longest))].sum())
-    parts = [documents[0][start : start + 24], documents[0][start + 24 : start + 47]]
-    prefix = llama.spec.prefix
-    halves = [llama(np.array([[*prefix, *part]]), np.array([1 + len(part)])).numpy()[0] for part in parts]
-    np.testing.assert_allclose(
-        found.vectors[at], unit_rows((24 * halves[0] + 23 * halves[1])[None])[0], atol=1e-5
-    )
-
-
-def test_where_nothing_fits_the_run_ends_with_a_remedy(llama: Model, documents: Documents) -> None:
-    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
-        raise cuda_error(ids.size)
-
-    with pytest.raises(InputError, match=r"memory ran out in a forward pass of 12 tokens .*tensor_parallel"):
-        Embedder(Wrapped(llama, watch), Budget(400)).embed(*documents)
+    with pytest.raises(
+        InputError, match=r"pass of 48 tokens on cpu; .*tensor_parallel, or lower deep.max_tok"
+    ):
+        Embedder(Wrapped(llama, watch), 400).embed(*documents)
 
 
 def test_other_errors_are_not_taken_for_it(llama: Model, documents: Documents) -> None:
@@ -445,7 +390,7 @@ def test_other_errors_are_not_taken_for_it(llama: Model, documents: Documents) -
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        Embedder(Wrapped(llama, watch), Budget(400), lanes=2).embed(*documents)
+        Embedder(Wrapped(llama, watch), 400).embed(*documents)
 
 
 def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -460,82 +405,21 @@ def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-def test_what_overflows_is_computed_again_in_float32(checkpoints: Folders) -> None:
-    folder = checkpoints("llama")
-    half = load(folder, read_spec(folder, dtype="bfloat16"))
-    ids, lengths = tokens_of(folder)
-    marked = int(ids[0])
-
-    def watch(ids: np.ndarray, lengths: np.ndarray) -> Any:
-        return None if half.module.dtype == torch.float32 else spoil((ids == marked).any(axis=1))
-
-    weights = {name: value.clone() for name, value in half.module.state_dict().items()}
-    found = Embedder(Wrapped(half, watch), Budget(400)).embed(ids, lengths)
-    assert not found.flagged.any()
-    rough = Embedder(half, Budget(400)).embed(ids, lengths).vectors
-    with half.in_float32():
-        exact = Embedder(half, Budget(400)).embed(ids, lengths).vectors
-    windows = np.split(ids, np.cumsum(lengths)[:-1])
-    again = np.array([marked in window[: CONTEXT - 1] for window in windows])
-    assert 0 < again.sum() < len(again)
-    np.testing.assert_allclose(found.vectors[again], exact[again], atol=1e-6)
-    np.testing.assert_array_equal(found.vectors[~again], rough[~again])
-    assert np.abs(rough - exact).max() > 1e-4
-    for name, value in half.module.state_dict().items():
-        assert value.dtype == weights[name].dtype
-        torch.testing.assert_close(value, weights[name], rtol=0, atol=0)
-
-
-def test_what_stays_not_finite_gets_the_mean_and_a_flag(llama: Model, documents: Documents) -> None:
+def test_what_is_not_finite_is_zero_and_flagged(llama: Model, documents: Documents) -> None:
     ids, lengths = documents
     marked = int(ids[0])
-    found = Embedder(
-        Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))), Budget(400)
-    ).embed(ids, lengths)
-    whole = Embedder(llama, Budget(400)).embed(ids, lengths).vectors
+    found = Embedder(Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))), 400).embed(
+        ids, lengths
+    )
+    whole = Embedder(llama, 400).embed(ids, lengths).vectors
     windows = np.split(ids, np.cumsum(lengths)[:-1])
     bad = np.array([marked in window[: CONTEXT - 1] for window in windows])
     np.testing.assert_array_equal(found.flagged, np.where(bad, NOT_FINITE, 0))
     np.testing.assert_allclose(found.vectors[~bad], whole[~bad], atol=1e-5)
-    mean = unit_rows(whole[~bad & (lengths > 0)].sum(axis=0, keepdims=True))[0]
-    np.testing.assert_allclose(found.vectors[bad], np.broadcast_to(mean, (bad.sum(), 32)), atol=1e-5)
-
-
-@pytest.mark.parametrize("error", [cuda_error(9), MemoryError()])
-def test_where_there_is_no_room_to_compute_again_the_flag_stays(
-    llama: Model, documents: Documents, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def no_room(model: Model) -> Any:
-        raise error
-
-    marked = int(documents[0][0])
-    monkeypatch.setattr(Model, "in_float32", no_room)
-    spoilt = Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1)))
-    found = Embedder(spoilt, Budget(400)).embed(*documents)
-    assert (found.flagged == NOT_FINITE).any()
-
-
-def test_another_error_than_memory_while_computing_again_is_not_swallowed(
-    llama: Model, documents: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(model: Model) -> Any:
-        raise RuntimeError("expected scalar type Half but found Float")
-
-    monkeypatch.setattr(Model, "in_float32", broken)
-    spoilt = Wrapped(llama, lambda ids, lengths: spoil(np.ones(len(ids), dtype=bool)))
-    with pytest.raises(InputError, match=r"windows have no finite vector in float32.*scalar type Half"):
-        Embedder(spoilt, Budget(400)).embed(*documents)
-
-
-def test_where_no_vector_is_finite_all_are_zero_and_flagged(llama: Model, documents: Documents) -> None:
-    ids, lengths = documents
-    watch = lambda ids, lengths: spoil(np.ones(len(ids), dtype=bool))  # noqa: E731
-    found = Embedder(Wrapped(llama, watch), Budget(400)).embed(ids, lengths)
-    assert not found.vectors.any()
-    np.testing.assert_array_equal(found.flagged == NOT_FINITE, lengths > 0)
+    assert bad.any() and not found.vectors[bad].any()
 
 
 def test_documents_without_tokens_alone(llama: Model) -> None:
-    found = Embedder(llama, Budget(400)).embed(np.empty(0, np.uint16), np.zeros(3, np.int64))
+    found = Embedder(llama, 400).embed(np.empty(0, np.uint16), np.zeros(3, np.int64))
     assert found.vectors.shape == (3, 32) and not found.vectors.any()
     assert found.work["batches"] == 0

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
 from dagster_divorder.chats.document import Chat, as_document
 from dagster_divorder.chats.template import ChatTemplate
-from dagster_divorder.engine.local import Worker
 from dagster_divorder.models import export_tokenizer
-from dagster_divorder.models.auto_tokenizer import PACKAGES, Compared, difference
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.chat_tokens import encoded_chats
 from dagster_divorder.models.conformance import conformance_texts
@@ -32,14 +27,6 @@ TEMPLATE = "{{ messages[0]['content'] }}"
 Make = Callable[[str], Path]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_process() -> Iterator[None]:
-    """Importing transformers takes most of a test's time: one process serves all."""
-    with Worker(export_tokenizer.VARIABLES) as worker, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export_tokenizer, "Worker", lambda variables: nullcontext(worker))
-        yield
 
 
 def files_of(directory: Path) -> tuple[dict[str, bytes], str]:
@@ -129,24 +116,6 @@ def test_another_end_of_text_is_noticed(make_tokenizer: Make, tmp_path: Path) ->
     files, note = files_of(directory)
     assert "GPT2Tokenizer has 0 as eos, not 1" in note
     assert read_by_transformers(files, tmp_path / "export").eos_token_id in (None, 1)
-
-
-def packages_of(compared: Compared) -> tuple[str, list[bool]]:
-    """(the difference, for each package whether it was imported whole)."""
-    return difference(compared), [vars(sys.modules[name]).get("_modules") is not None for name in PACKAGES]
-
-
-def test_only_packages_that_are_read_whole_say_that_ids_differ(make_tokenizer: Make) -> None:
-    directory = make_tokenizer("gpt2")
-    (directory / CONFIG).write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    files = tokenizer_files(directory, "own")
-    ids, lengths = load_encoder(directory).encode(TEXTS)
-    expected = [of_text.tolist() for of_text in np.split(ids, np.cumsum(lengths)[:-1])]
-    with Worker(export_tokenizer.VARIABLES) as worker:
-        assert worker(packages_of, (files, TEXTS, expected, {}, ())) == ("", [False, False])
-        why, whole = worker(packages_of, (files, TEXTS, [*expected[1:], []], {}, ()))
-        assert "tokens of" in why
-        assert whole == [True, True]
 
 
 def test_dropout_is_off_beside_an_export(make_tokenizer: Make, tmp_path: Path) -> None:

@@ -18,16 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import Budget
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.gradients import GradientModel, describe, load, signs
 from dagster_divorder.models.spec import EmbeddingSpec, quiet, read_spec
-from dagster_divorder.models.tokenize import load_encoder
 from tests.conftest import examples
 from tests.tiny_models import (
     CAUSAL,
     CONTEXT,
-    TEXTS,
     Folders,
     causal_checkpoints,
     save_model,
@@ -98,11 +95,9 @@ def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers
         assert size > 0 or length == 2
         for name, each in found.items():
             assert np.abs(each[row].numpy() - expected[name]).max() <= 1e-5 * size, name
-        # What is not there is what is said to be left out: the experts, and what sends tokens to them.
-        assert expected.keys() - found.keys() == set(model.proxy.left_out)
-        assert bool(model.proxy.left_out) == (kind == "mixtral")
-        assert all("mlp" in name for name in model.proxy.left_out)
-    assert model.proxy.parameters == sum(each.shape[1] for each in found.values())
+        # Experts are left out.
+        left_out = expected.keys() - found.keys()
+        assert bool(left_out) == (kind == "mixtral") and all("experts" in name for name in left_out)
 
 
 def test_an_output_layer_of_its_own(checkpoints: Folders, tmp_path: Path) -> None:
@@ -148,52 +143,21 @@ def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: Gradient
             expected[row] += (each.double() @ projection.double())[0].numpy()
         expected[row] /= np.linalg.norm(expected[row])
     for positions in (1, 100, 1000):
-        found = Embedder(llama, Budget(positions)).embed(ids, lengths)
+        found = Embedder(llama, positions).embed(ids, lengths)
         np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
         assert not found.flagged.any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_bytes_depend_neither_on_lanes_nor_on_what_came_before(llama: GradientModel, lanes: int) -> None:
-    ids, lengths = documents(20)
-    expected = Embedder(llama, Budget(200)).embed(ids, lengths).vectors
-    found = Embedder(llama, Budget(200), lanes=lanes)
-    np.testing.assert_array_equal(found.embed(ids, lengths).vectors, expected)
-    np.testing.assert_array_equal(found.embed(ids, lengths).vectors, expected)
-
-
-def test_batches_that_do_not_fit_are_halved(llama: GradientModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids, lengths = documents(20)
-    embedder = make_embedder(llama, chunk=False, threads=1)
-    expected = embedder.embed(ids, lengths).vectors
-    passes = llama._pass
-
-    def small(ids: np.ndarray, *rest: Any) -> Any:
-        if ids.size > 60:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return passes(ids, *rest)
-
-    monkeypatch.setattr(llama, "_pass", small)
-    found = embedder.embed(ids, lengths)
-    assert found.work["out_of_memory"] > 2
-    assert not found.flagged.any()
-    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
-    monkeypatch.setattr(llama, "_pass", lambda *_: small(np.empty(61)))
-    with pytest.raises(InputError, match=r"memory ran out .* lower gradients.layers"):
-        embedder.embed(ids, lengths)
-
-
 def test_what_is_not_finite_is_flagged_alone(checkpoints: Folders) -> None:
     model = opened(checkpoints("llama"))
-    # The output layer is the table of the input; of this one a row is spoilt, and no logit with it.
-    model.head = copy.deepcopy(model.head)
+    # The output layer is the table of the input, and keeps its row.
+    model.module.set_output_embeddings(copy.deepcopy(model.module.get_output_embeddings()))
     ids, lengths = documents(20)
     ids[ids == 7] = 8
     ids[lengths[:5].sum() + 1] = 7
-    expected = Embedder(model, Budget(200)).embed(ids, lengths).vectors
+    expected = Embedder(model, 200).embed(ids, lengths).vectors
     model.module.get_input_embeddings().weight[7] = torch.nan
-    found = Embedder(model, Budget(200)).embed(ids, lengths)
+    found = Embedder(model, 200).embed(ids, lengths)
     assert np.flatnonzero(found.flagged).tolist() == [5]
     assert found.flagged[5] == NOT_FINITE
     others = np.arange(len(lengths)) != 5
@@ -205,12 +169,11 @@ def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Fo
     model = opened(checkpoints("llama"))
     bias = torch.zeros(600)
     bias[7] = -torch.inf
-    model.head = copy.deepcopy(model.head)
-    model.head.bias = torch.nn.Parameter(bias, requires_grad=False)
+    model.module.get_output_embeddings().bias = torch.nn.Parameter(bias, requires_grad=False)
     ids, lengths = documents(20)
     ids[ids == 7] = 8
     ids[lengths[:5].sum() + 1] = 7
-    found = Embedder(model, Budget(200)).embed(ids, lengths)
+    found = Embedder(model, 200).embed(ids, lengths)
     assert np.flatnonzero(found.flagged == NOT_FINITE).tolist() == [5]
 
 
@@ -258,31 +221,6 @@ def test_signs_are_as_random_as_coins() -> None:
         assert abs(float((made[one] * made[other]).mean())) < 4 / (2048 * 256) ** 0.5
 
 
-@pytest.mark.slow
-def test_cosines_of_gradients_are_kept(checkpoints: Folders) -> None:
-    """Johnson and Lindenstrauss: of n vectors, all inner products lie within eps with probability 1 - 1 / n where
-    K >= 6 ln n / (eps^2 / 2 - eps^3 / 3)."""
-    dims, ids_of = 4096, load_encoder(checkpoints("llama")).encode
-    model = opened(checkpoints("llama"), dims=dims)
-    ids, lengths = ids_of(TEXTS)
-    found = Embedder(model, Budget(1000)).embed(ids, lengths).vectors
-    starts, kept = np.cumsum(lengths) - lengths, np.minimum(lengths, CONTEXT)
-    order = np.argsort(-kept, kind="stable")
-    rows = np.zeros((len(kept), CONTEXT), np.int64)
-    for row, at in zip(rows, order.tolist(), strict=True):
-        row[: kept[at]] = ids[starts[at] : starts[at] + kept[at]]
-    whole = torch.cat(list(model.gradients(rows, kept[order]).values()), dim=1).numpy()
-    whole /= np.linalg.norm(whole, axis=1, keepdims=True)
-    exact, kept_cosines = whole @ whole.T, found[order] @ found[order].T
-    n = len(kept)
-    eps = next(eps for eps in np.arange(0.01, 1, 0.01) if dims >= 6 * math.log(n) / (eps**2 / 2 - eps**3 / 3))
-    off = np.abs(exact - kept_cosines)[np.triu_indices(n, 1)]
-    assert off.max() < eps < 0.15
-    # As far as signs should be off: sqrt((1 + cos^2) / K) at most.
-    assert off.mean() < math.sqrt(2 / dims)
-    assert np.ptp(exact[np.triu_indices(n, 1)]) > 0.5
-
-
 # Models that will not do --------------------------------------------------------------------------------------------
 
 
@@ -314,26 +252,3 @@ def test_models_that_will_not_do(checkpoints: Folders, tmp_path: Path) -> None:
     save_tokenizer(save_model(tmp_path / "untied", "llama"))
     with pytest.raises(InputError, match=r"lacks 1 of 21 weights of LlamaForCausalLM .*lm_head"):
         opened(tmp_path / "untied")
-
-
-def test_a_model_whose_gradients_would_be_wrong_is_refused(
-    checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Logits that are more than the output layer's: scaled, as Granite's, or bent, as Gemma 2's."""
-    from transformers import LlamaForCausalLM
-
-    forward = LlamaForCausalLM.forward
-
-    def scaled(self: Any, *arguments: Any, labels: Any = None, **options: Any) -> Any:
-        found = forward(self, *arguments, **options)
-        found.logits = found.logits / 2
-        found.loss = (
-            None if labels is None else self.loss_function(found.logits, labels, self.config.vocab_size)
-        )
-        return found
-
-    monkeypatch.setattr(LlamaForCausalLM, "forward", scaled)
-    with pytest.raises(
-        InputError, match=r"differ from autograd.s for \d+ of 18 parameters .*logits are scaled"
-    ):
-        opened(checkpoints("llama"))

@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -19,7 +18,6 @@ from tokenizers import Tokenizer
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import tokenize
-from dagster_divorder.models.checkpoint import tokenizer_fingerprint
 from dagster_divorder.models.conformance import SPELLED, conformance_texts
 from dagster_divorder.models.tokenize import SPECIALS, load_encoder, load_reference, special_ids
 from tests.conftest import examples
@@ -288,7 +286,7 @@ def test_bpe_dropout_is_off(make_tokenizer, engine):
     directory = make_tokenizer("gpt2")
     path, expected = directory / "tokenizer.json", load_encoder(directory, engine)
     assert expected.note == ""
-    content, before = json.loads(path.read_text()), tokenizer_fingerprint(directory)
+    content = json.loads(path.read_text())
     content["model"]["dropout"] = 0.9
     path.write_text(json.dumps(content))
     dropping = load_encoder(directory, engine)
@@ -296,12 +294,6 @@ def test_bpe_dropout_is_off(make_tokenizer, engine):
     for found, same in zip(dropping.encode([WORDS] * 3), expected.encode([WORDS] * 3), strict=True):
         assert_array_equal(found, same)
     assert load_reference(directory).encode(WORDS).ids == expected.encode([WORDS])[0].tolist()
-    # Tokens that were once drawn at random are not taken for these.
-    assert tokenizer_fingerprint(directory) != xxhash.xxh3_128_hexdigest(path.read_bytes())
-    content["model"]["dropout"] = None
-    content["model"]["vocab"] |= {"dropout": 399}
-    path.write_text(json.dumps(content))
-    assert tokenizer_fingerprint(directory) == xxhash.xxh3_128_hexdigest(path.read_bytes()) != before
 
 
 @pytest.mark.slow

@@ -99,8 +99,8 @@ def embed(settings: Settings, **kinds: str) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def no_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_map, "why_no_map", lambda: "no map: this is a test")
+def no_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_map, "fit", lambda vectors, seed: SimpleNamespace(xy=vectors[:, :2].copy()))
 
 
 def compare(run: Run) -> Receipt:
@@ -303,21 +303,15 @@ def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None
     assert other.figures["fitted"] == "what it reads has changed"
 
 
-def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(100))
-    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
-    receipt = compare(run)
-    assert receipt.figures["note"] == "no map: this is a test"
-    assert load_picture(run.store, receipt.files["fit"], MAPS) is None
-    png = load_picture(run.store, receipt.files["fit"], HEATMAP)
-    assert png is not None and png.startswith(b"\x89PNG")
-    monkeypatch.setattr(cluster_map, "why_no_map", lambda: None)
-    monkeypatch.setattr(cluster_map, "fit", lambda vectors, seed: SimpleNamespace(xy=vectors[:, :2].copy()))
     # Fewer clusters in one space than in the other.
-    receipt = compare(embed(settings_of(tmp_path, seed=1), shallow="topics", deep="noise"))
+    run = embed(settings_of(tmp_path, seed=1), shallow="topics", deep="noise")
+    receipt = compare(run)
     assert receipt.figures["note"] is None
-    png = load_picture(run.store, receipt.files["fit"], MAPS)
-    assert png is not None and png.startswith(b"\x89PNG")
+    for name in (HEATMAP, MAPS):
+        png = load_picture(run.store, receipt.files["fit"], name)
+        assert png is not None and png.startswith(b"\x89PNG")
 
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder.errors import InputError, MissingStageError
-from dagster_divorder.models.embed import CUT, NOT_FINITE
+from dagster_divorder.models.embed import NOT_FINITE
 from dagster_divorder.pipeline.checks import all_checks, run_checks
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.settings.sections import Advanced
@@ -325,7 +325,7 @@ def test_vectors_that_stand_in_for_others_are_counted(made: Settings) -> None:
     shallow = run.receipt("shallow_embeddings")
     flagged = StageFiles(run.store, shallow.stage, "0" * 32)
     for fragment in run.view.documents:
-        flags = np.resize(np.array([NOT_FINITE, CUT], np.uint8), fragment.rows)
+        flags = np.resize(np.array([NOT_FINITE, 0], np.uint8), fragment.rows)
         flagged.put(fragment.name, run.files(shallow.stage).read(fragment) | {"flagged": flags})
     save_receipt(run.store, replace(shallow, key=flagged.key))
     finding = run_checks(GRAPH, made, stage="clusters")["documents_have_vectors"]

@@ -20,12 +20,14 @@ def documents(n, k, seed=0):
     return xy.astype(np.float32), labels, [f"term {c}, other {c}, last {c}" for c in range(k)]
 
 
-def picture(n, k, on_map=True):
+BARS = np.s_[:, 1088:]
+"""Where the sizes are drawn."""
+
+
+def picture(n, k):
     xy, labels, names = documents(n, k)
     sizes = np.bincount(labels, minlength=k).tolist()
-    return cluster_map(
-        f"{n} documents in {k} clusters", "a note", names, sizes, *((xy, labels) if on_map else ())
-    )
+    return cluster_map(f"{n} documents in {k} clusters", "a note", names, sizes, xy, labels)
 
 
 def pixels(png):
@@ -42,9 +44,8 @@ def test_points_have_the_colour_of_their_clusters_bar():
     xy, labels, names = documents(600, 3)
     sizes = np.bincount(labels, minlength=3)
     image = pixels(cluster_map("", "", names, sizes, xy, labels))
-    bars = pixels(cluster_map("", "", names, sizes))
     for colour in cluster_colours(3):
-        assert of_colour(bars, colour) > 500
+        assert of_colour(image[BARS], colour) > 500
     # Over white, a point is so much paler.
     where = image[:, :1000]
     for colour in cluster_colours(3):
@@ -53,7 +54,7 @@ def test_points_have_the_colour_of_their_clusters_bar():
 
 def test_a_bar_is_as_long_as_its_cluster_is_large():
     sizes = [4000, 2000, 1000]
-    bars = pixels(cluster_map("", "", ["a", "b", "c"], sizes))
+    bars = pixels(cluster_map("", "", ["a", "b", "c"], sizes, np.zeros((1, 2)), np.zeros(1, int)))[BARS]
     lengths = [
         (np.abs(bars[..., :3] - colour).max(axis=2) < 0.03).sum(axis=1).max() for colour in cluster_colours(3)
     ]

@@ -28,12 +28,10 @@ PICTURES: dict[str, tuple[Draw, tuple[int, int], dict[str, tuple[object, ...]]]]
         test_cluster_map_picture.picture,
         (1000, 1600),
         {
-            "usual": (2000, 20, True),
-            "400 clusters": (2000, 400, True),
-            "three documents": (3, 2, True),
-            "one document": (1, 1, True),
-            "no map": (2000, 20, False),
-            "no map of one document": (1, 1, False),
+            "usual": (2000, 20),
+            "400 clusters": (2000, 400),
+            "three documents": (3, 2),
+            "one document": (1, 1),
         },
     ),
     "contingency": (

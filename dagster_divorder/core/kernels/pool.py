@@ -77,30 +77,6 @@ def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
 
 
 @kernel
-def count_pairs(
-    pieces: Counts,
-    piece_starts: Counts,
-    contexts: Counts,
-    context_starts: Counts,
-    first: int,
-    last: int,
-    pairs: Singles,
-) -> None:
-    """pairs[t - first, c] = the number of pieces with both token t and context c, for t in [first, last).
-
-    Reads, for token t, its pieces[piece_starts[t]:piece_starts[t + 1]] and, for piece p, its
-    contexts[context_starts[p]:context_starts[p + 1]], neither with repeats; writes pairs (last - first, C).
-    Whole numbers below 2^24, so float32 is exact. O(sum over pieces of its tokens in the range x its contexts).
-    """
-    pairs[:] = 0.0
-    for t in range(first, last):
-        for k in range(piece_starts[t], piece_starts[t + 1]):
-            p = pieces[k]
-            for j in range(context_starts[p], context_starts[p + 1]):
-                pairs[t - first, contexts[j]] += 1.0
-
-
-@kernel
 def sum_members(
     points: Singles, members: Counts, starts: Counts, first: int, last: int, sums: Doubles
 ) -> None:

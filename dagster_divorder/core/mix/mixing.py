@@ -138,7 +138,7 @@ def plan_mix(
     wanted = total * proportion / proportion.sum()
     out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
     if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
-        raise InputError(_not_reached(names, available, wanted, planned, total, max_repeats))
+        raise InputError(_not_reached(names, available, read, wanted, planned, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
     # Whole tokens by largest remainder. Beyond 2**53 the floors may sum to a few tokens too many.
     short = total - int(tokens.sum())
@@ -376,21 +376,23 @@ def _fill(weights: Floats, most: Floats, total: float) -> Floats:
 def _not_reached(
     names: tuple[str, ...],
     sizes: Ints,
+    read: Ints,
     wanted: Floats,
     nearest: Floats,
     total: int,
     max_repeats: float,
 ) -> str:
     """The message for a mix that needs more than max_repeats epochs of a value."""
-    epochs = np.divide(wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
+    epochs = np.divide(read + wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
     worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
     too_many = ", ".join(
         f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)"
         for k in worst
         if epochs[k] > max_repeats
     )
-    reached = int(total * max_repeats / epochs.max())
-    most = int((sizes[wanted > 0] * max_repeats).sum())
+    left = np.maximum(sizes * max_repeats - read, 0.0)
+    reached = int(total * (left[wanted > 0] / wanted[wanted > 0]).min() * (1 + 1e-9)) + int(read.sum())
+    most = int(left[wanted > 0].sum())
     repeats = math.ceil(round(epochs.max(), 9))
     remedy = f"set mixing.max_repeats to {repeats}, or mixing.total_tokens to {reached} or less"
     if most < total:

@@ -8,21 +8,16 @@ between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
-Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 3 s to import umap-learn and compile
-what is not cached; `place` 0.3 ms a document, O(n C), without umap-learn.
+Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 17 processor
+seconds to import umap-learn and compile what it does not cache; `place` 0.3 ms a document, O(n C), without umap-learn.
 Sources: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
 (geometric median).
 Known weakness: distances between groups and their sizes mean little. A document of a new topic is placed among its
 nearest old ones. Measurements: docs/decisions/cluster-map.md.
 """
 
-import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,24 +59,11 @@ class MapFit:
     xy: NDArray[np.float32]
 
 
-def why_no_map() -> str | None:
-    """Why umap-learn cannot be imported, as a message; None if it can."""
-    try:
-        import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
-
-        with _umap_learn():
-            pass
-    except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
-        return f"no map: umap-learn cannot be imported ({error}); pip install umap-learn, then run cluster_map again"
-    return None
-
-
 def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     """A map of vectors float32 (n, D), n >= 1.
 
     Raises:
         InputError: there is no vector, or NaN or infinity.
-        ImportError: umap-learn cannot be imported; see `why_no_map`.
     """
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(f"the vectors have the shape {vectors.shape}; expected at least one row")
@@ -122,64 +104,22 @@ def _geometric_median(places: NDArray[np.float32], weights: NDArray[np.floating]
 
 
 def warm() -> None:
-    """Fill numba's cache by a map of a few points; does nothing without umap-learn."""
-    if why_no_map() is None:
-        few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
-        place(few, fit(few, 0))
-
-
-_searchless: dict[str, Any] = {
-    "pynndescent": SimpleNamespace(NNDescent=type("NNDescent", (), {})),
-    "pynndescent.distances": SimpleNamespace(named_distances={}),
-    "pynndescent.sparse": SimpleNamespace(sparse_named_distances={}),
-}
-"""Modules by name: what stands in for pynndescent, and umap-learn once it is imported."""
-
-
-@contextmanager
-def _umap_learn() -> Iterator[Any]:
-    """umap-learn without pynndescent, its own search for neighbours, which compiles for 17 s when first imported. Names
-    without contents stand in for it. Outside this context other code imports both packages whole: this copy of
-    umap-learn is only ours."""
-    shared = bool(sys.modules.keys() & {"umap", "pynndescent"})
-    if not shared:
-        sys.modules.update(_searchless)
-    try:
-        try:
-            import umap
-        except (ImportError, AttributeError):
-            if shared:
-                raise
-            # Another release needs more of pynndescent than these names.
-            _take_out()
-            import umap
-
-        yield umap
-    finally:
-        if not shared:
-            _searchless.update(_take_out())
-
-
-def _take_out() -> dict[str, ModuleType]:
-    """Removes both packages from the imported modules, and returns their modules by name."""
-    ours = [name for name in sys.modules if name.partition(".")[0] in ("umap", "pynndescent")]
-    return {name: sys.modules.pop(name) for name in ours}
+    """Fill numba's cache by a map of a few points."""
+    few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    place(few, fit(few, 0))
 
 
 def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
+    # The kernels give numba a cache folder, which umap-learn needs too.
+    import umap
     from threadpoolctl import threadpool_limits
+
+    import dagster_divorder.core.kernels  # noqa: F401
 
     neighbours = min(NEIGHBOURS, len(points) - 1)
     # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
     near, distances = _neighbours(points, points, neighbours)
-    with _umap_learn() as umap, threadpool_limits(limits=1), warnings.catch_warnings():
-        # umap-learn does not cache these: every process would compile them again, for six seconds.
-        for kernel in (
-            umap.umap_.smooth_knn_dist,
-            umap.umap_.compute_membership_strengths,
-            umap.layouts._nb_optimize_layout_euclidean_single_epoch,
-        ):
-            kernel.enable_caching()
+    with threadpool_limits(limits=1), warnings.catch_warnings():
         # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
         warnings.simplefilter("ignore")
         layout = umap.UMAP(

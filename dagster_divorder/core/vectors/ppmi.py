@@ -10,9 +10,9 @@ context c (the C tokens that occur in the most pieces). With row sums r, column 
 and the vectors are the first D columns of U, unscaled: U clusters better than U sqrt(S) and U S.
 
 Guarantee: no randomness unless all co-occurrences are independent. The same bytes for any number of threads (BLAS runs
-on one). V comes from the eigenvectors of the C x C Gram matrix, so PPMI is never in memory as a whole.
-Cost: O(T log T) sorting, counting O(sum of a piece's distinct tokens x its contexts) twice, V C^2 for the Gram
-matrix; memory 24 bytes for each distinct token of a piece + 3 BLOCK_ROWS x C float32 + C^2 float64.
+on one). V comes from the eigenvectors of the C x C Gram matrix, exactly and faster than scikit-learn's TruncatedSVD.
+Cost: O(sum of a piece's distinct tokens x its contexts) counting, V C^2 for the Gram matrix; memory 12 bytes for each
+n_tc above 0 + 2 BLOCK_ROWS x C float32 + C^2 float64.
 Sources: Church and Hanks 1990 (PMI); Levy, Goldberg and Dagan 2015 (PPMI-SVD, U alone better than U S).
 Known weakness: a token in few pieces has large, noisy PMI; a larger sample helps. Measurements:
 docs/decisions/base-model.md.
@@ -20,11 +20,10 @@ docs/decisions/base-model.md.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dagster_divorder.core.distinct import distinct_values
 
 CONTEXTS = 2048
 PIECE_TOKENS = 1024
@@ -52,18 +51,6 @@ class TokenVectors:
     contexts: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Pieces of each token, contexts of each piece, and the sums of the table n_tc."""
-
-    pieces: NDArray[np.int64]
-    piece_starts: NDArray[np.int64]
-    contexts: NDArray[np.int64]
-    context_starts: NDArray[np.int64]
-    row_sums: NDArray[np.float64]
-    column_sums: NDArray[np.float64]
-
-
 def token_vectors(
     ids: NDArray[np.integer],
     lengths: NDArray[np.int64],
@@ -83,20 +70,22 @@ def token_vectors(
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits
 
-    pairs = _pairs(ids, lengths, vocabulary)
-    contexts = len(pairs.column_sums)
+    pieces = in_pieces(ids, lengths, vocabulary)
+    counts = pair_counts(pieces)
+    column_sums, contexts = counts.sum(axis=0), counts.shape[1]
     vectors = np.zeros((vocabulary, dim), np.float32)
+    blocks = [slice(first, first + BLOCK_ROWS) for first in range(0, vocabulary, BLOCK_ROWS)]
     with threadpool_limits(limits=1):
         gram = np.zeros((contexts, contexts))
-        for first in range(0, vocabulary, BLOCK_ROWS):
-            block = _ppmi(pairs, first, min(first + BLOCK_ROWS, vocabulary))
+        for rows in blocks:
+            block = ppmi(counts[rows], column_sums)
             gram += block.T @ block
             advance(len(block))
         directions, squares = _leading(gram, dim)
         rank = len(squares)
-        for first in range(0, vocabulary if rank else 0, BLOCK_ROWS):
-            block = _ppmi(pairs, first, min(first + BLOCK_ROWS, vocabulary))
-            vectors[first : first + len(block), :rank] = block @ directions
+        for rows in blocks if rank else []:
+            block = ppmi(counts[rows], column_sums)
+            vectors[rows, :rank] = block @ directions
             advance(len(block))
     if rank:
         vectors[:, :rank] *= (TABLE_SCALE * np.sqrt(vocabulary / squares)).astype(np.float32)
@@ -107,54 +96,37 @@ def token_vectors(
         vectors=vectors,
         rank=rank,
         explained=float(squares.sum()) / total if total else 0.0,
-        pieces=len(pairs.context_starts) - 1,
+        pieces=pieces.shape[0],
         contexts=contexts,
     )
 
 
-def _pairs(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int) -> _Pairs:
-    starts = np.cumsum(lengths) - lengths
+def in_pieces(ids: NDArray[np.integer], lengths: NDArray[np.int64], vocabulary: int) -> Any:
+    """Sparse int32 (P, V): 1 where a piece has a token."""
+    from scipy.sparse import coo_array
+
     pieces_of = -(-lengths // PIECE_TOKENS)
-    first_piece = np.cumsum(pieces_of) - pieces_of
     document = np.repeat(np.arange(len(lengths)), lengths)
-    piece = (
-        first_piece[document]
-        + (np.arange(len(ids)) - starts[document]) * pieces_of[document] // lengths[document]
-    )
-    n_pieces = int(pieces_of.sum())
-
-    token_pieces = distinct_values(ids.astype(np.int64) * n_pieces + piece)
-    token, piece = np.divmod(token_pieces, n_pieces) if n_pieces else (token_pieces, token_pieces)
-    in_pieces = np.bincount(token, minlength=vocabulary)
-    chosen = np.argsort(-in_pieces, kind="stable")[: min(CONTEXTS, np.count_nonzero(in_pieces))]
-
-    context_of = np.full(vocabulary, -1, np.int64)
-    context_of[chosen] = np.arange(len(chosen))
-    is_context = context_of[token] >= 0
-    by_piece = np.sort(piece[is_context] * len(chosen) + context_of[token[is_context]])
-    context_piece, context = np.divmod(by_piece, len(chosen)) if len(chosen) else (by_piece, by_piece)
-    contexts_in = np.bincount(context_piece, minlength=n_pieces)
-    tokens_in = np.bincount(piece, minlength=n_pieces)
-    return _Pairs(
-        pieces=piece,
-        piece_starts=_starts(in_pieces),
-        contexts=context,
-        context_starts=_starts(contexts_in),
-        row_sums=np.bincount(token, contexts_in[piece], vocabulary).astype(np.float64),
-        column_sums=np.bincount(context, tokens_in[context_piece], len(chosen)).astype(np.float64),
-    )
+    at = np.arange(len(ids)) - (np.cumsum(lengths) - lengths)[document]
+    piece = (np.cumsum(pieces_of) - pieces_of)[document] + at * pieces_of[document] // lengths[document]
+    places = piece.astype(np.int32), ids.astype(np.int32)
+    pieces = coo_array((np.ones(len(ids), np.int32), places), (int(pieces_of.sum()), vocabulary)).tocsr()
+    pieces.data[:] = 1
+    return pieces
 
 
-def _ppmi(pairs: _Pairs, first: int, last: int) -> NDArray[np.float32]:
-    """Rows [first, last) of PPMI, float32 (last - first, C)."""
-    from dagster_divorder.core.kernels.pool import count_pairs
+def pair_counts(pieces: Any) -> Any:
+    """n_tc, sparse int32 (V, C)."""
+    frequency = pieces.sum(axis=0)
+    chosen = np.argsort(-frequency, kind="stable")[: min(CONTEXTS, np.count_nonzero(frequency))]
+    return (pieces.T @ pieces[:, chosen]).tocsr()
 
-    block = np.empty((last - first, len(pairs.column_sums)), np.float32)
-    count_pairs(pairs.pieces, pairs.piece_starts, pairs.contexts, pairs.context_starts, first, last, block)
-    columns = (pairs.row_sums.sum() / pairs.column_sums).astype(np.float32)
-    rows = np.maximum(pairs.row_sums[first:last, None], 1.0).astype(np.float32)
-    block /= rows
-    block *= columns
+
+def ppmi(counts: Any, column_sums: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Rows of PPMI, float32 (n, C), from the same rows of n_tc; column_sums: k of the whole n_tc."""
+    block = counts.toarray().astype(np.float32)
+    block /= np.maximum(counts.sum(axis=1), 1).astype(np.float32)[:, None]
+    block *= (column_sums.sum() / column_sums).astype(np.float32)
     # log(max(1, x)) = max(0, log x), which avoids the logarithm of zero.
     return np.log(np.maximum(block, 1.0, out=block), out=block)
 
@@ -173,7 +145,3 @@ def _leading(gram: NDArray[np.float64], dim: int) -> tuple[NDArray[np.float32], 
     values, vectors = values[kept], vectors[:, kept]
     largest = np.abs(vectors).argmax(axis=0)
     return (vectors * np.sign(vectors[largest, np.arange(len(values))])).astype(np.float32), values
-
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(counts)))

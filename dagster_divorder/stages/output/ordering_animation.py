@@ -53,10 +53,11 @@ BINS = 100
 
 def _animate_ordering(run: Run) -> Made:
     shown, frames = load_map(run), run.settings.advanced.film_frames
-    pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {BAR: lambda: _bar_frames(run)}
-    note = f"{MAP} is left out: {run.receipt('cluster_map').facts['note']}"
-    if shown:
-        pictures[MAP], note = lambda: _map_frames(run, shown), ""
+    pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {
+        BAR: lambda: _bar_frames(run),
+        MAP: lambda: _map_frames(run, shown),
+    }
+    note = ""
     if why := why_no_films():
         run.progress.note(why)
         pictures, note = {}, why

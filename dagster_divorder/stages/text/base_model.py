@@ -33,16 +33,13 @@ from dagster_divorder.store.sample import MAX_DOCUMENTS, contents, document_size
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder, Engine
+    from dagster_divorder.models.tokenize import Encoder
 
 BOOTSTRAP = "bootstrap"
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
 RENDERED_BYTES = 8 << 20
 """Conversations that are rendered to count in how many a token occurs: some seconds."""
-
-_KEPT: dict[tuple[str, str], Encoder] = {}
-"""The encoder that was last used, by its tokenizer's fingerprint and its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +68,6 @@ class BaseModel:
         from dagster_divorder.models.checkpoint import embedding_table
 
         return embedding_table(self.directory).weights
-
-
-def kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
-    """The encoder of a directory that holds this tokenizer (its fingerprint). The process keeps it, since gigatoken is
-    faster on words that it knows: first those of the sample that the model was pinned on."""
-    from dagster_divorder.models.tokenize import load_encoder
-
-    if (tokenizer, engine) not in _KEPT:
-        _keep(tokenizer, load_encoder(directory, engine))
-    return _KEPT[tokenizer, engine]
-
-
-def _keep(tokenizer: str, encoder: Encoder) -> None:
-    _KEPT.clear()
-    _KEPT[tokenizer, encoder.engine] = encoder
-
-
-def forget_encoder() -> None:
-    """Free the encoder that the process keeps."""
-    _KEPT.clear()
 
 
 def load_base_model(run: Run) -> BaseModel:
@@ -202,7 +179,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 run.progress.note(f"{directory}: {encoder.note}")
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
-            report = train(
+            training = train(
                 texts,
                 folder,
                 vocab_size=advanced.vocab_size,
@@ -210,8 +187,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 seed=run.settings.seed,
                 progress=run.progress,
             )
-            run.observed |= {name: value for name, value in report.items() if name.endswith("seconds")}
-            training = {name: value for name, value in report.items() if name not in run.observed}
             if template := template_of(run):
                 (folder / TEMPLATE).write_text(template.template, encoding="utf-8")
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -221,7 +196,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             engine_reason = training.pop("engine_reason")
         if encoder.vocab_size > content["rows"]:
             embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
-        _keep(content["tokenizer"], encoder)
         ids, lengths = _as_read(run, rows, directory) or encoder.encode(texts)
         frequency = document_frequency(ids, lengths, content["rows"])
     info = {

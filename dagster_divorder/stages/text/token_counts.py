@@ -18,7 +18,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
 from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
-from dagster_divorder.stages.text.base_model import forget_encoder, kept_encoder, load_base_model
+from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
@@ -30,7 +30,7 @@ from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
     from dagster_divorder.models.chat_tokens import ChatEncoder, Way
-    from dagster_divorder.models.tokenize import Engine
+    from dagster_divorder.models.tokenize import Encoder, Engine
 
 MAX_SHARE_WITHOUT = 0.01
 SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
@@ -42,9 +42,18 @@ def tokenize(
 ) -> dict[str, np.ndarray]:
     """The tokens of a fragment's documents: `ids` and `lengths` as above. tokenizer: fingerprint of the tokenizer in
     the folder `model`."""
-    encoder = kept_encoder(model_path(store, model), tokenizer, engine)
+    encoder = _kept_encoder(model_path(store, model), tokenizer, engine)
     ids, lengths = encoder.encode(read_words(store, fragment.file).combine_chunks())
     return {"ids": ids, "lengths": lengths}
+
+
+@lru_cache(maxsize=1)
+def _kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
+    """The encoder that a process keeps: gigatoken is faster on words that it knows. tokenizer: fingerprint of the
+    tokenizer in the folder."""
+    from dagster_divorder.models.tokenize import load_encoder
+
+    return load_encoder(directory, engine)
 
 
 def tokenize_chats(
@@ -130,7 +139,7 @@ def _inputs(run: Run) -> dict[str, Any]:
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     # All documents are tokenised now, and the encoder takes 100 MB.
-    forget_encoder()
+    _kept_encoder.cache_clear()
     _kept_chat_encoder.cache_clear()
     lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
     if not lengths.any():

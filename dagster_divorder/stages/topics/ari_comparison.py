@@ -288,10 +288,6 @@ def _maps(
 ) -> tuple[bytes | None, str | None]:
     """(maps of the same documents in both spaces, with matched clusters in the same colour; why there are none)."""
     from dagster_divorder.core.topics import cluster_map
-
-    if missing := cluster_map.why_no_map():
-        run.progress.note(missing)
-        return None, missing
     from dagster_divorder.view.pictures import cluster_maps
 
     mapped = rows[:MAPPED]

@@ -84,16 +84,16 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 
 def _documents_have_vectors(run: Run) -> Finding:
-    """Few of the clustered vectors are zero, or replace a vector that is not finite."""
+    """Few of the clustered vectors are zero, since a document has no token or its vector is not finite."""
     from dagster_divorder.models.embed import NOT_FINITE
 
     view, stage = run.view, chosen_vectors(run).stage
     used = view.used_documents()
     zero = not_finite = 0
     for rows, arrays in run.files(stage).each(view.documents):
-        zero += int((used[rows] & ~arrays["vectors"].any(axis=1)).sum())
-        if "flagged" in arrays:
-            not_finite += int((used[rows] & ((arrays["flagged"] & NOT_FINITE) > 0)).sum())
+        flagged = used[rows] & (arrays.get("flagged", 0) == NOT_FINITE)
+        not_finite += int(flagged.sum())
+        zero += int((used[rows] & ~flagged & ~arrays["vectors"].any(axis=1)).sum())
     documents = int(np.count_nonzero(used))
     share = (zero + not_finite) / documents
     return Finding(

@@ -1,7 +1,7 @@
 """deep_embeddings: the pooled last hidden states of a causal or encoder model for each document, L2-normalised.
 
-Per document fragment: `vectors` float32 or float16 (rows, D), zero for a document without tokens; `tokens` int64
-(rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
+Per document fragment: `vectors` float32 or float16 (rows, D), zero for a document without tokens or without a finite
+vector; `tokens` int64 (rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
 
 The stage key holds the device and the dtype that the settings resolve to on this machine, so that vectors of a CPU and
 of a GPU never mix. It does not hold the number of GPUs, or how many share a model. If nothing is new, no model is
@@ -25,7 +25,7 @@ from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import CUT, NOT_FINITE, Embedder, Work, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, Work, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment
@@ -148,15 +148,15 @@ class VectorsOfAModel(PerDocument):
         }
 
 
-class _DeepEmbeddings(VectorsOfAModel):
-    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
-        directory = model_path(run.store, _embed_of(run).model)
-        if layers := modules_after_pooling(directory):
-            run.progress.note(
-                f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
-                "pooled hidden states"
-            )
-        return super().compute_missing(run, key, missing)
+def _embed_documents(run: Run) -> Embed:
+    embed = _embed_of(run)
+    directory = model_path(run.store, embed.model)
+    if layers := modules_after_pooling(directory):
+        run.progress.note(
+            f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
+            "pooled hidden states"
+        )
+    return embed
 
 
 def embed_needs(run: Run, embed: Embed) -> Needs:
@@ -256,7 +256,7 @@ def _embedder(embed: Embed) -> Embedder:
 
         torch.cuda.set_device(worker_number())
     threads = max(1, embed.threads // embed.processes)
-    return make_embedder(embed.load(), chunk=embed.chunk, threads=threads, hard_limit=embed.limit)
+    return make_embedder(embed.load(), chunk=embed.chunk, threads=threads, limit=embed.limit)
 
 
 _groups: dict[tuple[int, str], Group] = {}
@@ -287,11 +287,9 @@ def _free(device: str) -> None:
 
 def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     spec = EmbeddingSpec(**_deep_embeddings_facts(run)["made"]["spec"])
-    flagged = files.column(run.view.documents, "flagged")
     return {
         "pooling": spec.pooling,
-        **vector_figures(run, files, spec, run.settings.deep_model, "were given the mean of their fragment"),
-        "documents_read_in_parts": int(((flagged & CUT) > 0)[run.view.used_documents()].sum()),
+        **vector_figures(run, files, spec, run.settings.deep_model, "count as documents without tokens"),
         **load_deep_model(run).figures,
     }
 
@@ -320,7 +318,7 @@ def vector_figures(
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),
     }
-    flags = np.flatnonzero(((flagged & NOT_FINITE) > 0) & used)
+    flags = np.flatnonzero((flagged == NOT_FINITE) & used)
     if len(flags) == len(tokens):
         setting = "gradients.model" if of_gradients else "deep.model"
         raise InputError(
@@ -349,7 +347,7 @@ def _deep_embeddings_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-DEEP_EMBEDDINGS = _DeepEmbeddings(
+DEEP_EMBEDDINGS = VectorsOfAModel(
     name=STAGE,
     version=2,
     group="embedding",
@@ -370,7 +368,7 @@ DEEP_EMBEDDINGS = _DeepEmbeddings(
     key_from_inputs=True,
     facts=_deep_embeddings_facts,
     doing="storing vectors",
-    compute=_embed_of,
+    compute=_embed_documents,
     needs=lambda run, missing: embed_needs(run, _embed_of(run)),
     figures=_deep_embeddings_figures,
 )

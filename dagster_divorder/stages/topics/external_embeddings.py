@@ -224,20 +224,17 @@ def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Matched, str]:
-    """The rows of the file by document, and their key: the last run's key, or another stored key, if no known document
-    has another vector under it; else a new key."""
+    """The rows of the file by document, and their key: the last run's if no known document has another vector under it;
+    else one that names the vectors."""
     matched, used = _scan(run, view, file), view.used_documents()
-    folders = [folder.rsplit("/", 1)[1] for folder in run.store.folders(f"stages/{STAGE}")]
     why = "first run with these vectors"
-    for key in dict.fromkeys([*([last.key] if last else []), *folders]):
-        if key not in folders or not key.startswith(_CODE):
-            continue
-        stored, source = _stored(run, view, key)
+    if last and last.key.startswith(_CODE):
+        stored, source = _stored(run, view, last.key)
         known = stored & used
         other = int((known & (source != matched.source)).sum())
         if known.any() and not other:
-            return replace(matched, reason="no: they are stored"), key
-        if last and key == last.key and known.any():
+            return replace(matched, reason="no: they are stored"), last.key
+        if known.any():
             why = f"{other:,} of {int(known.sum()):,} known documents have another vector now"
             if last.facts["dim"] != file.dims:
                 why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"

@@ -16,10 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dagster_divorder.engine.progress import Advance
-from dagster_divorder.models.embed import NOT_FINITE, Work
 from dagster_divorder.models.spec import EmbeddingSpec, read_spec
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -37,7 +33,6 @@ from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
     from dagster_divorder.models.deep import Model
@@ -65,7 +60,7 @@ def gradients_of(run: Run) -> Gradients:
         asked, model, settings = run.settings.gradients, load_model(run), run.settings
         setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
         read = partial(_read, run.store, model.place, settings, setting)
-        spec, parameters, left_out = call_on_a_worker(run, read)
+        spec, parameters = call_on_a_worker(run, read)
         run.memo["embed"] = Gradients(
             **embed_fields(run, model),
             spec=spec,
@@ -74,7 +69,6 @@ def gradients_of(run: Run) -> Gradients:
             dims=asked.dims,
             seed=settings.seed,
             parameters=tuple(parameters.items()),
-            left_out=tuple(left_out.items()),
             setting=setting,
         )
     return run.memo["embed"]
@@ -82,34 +76,33 @@ def gradients_of(run: Run) -> Gradients:
 
 def _read(
     store: Store, model: str | Path, settings: Settings, setting: str, device: Device
-) -> tuple[EmbeddingSpec, dict[str, int], dict[str, int]]:
+) -> tuple[EmbeddingSpec, dict[str, int]]:
     """What the settings resolve to on a machine that computes: (how the model reads documents, name -> size of
-    parameters whose gradients are taken, the same for the others)."""
+    parameters whose gradients are taken)."""
     from dagster_divorder.models.gradients import describe
 
     directory, asked = model_path(store, model), settings.gradients
     spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
-    proxy = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
+    parameters = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
     # No suffix, because a truncated text does not end there.
     window = min(spec.window, len(spec.prefix) + MAX_TOKENS)
-    return replace(spec, suffix=(), window=window), proxy.included, proxy.left_out
+    return replace(spec, suffix=(), window=window), parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients(Embed):
     """Computes the gradients of a fragment's documents with respect to `parameters` (names and sizes) in the last
-    `layers` blocks. setting: the setting that names the model."""
+    `layers` blocks. setting: names the model."""
 
     layers: int
     dims: int
     seed: int
     parameters: tuple[tuple[str, int], ...]
-    left_out: tuple[tuple[str, int], ...]
     setting: str
 
     def recipe(self) -> dict[str, Any]:
         projection = {"dims": self.dims, "seed": self.seed, "parameters": dict(self.parameters)}
-        return {**Embed.recipe(self), **projection, "left_out": dict(self.left_out)}
+        return {**Embed.recipe(self), **projection}
 
     def load(self) -> Model:
         from dagster_divorder.models.gradients import load
@@ -124,13 +117,6 @@ class Gradients(Embed):
             vocabulary=self.vocabulary,
         )
 
-    def compute(
-        self, fragment: Fragment, advance: Advance = lambda tokens: None
-    ) -> tuple[dict[str, np.ndarray], Work]:
-        arrays, work = Embed.compute(self, fragment, advance)
-        arrays["vectors"][(arrays["flagged"] & NOT_FINITE) > 0] = 0
-        return arrays, work
-
 
 def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     recipe = _gradient_embeddings_facts(run)["made"]
@@ -141,7 +127,6 @@ def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
         "blocks": run.settings.gradients.layers,
         "parameters": sum(recipe["parameters"].values()),
         "parameters_of": sorted(recipe["parameters"]),
-        "parameters_left_out": sum(recipe["left_out"].values()),
     }
 
 
