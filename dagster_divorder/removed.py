@@ -8,6 +8,8 @@ from typing import Any
 SETTINGS: dict[str, str] = {
     "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
     "that holds them",
+    "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training; "
+    "leave it out",
     "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""

@@ -134,7 +134,6 @@ def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
 OPINIONS = (
     "order_beats_shuffling",
     "nothing_drifts",
-    "number_of_clusters_is_clear",
     "clusters_not_degenerate",
 )
 """Checks that a corpus so small may fail."""

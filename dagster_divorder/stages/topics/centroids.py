@@ -53,8 +53,8 @@ def library(settings: Settings) -> str:
 
 
 def _count(run: Run) -> int:
-    """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration takes."""
-    return run.settings.clusters.number or int(run.receipt("k_calibration").facts["k"])
+    """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration recommends."""
+    return run.settings.clusters.number or int(run.receipt("k_calibration").facts["recommended"])
 
 
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
