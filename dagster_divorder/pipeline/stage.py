@@ -452,8 +452,6 @@ class PinnedFit(Stage):
     refit: FitName | None = None
     """The name in `divorder run --refit NAME` and in the table `[refit]`, which sets the rule. Without a name the rule
     is `auto`."""
-    can_be_made: Callable[[], bool] = lambda: True
-    """Whether this machine can make the fit again. If not, an existing fit stays."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
     checked_once_per_corpus: bool = True
@@ -473,8 +471,7 @@ class PinnedFit(Stage):
 
     def rule(self, settings: Settings) -> str:
         """When the fit is made again: `auto` (after drift), `now` (in this run) or `never`."""
-        rule = settings.refit[self.refit] if self.refit else "auto"
-        return rule if rule == "never" or self.can_be_made() else "never"
+        return settings.refit[self.refit] if self.refit else "auto"
 
     def decide(self, run: Run) -> Decision:
         key, rule = self.key(run), self.rule(run.settings)

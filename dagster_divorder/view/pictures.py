@@ -67,7 +67,6 @@ ACROSS, TRAIT_ROW, SCHEDULE_HEAD = (
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 
-
 @dataclass(frozen=True, eq=False)
 class PicturedOrder:
     """A measured order. distinct: distinct clusters in each sequence, int (S,), if the order has a chart of them. mix:
@@ -167,7 +166,9 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
     def draw(figure: Figure) -> None:
         (recommended,) = (row["k"] for row in rows if row["recommended"])
-        note = "the highest number with a silhouette close to the best (grey); mean over the documents, cosine"
+        note = (
+            "the highest number with a silhouette close to the best (grey); mean over the documents, cosine"
+        )
         _title(figure, f"{recommended:,} clusters recommended", note, 0.08, 0.92)
         axes = figure.add_axes((0.08, 0.12, 0.88, 0.66))
         charts.silhouette(axes, rows)

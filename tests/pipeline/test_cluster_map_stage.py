@@ -1,9 +1,8 @@
-"""cluster_map on real files: what is on the map, that it stays put, and what happens where umap-learn is missing."""
+"""cluster_map on real files: what is on the map, that it stays put, and that it becomes a sidecar."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,7 @@ class Corpus:
         return self.receipts["cluster_map"]
 
     def shown(self) -> ClusterMap:
-        shown = load_map(open_run(self.settings))
-        assert shown
-        return shown
+        return load_map(open_run(self.settings))
 
     def places(self) -> dict[tuple[int, int], bytes]:
         """By id, the place of each document on the map."""
@@ -190,26 +187,6 @@ def test_another_clustering_changes_the_colours_alone(corpus: Corpus) -> None:
     assert corpus.places() == before
     assert corpus.shown().labels.max() == 2
     assert second.figures["new_documents"] == 0 and second.files["picture"] != first.files["picture"]
-
-
-def test_without_umap_there_are_sizes_and_a_word_of_what_to_do(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "umap", None)
-        receipt = corpus.run(RECORDS)
-        assert set(receipt.files) == {"picture"}
-        assert "pip install umap-learn" in receipt.figures["note"]
-        assert receipt.figures["new_documents"] == 80 and receipt.figures["placed"] is None
-        assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
-        assert corpus.run().figures["new_documents"] == 0
-    receipt = corpus.run()
-    assert receipt.figures["note"] is None and len(corpus.places()) == 80
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "umap", None)
-        assert corpus.run(RECORDS + MORE).figures["placed"] == 24, "a map that is there needs no umap-learn"
-        refused = corpus.run(None, "cluster_map")
-        assert "pip install umap-learn" in refused.figures["note"] and refused.figures["placed"] == 24
 
 
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:

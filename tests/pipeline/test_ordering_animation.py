@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
@@ -62,15 +60,3 @@ def test_another_output_has_films_of_its_own_and_keeps_the_earlier_ones(
     assert second.version != first.version
     assert (other.output.path / earlier[0]).read_bytes() == before
     assert (settings.output.path / BAR).read_bytes() != before
-
-
-def test_without_umap_there_is_one_film_and_a_note(
-    make_settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    message = "umap-learn cannot be imported"
-    monkeypatch.setattr("dagster_divorder.stages.topics.map_fit.why_no_map", lambda: message)
-    settings = settings_for(make_settings, tmp_path)
-    made = animate(settings)
-    assert list(made.files) == [Path(BAR).stem]
-    assert message in made.figures["note"]
-    assert not (settings.output.path / MAP).exists()

@@ -8,26 +8,20 @@ between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
-Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 3 s to import umap-learn and compile
-what is not cached; `place` 0.3 ms a document, O(n C), without umap-learn.
-Sources: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
-(geometric median).
-Known weakness: distances between groups and their sizes mean little. A document of a new topic is placed among its
+Cost: `fit` O(n^2 C) for the neighbours, and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a
+document.
+Sources: McInnes, Healy and Melville 2018 (umap-learn); Weiszfeld 1937 (geometric median).
+Known weakness: distances between groups and their sizes mean little. A document of a new kind is placed among its
 nearest old ones. Measurements: docs/decisions/cluster-map.md.
 """
 
-import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.blas import one_faiss_thread
+from dagster_divorder.core.blas import one_blas_thread, one_faiss_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.core.vectors import pca
@@ -35,24 +29,16 @@ from dagster_divorder.errors import InputError
 
 COMPONENTS = 50
 NEIGHBOURS = 15
-A, B = 1.577, 0.895
-"""a and b of UMAP's curve 1 / (1 + a d^2b) at a spread of 1 and a minimal distance of 0.1."""
-
 PCA_ROWS = 5_000
 """Most vectors that the PCA is fitted on."""
-
 MEDIAN_STEPS = 30
 """Weiszfeld's iterations; 100 change no figure of docs/decisions/cluster-map.md."""
-
 CLOSEST = 1e-3
 """Smallest distance on the map; a median may coincide with one of its points."""
-
+START_NOISE = 1e-4
 EPOCHS = 200
 """Passes of the layout: umap-learn's default above 10,000 points. Its 500 for fewer points take 2.4 times as long and
 keep 0.638 of the neighbours of 5,000 documents, 200 keep 0.624."""
-
-START_NOISE = 1e-4
-"""Noise that separates equal documents; without it UMAP could not separate them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,35 +50,42 @@ class MapFit:
     xy: NDArray[np.float32]
 
 
-def why_no_map() -> str | None:
-    """Why umap-learn cannot be imported, as a message; None if it can."""
-    try:
-        import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
-
-        with _umap_learn():
-            pass
-    except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
-        return f"no map: umap-learn cannot be imported ({error}); pip install umap-learn, then run cluster_map again"
-    return None
-
-
 def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     """A map of vectors float32 (n, D), n >= 1.
 
     Raises:
         InputError: there is no vector, or NaN or infinity.
-        ImportError: umap-learn cannot be imported; see `why_no_map`.
     """
+    import umap
+
+    import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
+
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(f"the vectors have the shape {vectors.shape}; expected at least one row")
     finite("the vectors", vectors)
     sample = vectors[:: -(-len(vectors) // PCA_ROWS)]
     projection = pca.fit(sample, min(COMPONENTS, *sample.shape))
     points = pca.project(vectors, projection)
-    start = np.random.default_rng(seed).normal(scale=START_NOISE, size=(len(points), 2))
+    # Noise separates equal documents; without it UMAP could not.
+    start = np.random.default_rng(seed).normal(scale=START_NOISE, size=(len(points), 2)).astype(np.float32)
     start[:, : points.shape[1]] += points[:, :2]
-    xy = _umap(points, start.astype(np.float32), seed) if len(points) > 2 else start.astype(np.float32)
-    return MapFit(pca=projection, points=points, xy=xy)
+    if len(points) < 3:
+        return MapFit(pca=projection, points=points, xy=start)
+    # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
+    neighbours = min(NEIGHBOURS, len(points) - 1)
+    near, distances = _neighbours(points, points, neighbours)
+    with one_blas_thread(), warnings.catch_warnings():
+        # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
+        warnings.simplefilter("ignore")
+        layout = umap.UMAP(
+            n_neighbors=neighbours,
+            init=start,
+            n_epochs=EPOCHS,
+            precomputed_knn=(near, distances),
+            random_state=small_seed(seed),
+            n_jobs=1,
+        ).fit(points)
+    return MapFit(pca=projection, points=points, xy=np.ascontiguousarray(layout.embedding_, np.float32))
 
 
 def place(vectors: NDArray[np.float32], on: MapFit) -> NDArray[np.float32]:
@@ -119,80 +112,6 @@ def _geometric_median(places: NDArray[np.float32], weights: NDArray[np.floating]
         pulls = weights / np.maximum(np.hypot(away[..., :1], away[..., 1:]), CLOSEST)
         median = sum(pulls * xy) / sum(pulls)
     return median
-
-
-def warm() -> None:
-    """Fill numba's cache by a map of a few points; does nothing without umap-learn."""
-    if why_no_map() is None:
-        few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
-        place(few, fit(few, 0))
-
-
-_searchless: dict[str, Any] = {
-    "pynndescent": SimpleNamespace(NNDescent=type("NNDescent", (), {})),
-    "pynndescent.distances": SimpleNamespace(named_distances={}),
-    "pynndescent.sparse": SimpleNamespace(sparse_named_distances={}),
-}
-"""Modules by name: what stands in for pynndescent, and umap-learn once it is imported."""
-
-
-@contextmanager
-def _umap_learn() -> Iterator[Any]:
-    """umap-learn without pynndescent, its own search for neighbours, which compiles for 17 s when first imported. Names
-    without contents stand in for it. Outside this context other code imports both packages whole: this copy of
-    umap-learn is only ours."""
-    shared = bool(sys.modules.keys() & {"umap", "pynndescent"})
-    if not shared:
-        sys.modules.update(_searchless)
-    try:
-        try:
-            import umap
-        except (ImportError, AttributeError):
-            if shared:
-                raise
-            # Another release needs more of pynndescent than these names.
-            _take_out()
-            import umap
-
-        yield umap
-    finally:
-        if not shared:
-            _searchless.update(_take_out())
-
-
-def _take_out() -> dict[str, ModuleType]:
-    """Removes both packages from the imported modules, and returns their modules by name."""
-    ours = [name for name in sys.modules if name.partition(".")[0] in ("umap", "pynndescent")]
-    return {name: sys.modules.pop(name) for name in ours}
-
-
-def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-    from threadpoolctl import threadpool_limits
-
-    neighbours = min(NEIGHBOURS, len(points) - 1)
-    # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
-    near, distances = _neighbours(points, points, neighbours)
-    with _umap_learn() as umap, threadpool_limits(limits=1), warnings.catch_warnings():
-        # umap-learn does not cache these: every process would compile them again, for six seconds.
-        for kernel in (
-            umap.umap_.smooth_knn_dist,
-            umap.umap_.compute_membership_strengths,
-            umap.layouts._nb_optimize_layout_euclidean_single_epoch,
-        ):
-            kernel.enable_caching()
-        # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
-        warnings.simplefilter("ignore")
-        layout = umap.UMAP(
-            n_neighbors=neighbours,
-            a=A,
-            b=B,
-            init=start,
-            n_epochs=EPOCHS,
-            precomputed_knn=(near, distances),
-            random_state=small_seed(seed),
-            n_jobs=1,
-        ).fit(points)
-    return np.ascontiguousarray(layout.embedding_, np.float32)
 
 
 def _neighbours(

@@ -28,7 +28,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +45,8 @@ all."""
 FLOOR = 0.01
 """Least contrast and rarity, for clusters without distinctive words and clusters of common words alone."""
 BURST, REACH, RARE, BREVITY = 0.3, 1.3, 0.05, 6
+SAME_WORD = 0.6
+"""Shared prefix, as a part of the longer word, from which two words count as forms of one."""
 TOGETHER, LONGEST = 0.7, 6
 """Pairs of characters are joined if the rarer one has this share of the other's documents; the most characters."""
 
@@ -57,7 +58,8 @@ _NO_WORDS = (
     (r"[^\p{L}\p{M}\p{N}]+|\p{Hiragana}+", " "),
     (r"([\p{Katakana}ー]+)", r" \1 "),
 )
-"""Regular expressions for Arrow, with replacements: URLs and addresses, HTML, LaTeX, numbers and base64, all between words."""
+"""Regular expressions for Arrow, with replacements: URLs, addresses, HTML, LaTeX, numbers, base64, and what separates
+words."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3400-\u9fff\uf900-\ufaff]")
 _SYLLABLES = re.compile(r"[\uac00-\ud7af]")
 
@@ -132,9 +134,7 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
     brevity = np.where(whole, 1.0, np.array([*map(len, words.vocabulary)]).clip(max=BREVITY) / BREVITY)
     weight = share**REACH * (1 - share) * contrast * (BURST + burst) * (rarity * brevity**2)[word]
 
-    enough = np.flatnonzero(
-        holding.data >= np.minimum(size, np.maximum(LEAST_DOCUMENTS, LEAST_SHARE * size))
-    )
+    enough = np.flatnonzero(holding.data >= np.minimum(size, np.maximum(LEAST_DOCUMENTS, LEAST_SHARE * size)))
     best = enough[np.lexsort((-weight[enough], cluster[enough]))]
     ends = np.searchsorted(cluster[best], np.arange(clusters + 1))
     return [
@@ -149,20 +149,27 @@ def _distinct(ranked: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     for word, documents in ranked:
         for at, (other, theirs) in enumerate(kept):
             if _UNSPACED.search(word):
-                together = min(documents, theirs) >= TOGETHER * max(documents, theirs) and len(other) < LONGEST
+                together = (
+                    min(documents, theirs) >= TOGETHER * max(documents, theirs) and len(other) < LONGEST
+                )
                 if together and word[0] == other[-1]:
                     kept[at] = other + word[1:], theirs
                 elif together and word[-1] == other[0]:
                     kept[at] = word[:-1] + other, theirs
                 if set(word) & set(other):
                     break
-            elif len(commonprefix([word, other])) >= max(min(3, len(word)), 0.6 * max(len(word), len(other))):
+            elif _same_word(word, other):
                 break
         else:
             kept.append((word, documents))
         if len(kept) == TERMS:
             break
     return tuple(word for word, _ in kept)
+
+
+def _same_word(a: str, b: str) -> bool:
+    shared = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return shared >= max(min(3, len(a), len(b)), SAME_WORD * max(len(a), len(b)))
 
 
 def short_names(terms: Sequence[Sequence[str]]) -> list[str]:

@@ -487,10 +487,8 @@ def _agreement(run: Run, receipt: Receipt) -> Agreement:
     )
 
 
-def _map(corpus: _Corpus, coloured: Largest) -> MapPoints | None:
+def _map(corpus: _Corpus, coloured: Largest) -> MapPoints:
     shown, documents = load_map(corpus.run), corpus.run.receipt("cluster_map").facts["of_documents"]
-    if shown is None:
-        return None
     row = np.full(len(corpus.names), len(coloured.values), np.int64)
     row[coloured.values] = np.arange(len(coloured.values))
     rows = row[shown.labels]

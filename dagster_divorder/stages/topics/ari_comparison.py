@@ -42,7 +42,7 @@ MATCHED = 1_000
 """Clusters of each space that are matched: the first, which are the largest of the fit."""
 DISAGREEMENTS, EXAMPLES = 20, 2
 TOLD_SHARE = 0.5
-NOISE = "words tell the clusters of {1} vectors less well ({3:.2f}) than those of {0} ones ({2:.2f}): look at the tables"
+NOISE = "words tell the clusters of {1} vectors far less well ({3:.2f}) than those of {0} ones ({2:.2f})"
 """The note if words tell the second space's clusters less than TOLD_SHARE as well as the first one's."""
 COSINES = 10_000
 """Documents whose two vectors are compared."""

@@ -2,7 +2,6 @@
 
 The map is a pinned fit (`map_fit`), so that documents stay in their places as the corpus grows. Later documents are
 placed on it once, each by itself, so their places do not depend on the run that adds them. Deleted documents leave it.
-Without a map the picture shows only the sizes, and says what to do.
 
 With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`: from the run that draws the map if the
 output exists, else from the run that writes the output. Nothing else in the output changes, not even its key.
@@ -13,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.arrow import plain_array, text_array
-from dagster_divorder.core.topics.cluster_map import place, why_no_map
+from dagster_divorder.core.topics.cluster_map import place
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
@@ -50,44 +48,49 @@ class ClusterMap:
     placed: np.ndarray
 
 
-def load_map(run: Run) -> ClusterMap | None:
-    """The documents on the map; None if there is no map."""
-    drawn = "places" in run.receipt("cluster_map").files
-    return ClusterMap(**run.arrays("cluster_map", "places")) if drawn else None
+def load_map(run: Run) -> ClusterMap:
+    """The documents on the map."""
+    return ClusterMap(**run.arrays("cluster_map", "places"))
 
 
 def _map_clusters(run: Run) -> Made:
+    from dagster_divorder.view.pictures import cluster_map
+
     names, sizes = load_names(run), cluster_sizes(run).tolist()
-    missing = run.receipt("map_fit").facts["note"]
-    shown, new = _places(run) or (None, sum(sizes))
-    files: dict[str, Any] = {"picture": File(_picture(shown, missing, names, sizes), "png")}
-    if shown:
-        files["places"] = asdict(shown)
-        files["map"] = File(_parquet(shown, names), "parquet")
-    note = missing
-    if shown and (share_left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
+    documents, fitted = sum(sizes), run.receipt("map_fit")
+    shown, new = _places(run)
+    on_map, placed = len(shown.ids), int(shown.placed.sum())
+    which = "all of them" if on_map == documents else f"{on_map:,} of them"
+    legend = f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little"
+    if placed:
+        legend += f". {placed:,} came after it was fitted"
+    title = f"{documents:,} documents in {len(names):,} clusters"
+    files = {
+        "picture": File(cluster_map(title, legend, names, sizes, shown.xy, shown.labels), "png"),
+        "places": asdict(shown),
+        "map": File(_parquet(shown, names), "parquet"),
+    }
+    note = None
+    if (share_left := documents_left(run, fitted)) < MIN_SHARE_LEFT:
         note = (
             f"{share_left:.0%} of the map's documents are left; divorder run --refit cluster_map fits a new map to the "
             "present documents"
         )
         run.progress.note(note)
     figures = {
-        **counts(sum(sizes), new),
+        **counts(documents, new),
         "k": len(names),
-        "of_documents": sum(sizes),
-        "on_map": len(shown.ids) if shown else None,
-        "placed": int(shown.placed.sum()) if shown else None,
+        "of_documents": documents,
+        "on_map": on_map,
+        "placed": placed,
         "note": note,
     }
-    return Made(files, {"note": note, "of_documents": sum(sizes)}, figures)
+    return Made(files, {"of_documents": documents}, figures)
 
 
-def _places(run: Run) -> tuple[ClusterMap, int] | None:
-    """(the documents on the map, the number of new ones); None if there is no map."""
-    map_fit = load_map_fit(run)
-    if map_fit is None:
-        return None
-    fitted, known = map_fit
+def _places(run: Run) -> tuple[ClusterMap, int]:
+    """(the documents on the map, the number of new ones)."""
+    fitted, known = load_map_fit(run)
     before = _placed_before(run)
     ids, rows = sampled_rows(run)
     at = places(ids, np.concatenate([known, before.ids]) if before else known)
@@ -101,7 +104,7 @@ def _places(run: Run) -> tuple[ClusterMap, int] | None:
 
 
 def _placed_before(run: Run) -> ClusterMap | None:
-    """The documents that the last run placed on this map after its fit; None if it drew no map, or another one."""
+    """The documents that the last run placed on this map after its fit; None if it drew another map."""
     last = load_receipt(run.store, "cluster_map")
     if last is None or last.upstream["map_fit"] != run.receipt("map_fit").version:
         return None
@@ -110,23 +113,6 @@ def _placed_before(run: Run) -> ClusterMap | None:
     shown = ClusterMap(**unpack(run.store.read_verified(last.files["places"])))
     later = shown.placed == 1
     return ClusterMap(shown.ids[later], shown.xy[later], shown.labels[later], shown.placed[later])
-
-
-def _picture(
-    shown: ClusterMap | None, missing: str | None, names: Sequence[str], sizes: Sequence[int]
-) -> bytes:
-    from dagster_divorder.view.pictures import cluster_map
-
-    documents = sum(sizes)
-    title = f"{documents:,} documents in {len(names):,} clusters"
-    if shown is None:
-        return cluster_map(title, missing or "", names, sizes)
-    on_map, placed = len(shown.ids), int(shown.placed.sum())
-    which = "all of them" if on_map == documents else f"{on_map:,} of them"
-    note = f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little"
-    if placed:
-        note += f". {placed:,} came after it was fitted"
-    return cluster_map(title, note, names, sizes, shown.xy, shown.labels)
 
 
 def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
@@ -144,12 +130,6 @@ def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
     return pack_parquet(pa.table(columns))
 
 
-def _cluster_map_figures_now(run: Run) -> dict[str, Any]:
-    refused = why_no_map() if run.settings.refit["cluster_map"] == "now" else None
-    fitted = {"fitted": run.receipt("map_fit").figures["fitted"]}
-    return {**fitted, "note": refused} if refused else fitted
-
-
 def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
     return {
         "cluster_map": Picture(run.store.local(receipt.files["picture"]), "map of the documents by cluster")
@@ -160,7 +140,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
     """Write SIDECAR into an output if the settings ask for it and output and map exist: float32 (N, 2), for the
     accepted records in input order, NaN if a record's document is not on the map."""
     folder = run.settings.output.path
-    if "arrays" not in run.settings.output.sidecars or "places" not in receipt.files:
+    if "arrays" not in run.settings.output.sidecars:
         return
     manifest = read_manifest(folder)
     if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
@@ -180,10 +160,10 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
-    version=3,
+    version=4,
     kinds={"umap", "matplotlib"},
-    description="A map of the documents: similar documents lie close together, and colours are topics. Places stay as "
-    "the corpus grows; new documents are added. `note` says what to do if umap-learn is missing.",
+    description="A map of the documents: similar documents lie close together, and colours are clusters. Places stay "
+    "as the corpus grows; new documents are added.",
     evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
@@ -194,6 +174,6 @@ CLUSTER_MAP = WholeCorpus(
     publish=_publish,
     doing="drawing the cluster map",
     compute=_map_clusters,
-    figures_now=_cluster_map_figures_now,
+    figures_now=lambda run: {"fitted": run.receipt("map_fit").figures["fitted"]},
     show=_show_cluster_map,
 )
