@@ -352,16 +352,6 @@ class Clusters(_Section):
         return k
 
     @property
-    def algorithm(self) -> Literal["faiss", "minibatch"]:
-        """The k-means implementation."""
-        return "minibatch" if self.method == "minibatch" else "faiss"
-
-    @property
-    def metric(self) -> Literal["cosine", "euclidean"]:
-        """The distance that k-means uses."""
-        return "cosine" if self.method == "cosine" else "euclidean"
-
-    @property
     def number(self) -> int | None:
         """Number of clusters; None if k_calibration decides it."""
         return self.k if isinstance(self.k, int) else None

@@ -102,7 +102,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     both, told = [], {}
     for kind, space in zip(kinds, spaces, strict=True):
         vectors = space.rows(run.view, rows)
-        fitted = fit(vectors[: most_points(k, how["algorithm"])], k, centre=space.centre, **how)
+        fitted = fit(vectors[: most_points(k, how["method"])], k, centre=space.centre, **how)
         labels, distances = assign(vectors, fitted)
         terms = characteristic_terms(words, labels[: len(sampled)], len(fitted.centroids))
         both.append(_Clustered(kind, labels, distances, short_names(terms)))

@@ -39,7 +39,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     space, how, documents = load_space(run), fit_settings(run.settings), run.corpus.documents
     tried = run.settings.clusters.tried
     values = [k for k in tried if k <= documents] or [documents]
-    most = max(SAMPLE, most_points(values[-1], how["algorithm"]))
+    most = max(SAMPLE, most_points(values[-1], how["method"]))
     by_id = rows_by_id(run.store, run.view, min(most, space.most_rows(run.view, SAMPLE_BYTES)))
     vectors = space.rows(run.view, by_id)
     sample = vectors[:SAMPLE]
@@ -50,7 +50,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     if above := [k for k in tried if k > documents]:
         notes.append(f"{', '.join(map(str, above))} not tried: there are only {documents:,} documents")
     for k in counted(run.progress, "fitting clusters", values, len(values), "numbers of clusters"):
-        fitted = fit(vectors[: most_points(k, how["algorithm"])], k, centre=space.centre, **how)
+        fitted = fit(vectors[: most_points(k, how["method"])], k, centre=space.centre, **how)
         if len(fitted.centroids) in [row["clusters"] for row in rows]:
             notes.append(f"{k} left out: it gives no more clusters than a smaller number ({fitted.note})")
             continue
