@@ -267,8 +267,8 @@ class Embedding(_Section):
 
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: your own
-    vectors, from `path`. auto: deep vectors, or your own if `path` is set, if ari_comparison finds clearly different
-    topics that tell as much about the texts; otherwise shallow ones."""
+    vectors, from `path`. auto: deep vectors, or your own if `path` is set, if ari_comparison finds an adjusted Rand
+    index below 0.3 (other clusters than those of shallow vectors); otherwise shallow ones."""
     pooling: Literal["mean", "idf"] = "idf"
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
     centres the vectors (better as measured)."""
