@@ -234,8 +234,8 @@ def _kmeans(points: NDArray[np.float32], k: int, seed: int, *, spherical: bool) 
     # The last bits of products depend on the number of threads.
     with threadpool_limits(1), one_faiss_thread():
         kmeans.train(points)
-    centroids: NDArray[np.float32] = kmeans.centroids
-    return centroids
+    assert kmeans.centroids is not None
+    return kmeans.centroids
 
 
 def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> NDArray[np.float32]:

@@ -87,11 +87,12 @@ def count_words(texts: pa.Array) -> Words:
         for run in runs.dictionary.to_pylist()
     ]
     starts = np.cumsum([0, *map(len, words)])
-    of_run = np.fromiter((word for inside in words for word in inside), np.int64, starts[-1])
-    of_run = csr_array((np.ones(starts[-1], np.int32), of_run, starts), (len(words), len(numbers)))
-    document, run = np.from_dlpack(pc.list_parent_indices(split)), np.from_dlpack(runs.indices)
+    parts = np.fromiter((word for inside in words for word in inside), np.int64, starts[-1])
+    of_run = csr_array((np.ones(len(parts), np.int32), parts, starts), (len(words), len(numbers)))
+    document = np.from_dlpack(pc.list_parent_indices(split)).astype(np.int64)
+    run = np.from_dlpack(runs.indices).astype(np.int64)
     in_document = csr_array((np.ones(len(run), np.int32), (document, run)), (len(texts), len(words)))
-    return Words(in_document @ of_run, list(numbers))
+    return Words(csr_array(in_document @ of_run), list(numbers))
 
 
 def _words_of(run: str) -> list[str]:

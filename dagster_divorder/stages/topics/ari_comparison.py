@@ -142,12 +142,17 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
         }
         for a, b in zip(*pairs, strict=True)
     ]
-    names = ([each.names[at] for at in side] for each, side in zip(both, pairs, strict=True))
     return {
         INFO: orjson.dumps(info),
         PAIRS: pack_rows(matched),
         DISAGREE: pack_rows(_disagreements(run, rows, table, pairs, first, second)),
-        HEATMAP: contingency(table[np.ix_(*pairs)], *names, why, kinds),
+        HEATMAP: contingency(
+            table[np.ix_(*pairs)],
+            [first.names[a] for a in pairs[0]],
+            [second.names[b] for b in pairs[1]],
+            why,
+            kinds,
+        ),
     }
 
 

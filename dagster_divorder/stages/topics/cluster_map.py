@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ def _map_clusters(run: Run) -> Made:
     if placed:
         legend += f". {placed:,} came after it was fitted"
     title = f"{documents:,} documents in {len(names):,} clusters"
-    files = {
+    files: dict[str, Any] = {
         "picture": File(cluster_map(title, legend, names, sizes, shown.xy, shown.labels), "png"),
         "places": asdict(shown),
         "map": File(_parquet(shown, names), "parquet"),
