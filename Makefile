@@ -44,8 +44,8 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 		{ $(PYTHON) -m venv .venv && $(PIP) -c constraints.txt --upgrade pip; }'
 	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt setuptools $(COMPILED_WITH)
 	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
-	@$(PART) "4 compiling the cluster map, meanwhile" \
-		$(BIN)/python -c 'from dagster_divorder.core.topics.cluster_map import warm; warm()' & map=$$!; \
+	@$(PART) "4 compiling umap-learn, meanwhile" \
+		$(BIN)/python -c 'import dagster_divorder.core.kernels, umap' & map=$$!; \
 		$(PART) "5 compiling kernels, meanwhile" $(BIN)/python -m dagster_divorder.warm & kernels=$$!; \
 		$(PART) "6 torch, Dagster and the rest" $(PIP) --no-build-isolation -c constraints.txt -e '.[films]' && \
 		wait $$map && wait $$kernels

@@ -13,6 +13,8 @@ SETTINGS: dict[str, str] = {
     "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
     "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
     "evidence.budget_seconds": "lower evidence.tokens, evidence.seeds or the number of evidence.orders",
+    "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training; "
+    "leave it out",
     "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""

@@ -42,15 +42,14 @@ def groups_of_vectors() -> np.ndarray:
     return (middles[group] + 0.6 * random.normal(size=(DOCUMENTS, DIMS))).astype(np.float32)
 
 
-def clustered(algorithm: str, metric: str) -> dict[str, Any]:
+def clustered(method: str) -> dict[str, Any]:
     vectors = groups_of_vectors()
-    fit = cluster.fit(vectors, GROUPS, algorithm=algorithm, metric=metric, seed=3)
+    fit = cluster.fit(vectors, GROUPS, method=method, seed=3)
     labels, distances = cluster.assign(vectors, fit)
     return {
         "sizes": fit.sizes.tolist(),
         "centroids": signature(fit.centroids),
         "mean distance": fit.mean_distance,
-        "objective": fit.objective,
         "labels": signature(labels),
         "distances": signature(distances),
     }
@@ -72,11 +71,7 @@ def deep(pooling: str) -> np.ndarray:
 CASES: dict[str, Callable[[], Any]] = {
     **{f"pooling {name}": lambda a=name: signature(pooled(a)) for name in get_args(pool.Pooling)},
     **{f"deep pooling {name}": lambda a=name: signature(deep(a)) for name in get_args(Pooling)},
-    **{
-        f"clusters {algorithm} {metric}": lambda a=algorithm, m=metric: clustered(a, m)
-        for algorithm in get_args(cluster.Algorithm)
-        for metric in get_args(cluster.Metric)
-    },
+    **{f"clusters {method}": lambda m=method: clustered(m) for method in get_args(cluster.Method)},
 }
 
 

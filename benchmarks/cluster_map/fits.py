@@ -21,7 +21,7 @@ import numpy as np
 import umap
 
 from dagster_divorder import Settings, load_results, run_all
-from dagster_divorder.core.topics.cluster_map import COMPONENTS, NEIGHBOURS, A, B
+from dagster_divorder.core.topics.cluster_map import COMPONENTS, NEIGHBOURS
 from dagster_divorder.core.vectors import pca
 from dagster_divorder.stages import GRAPH
 
@@ -36,7 +36,7 @@ def nearest(vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 def map_of(points: np.ndarray, *, k: int = NEIGHBOURS, exact: bool = True, **options: Any) -> np.ndarray:
     if exact:
         options["precomputed_knn"] = nearest(points, k)
-    return umap.UMAP(n_neighbors=k, a=A, b=B, random_state=0, **options).fit(points).embedding_
+    return umap.UMAP(n_neighbors=k, random_state=0, **options).fit(points).embedding_
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder import Settings, load_results, run_all
-from dagster_divorder.core.topics.cluster_map import COMPONENTS, NEIGHBOURS, A, B, MapFit, fit, place
+from dagster_divorder.core.topics.cluster_map import COMPONENTS, NEIGHBOURS, MapFit, fit, place
 from dagster_divorder.core.vectors import pca
 from dagster_divorder.stages import GRAPH
 
@@ -61,7 +61,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     projection = pca.fit(vectors[old], COMPONENTS)
     points, queries = pca.project(vectors[old], projection), pca.project(vectors[new], projection)
-    model = umap.UMAP(n_neighbors=NEIGHBOURS, a=A, b=B, random_state=0).fit(points)
+    model = umap.UMAP(n_neighbors=NEIGHBOURS, random_state=0).fit(points)
     on = MapFit(pca=projection, points=points, xy=np.ascontiguousarray(model.embedding_))
     place(vectors[new[:1]], on)
     print(f"UMAP.transform, the first call: {timed(lambda: model.transform(queries[:1]))[1]:.1f} s")

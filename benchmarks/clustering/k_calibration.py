@@ -1,4 +1,4 @@
-"""What calibrating the number of clusters costs, part by part, and what it costs again with 1 % of the corpus appended.
+"""What calibrating the number of clusters costs, and what it costs again with 1 % of the corpus appended.
 
 python benchmarks/clustering/k_calibration.py ../shared/data/mixture.jsonl.gz --documents 20000
 
@@ -43,23 +43,11 @@ def calibrated(settings: Settings) -> tuple[Receipt, float]:
 
 
 def show(rows: list[dict[str, object]]) -> None:
-    names = {
-        "k": "k",
-        "silhouette": "silhouette",
-        "spread": "spread",
-        "smallest": "smallest",
-        "median": "median",
-        "largest": "largest",
-        "distinct clusters a sequence": "distinct",
-        "share of the clusters": "of k",
-        "distinct clusters a sequence, times shuffled": "x shuffled",
-        "worst share, batch anywhere": "worst",
-        "worst share, batch anywhere, times shuffled": "x shuffled",
-    }
-    print("".join(f"{name:>12}" for name in names.values()))
+    names = ("k", "silhouette", "smallest", "median", "largest")
+    print("".join(f"{name:>12}" for name in names))
     for row in rows:
-        cells = ("-" if row[name] is None else f"{row[name]:.4g}" for name in names)
-        print("".join(f"{cell:>12}" for cell in cells) + (" recommended" if row["recommended"] else ""))
+        cells = "".join(f"{row[name]:>12.4g}" for name in names)
+        print(cells + (" recommended" if row["recommended"] else ""))
 
 
 def main() -> None:
@@ -86,9 +74,7 @@ def main() -> None:
         print(note)
     figures = first.figures
     taken_by = f"{figures['seconds']:.2f} s ({processor:.2f} s of processor time)"
-    print(f"\n{figures['documents']:,} documents: {taken_by}, of which")
-    for part, seconds in figures["seconds_of"].items():
-        print(f"  {part:28}{seconds:8.2f}")
+    print(f"\n{figures['documents']:,} documents: {taken_by}")
     share = appended.figures["seconds"] / figures["seconds"]
     print(f"1 % appended: {appended.figures['seconds']:.3f} s, {share:.2%} ({appended.figures['fitted']})")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -165,7 +165,8 @@ def main() -> None:
         print(
             f"  two phases: batch TV to the phase's mix {batch_tv(ours, phases):.4f}, shuffled inside "
             f"{batch_tv(other, phases):.4f} ({batch_tv(ours, phases) / batch_tv(other, phases):.2f} times); lengths, "
-            f"which are not mixed: {border:,.0f} tokens off at the border, one section {prefix(alone.lengths):,.0f} anywhere"
+            f"which are not mixed: {border:,.0f} tokens off at the border, one section {prefix(alone.lengths):,.0f} "
+            "anywhere"
         )
         for shape, given in (("rise", {}), ("saw", {}), ("fold", {"folds": 3})):
             pieces = pieces_of(shape, given)

@@ -30,8 +30,8 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
-TRIED = (5, 10, 15, 20, 30, 50, 75, 100)
-"""Numbers of clusters that k_calibration tries."""
+TRIED = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
+"""Numbers of clusters that k_calibration tries, those of Diversity-Ordered Training."""
 
 MAX_RECORD_BYTES = 64 << 20
 
@@ -262,8 +262,8 @@ class Embedding(_Section):
 
     kind: Literal[Kind, "auto"] = "shallow"
     """shallow: pooled rows of the base model's token table; deep: hidden states of `deep.model`; external: your own
-    vectors, from `path`. auto: deep vectors, or your own if `path` is set, if ari_comparison finds clearly different
-    topics that tell as much about the texts; otherwise shallow ones."""
+    vectors, from `path`. auto: deep vectors, or your own if `path` is set, if ari_comparison finds an adjusted Rand
+    index below 0.3 (other clusters than those of shallow vectors); otherwise shallow ones."""
     pooling: Literal["mean", "idf"] = "idf"
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
     centres the vectors (better as measured)."""
@@ -324,12 +324,12 @@ class Gradients(_Section):
 
 
 class Clusters(_Section):
-    """The topics."""
+    """The clusters."""
 
     k: int | tuple[int, ...] | Literal["auto"] = 30
-    """Number of clusters. As it rises: finer topics, and fewer documents in each. auto: the number that k_calibration
-    recommends, or, if no number is clear, the tried number nearest to 30. A list: one of these numbers, up to 10,000
-    each; the closer they are, the less clear the best one is."""
+    """Number of clusters. As it rises: finer clusters, and fewer documents in each. auto: the number that k_calibration
+    recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A list: the one that it recommends of these numbers, up to
+    10,000 each."""
     method: Literal["cosine", "euclidean", "minibatch"] = "cosine"
     """cosine: faiss's k-means of the directions of vectors from their mean (from zero if embedding.pooling =
     "mean"), on a sample of 256 documents a cluster. euclidean: the same on the vectors as they are. minibatch:
@@ -345,16 +345,6 @@ class Clusters(_Section):
         if isinstance(k, tuple) and not (k and rising):
             raise ValueError("expected rising numbers from 2 to 10,000")
         return k
-
-    @property
-    def algorithm(self) -> Literal["faiss", "minibatch"]:
-        """The k-means implementation."""
-        return "minibatch" if self.method == "minibatch" else "faiss"
-
-    @property
-    def metric(self) -> Literal["cosine", "euclidean"]:
-        """The distance that k-means uses."""
-        return "cosine" if self.method == "cosine" else "euclidean"
 
     @property
     def number(self) -> int | None:
@@ -1025,8 +1015,6 @@ class Advanced(_Section):
     vectors."""
     stored: Literal["float32", "float16"] = "float32"
     """Number type of stored deep and gradient vectors: float32; float16 halves their disk and keeps some 3 digits."""
-    silhouette_documents: int = Field(0, ge=0, le=MAX_COUNT)
-    """Documents that silhouettes are computed on; 0: all."""
     map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
     """Most documents on the cluster map, drawn at random. As it rises: a fuller map, at more time."""
     film_frames: int = Field(600, ge=2, le=10_000)

@@ -127,34 +127,12 @@ def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, h
 
 
 def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Mean silhouette against the number of clusters, with the standard deviation of the fits, over a band of values
-    close to the best. rows: the table of k_calibration, by rising `k`."""
+    """Mean silhouette against the number of clusters, over a band of values close to the best. rows: the table of
+    k_calibration, by rising `k`."""
     values = [row["silhouette"] for row in rows]
     axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
-    axes.errorbar(
-        [row["k"] for row in rows],
-        values,
-        [row["spread"] for row in rows],
-        fmt="o-",
-        color=COLOURS["curated"],
-        markersize=5,
-        capsize=3,
-    )
+    axes.plot([row["k"] for row in rows], values, "o-", color=COLOURS["curated"], markersize=5)
     axes.margins(y=0.15)
-    _k_axis(axes, rows)
-
-
-def distinct_by_k(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Mean distinct clusters a sequence against the number of clusters, in order and shuffled."""
-    name = "distinct clusters a sequence"
-    values = [row["k"] for row in rows]
-    for column, series in (
-        (name, Series("in order", "curated")),
-        (f"{name}, shuffled", SERIES["sequences_random"]),
-    ):
-        axes.plot(values, [row[column] for row in rows], marker="o", markersize=5, **series.line)
-    axes.margins(y=0.15)
-    axes.set_ylim(bottom=0)
     _k_axis(axes, rows)
 
 

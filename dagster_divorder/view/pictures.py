@@ -64,8 +64,6 @@ ACROSS, TRAIT_ROW, SCHEDULE_HEAD = (
 )  # charts of traits in a row; pixels of a row, and of the part above
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
-Map = tuple[str, NDArray[np.floating], NDArray[np.integer], Sequence[str]]
-
 
 @dataclass(frozen=True, eq=False)
 class PicturedOrder:
@@ -120,28 +118,19 @@ def ordering_comparison(
 
 
 def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The silhouette and the clusters per sequence against the number of clusters, 1200 x 900 pixels; rows: see
-    `charts.silhouette`."""
+    """The silhouette against the number of clusters, 1200 x 600 pixels; rows: see `charts.silhouette`."""
 
     def draw(figure: Figure) -> None:
-        recommended = [row["k"] for row in rows if row["recommended"]]
-        title = f"{recommended[0]:,} clusters recommended" if recommended else "No clear number of clusters"
-        note = "recommended: the highest number with a silhouette close to the best (grey)"
-        _title(figure, title, note, 0.08, 0.945)
-        above = figure.add_axes((0.08, 0.51, 0.88, 0.31))
-        below = figure.add_axes((0.08, 0.08, 0.88, 0.31))
-        charts.silhouette(above, rows)
-        _headline(
-            above,
-            "Silhouette",
-            "cosine, mean over the documents and fits; bars: standard deviation of the fits",
+        (recommended,) = (row["k"] for row in rows if row["recommended"])
+        note = (
+            "the highest number with a silhouette close to the best (grey); mean over the documents, cosine"
         )
-        charts.distinct_by_k(below, rows)
-        _headline(below, "Clusters per sequence", "distinct clusters, mean; in the order that they lead to")
-        below.legend(loc="lower right", bbox_to_anchor=(1.0, 1.02), ncols=2)
-        below.set_xlabel("clusters")
+        _title(figure, f"{recommended:,} clusters recommended", note, 0.08, 0.92)
+        axes = figure.add_axes((0.08, 0.12, 0.88, 0.66))
+        charts.silhouette(axes, rows)
+        axes.set_xlabel("clusters")
 
-    return picture(1200, 900, draw)
+    return picture(1200, 600, draw)
 
 
 def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) -> bytes:
@@ -197,23 +186,6 @@ def cluster_map(
         axes = figure.add_axes((0.03, 0.03, 0.62, 0.845))
         charts.documents_map(axes, xy, labels, drawable_names, cluster_colours(len(names)))
         _draw_sizes(figure, 0.68, drawable_names, np.asarray(sizes))
-
-    return picture(1600, 1000, draw, few_colours=True)
-
-
-def cluster_maps(maps: Sequence[Map], note: str) -> bytes:
-    """Maps side by side, 1600 x 1000 pixels. maps: title, xy float (N, 2), labels int (N,), and names of the clusters,
-    of each."""
-
-    def draw(figure: Figure) -> None:
-        missing = dict.fromkeys(drawable(names)[1] for _, _, _, names in maps)
-        _title(figure, "The same documents in both spaces", _joined(note, *missing), 0.03, 0.945)
-        width = (0.94 - 0.02 * (len(maps) - 1)) / len(maps)
-        for at, (name, xy, labels, names) in enumerate(maps):
-            left = 0.03 + at * (width + 0.02)
-            figure.text(left, 0.875, name, size=15, weight="bold")
-            axes = figure.add_axes((left, 0.03, width, 0.83))
-            charts.documents_map(axes, xy, labels, drawable(names)[0], cluster_colours(len(names)))
 
     return picture(1600, 1000, draw, few_colours=True)
 

@@ -1,4 +1,4 @@
-"""The map: new places against umap-learn's, that it repeats, that a place is a document's own."""
+"""The map: that it repeats, and that a place is a document's own."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from dagster_divorder.core.topics import cluster_map
-from dagster_divorder.core.topics.cluster_map import A, B, MapFit, fit, place
-from dagster_divorder.core.vectors.pca import project
+from dagster_divorder.core.topics.cluster_map import MapFit, fit, place
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
@@ -28,26 +27,6 @@ def blobs(n, dims=10, seed=0):
 @pytest.fixture(scope="module")
 def fitted() -> MapFit:
     return fit(blobs(500)[0], seed=3)
-
-
-def test_documents_are_placed_where_umap_places_one_at_a_time(fitted):
-    """And nearer to it than at the mean of their neighbours, which lies between groups."""
-    import umap
-    from sklearn.neighbors import KNeighborsRegressor
-
-    # As in `fit`: every process would compile them again, for seven seconds.
-    for kernel in (umap.umap_.fast_knn_indices, umap.umap_.submatrix):
-        kernel.enable_caching()
-    points, new = fitted.points, project(blobs(40, seed=1)[0], fitted.pca)
-    model = umap.UMAP(n_neighbors=15, a=A, b=B, random_state=0, n_jobs=1).fit(points)
-    theirs = np.concatenate([model.transform(point[None]) for point in new])
-    on = MapFit(pca=fitted.pca, points=points, xy=np.ascontiguousarray(model.embedding_))
-    means = KNeighborsRegressor(15, weights="distance").fit(points, on.xy).predict(new)
-    extent = np.ptp(on.xy, axis=0).max()
-    apart = np.linalg.norm(place(blobs(40, seed=1)[0], on) - theirs, axis=1) / extent
-    assert np.median(apart) < 0.02
-    assert np.quantile(apart, 0.9) < 0.04
-    assert apart.mean() < np.linalg.norm(means - theirs, axis=1).mean() / extent
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -94,17 +73,15 @@ def test_a_place_depends_on_its_document_alone(fitted, rows):
     assert place(vectors[rows], fitted).tobytes() == whole[rows].tobytes()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 40])
+@pytest.mark.parametrize("n", [1, 2, 3, 16])
 @pytest.mark.parametrize(
     "make",
     [
         lambda n: blobs(n)[0],
-        lambda n: np.zeros((n, 4), np.float32),
         lambda n: np.ones((n, 4), np.float32),
         lambda n: np.arange(n, dtype=np.float32)[:, None],
-        lambda n: np.concatenate([np.zeros((n // 2, 4)), blobs(n - n // 2, 4)[0]]).astype(np.float32),
     ],
-    ids=["blobs", "zeros", "all equal", "one dim", "half zeros"],
+    ids=["blobs", "all equal", "one dim"],
 )
 @pytest.mark.filterwarnings("error")
 def test_few_and_equal_documents_have_places(n, make):

@@ -138,7 +138,6 @@ ALL_CHOICES = CHOICES | {
     "input.id_field": (None, "source", "extra"),
     "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
-    "advanced.silhouette_documents": (0, 5),
     "advanced.token_dims": (8, 4),
     "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (None, 0, 50, 300),

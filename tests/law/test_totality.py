@@ -350,7 +350,6 @@ def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
 
 MOST: dict[str, Any] = {
     "seed": 2**63 - 1,
-    "advanced.silhouette_documents": 2**53,
     "advanced.map_documents": 2**53,
     "clusters.k": 1_000_000,
     "comparison.documents": ORDERS,
@@ -359,7 +358,6 @@ MOST: dict[str, Any] = {
     "order.options": {"shards": 2**53, "buffer": 2**53},
 }
 LEAST: dict[str, Any] = {
-    "advanced.silhouette_documents": 1,
     "advanced.map_documents": 1,
     "clusters.k": 1,
     "comparison.documents": ["original"],

@@ -1,4 +1,4 @@
-"""cluster_map on real files: what is on the map and that it stays put."""
+"""cluster_map on real files: what is on the map, that it stays put, and that it becomes a sidecar."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ class Corpus:
         return self.receipts["cluster_map"]
 
     def shown(self) -> ClusterMap:
-        shown = load_map(open_run(self.settings))
-        assert shown
-        return shown
+        return load_map(open_run(self.settings))
 
     def places(self) -> dict[tuple[int, int], bytes]:
         """By id, the place of each document on the map."""

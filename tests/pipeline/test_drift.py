@@ -57,7 +57,7 @@ def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[st
     settings = settings_of(corpus, packing={"end_of_text": request.param})
     run_all(settings, Silent())
     run = open_run(settings)
-    sample, _ = stationarity.load_sample(run, load_stream(run))
+    sample, *_ = stationarity.load_sample(run, load_stream(run))
     return run, {feature.name: feature for feature in stationarity.features(run, load_traits(run), sample)}
 
 
@@ -142,13 +142,15 @@ def test_it_is_measured_once_whatever_evidence_comes_later(corpus: Path, tmp_pat
     assert later["curated_output"].figures["written"] is False
 
 
-def test_what_is_asked_to_move_is_no_fault(corpus: Path) -> None:
-    moving = {"progress": [0.0, 1.0], "sea.example": [0.9, 0.1]}
-    settings = settings_of(corpus, order={"traits": {"source": 1.0}, "targets": {"source": moving}})
+def test_what_phases_ask_for_is_no_drift_and_all_else_is_looked_at_inside_them(corpus: Path) -> None:
+    first = {"sea.example": 0.7, "rail.example": 0.1, "kitchen.example": 0.1, "garden.example": 0.1}
+    phases = [{"until": 0.5, "weights": first}, {"weights": "natural"}]
+    settings = settings_of(corpus, mixing={"phase": phases})
     run_all(settings, Silent())
     found = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
-    assert found.passed and "order.targets asks for a moving mix" in found.text
-    assert {row["feature"] for row in found.figures["features"] if row["drifts"] == "yes"} >= {
-        "source",
-        "words",
-    }
+    assert found.passed, found.text
+    run = open_run(settings)
+    assert load_stationarity(run).stretches == 2
+    in_order = np.sort(load_sequence_order(run)[0])
+    drifting = {row.feature for row in stationarity.drift_along(run, in_order).features if row.drifts}
+    assert drifting, "sequences as they are packed"

@@ -219,12 +219,12 @@ CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
         20,
         {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},
     ),
-    "a moving target": (
+    "phases": (
         20,
         {
-            "order": {
-                "traits": {"cluster": 1.0, "checked": 1.0},
-                "targets": {"checked": {"progress": (0, 1), "true": (0.8, 0.1)}},
+            "mixing": {
+                "trait": "checked",
+                "phase": [{"until": 0.5, "weights": {"true": 0.8, "false": 0.2}}, {"weights": "natural"}],
             }
         },
     ),

@@ -134,7 +134,6 @@ def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
 OPINIONS = (
     "order_beats_shuffling",
     "nothing_drifts",
-    "number_of_clusters_is_clear",
     "clusters_not_degenerate",
 )
 """Checks that a corpus so small may fail."""
@@ -159,13 +158,6 @@ def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
             run_all(make_settings(input={"source_field": "source"}, **sections), Silent())
         return str(caught.value)
 
-    targets = {
-        "traits": {"cluster": 1.0, "source": 1.0},
-        "targets": {"source": {"progress": (0.0, 1.0), "a": (0.1, 0.2)}},
-    }
-    said = says(mixing={"weights": {"b": 1.0}}, order=targets)
-    assert "order.targets.source names 'a'" in said
-    assert "mixing.weights gives them no share" in said
     chosen = {"method": "random", "vectors": "shallow", "documents": 1}
     said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
     assert "mixing.weights names '" in said

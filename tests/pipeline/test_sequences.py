@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.core.order.curricula import Windows
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.order.curricula import Windows
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError

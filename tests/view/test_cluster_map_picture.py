@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.drawing import cluster_colours, style
-from dagster_divorder.view.pictures import cluster_map, cluster_maps
+from dagster_divorder.view.pictures import cluster_map
 
 
 def documents(n, k, seed=0):
@@ -100,15 +100,6 @@ def test_names_do_not_lie_over_each_other(spread):
     assert all(axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 1 for box in boxes)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     assert 1 <= len(shown) <= charts.NAMED and (spread < 30.0 or len(shown) >= 10)
-
-
-def test_two_maps_stand_side_by_side():
-    xy, labels, names = documents(400, 4)
-    both = pixels(cluster_maps([("shallow", xy, labels, names), ("deep", xy[:1], labels[:1], names)], ""))
-    assert both.shape[:2] == (1000, 1600)
-    colour = 0.65 * cluster_colours(4)[0] + 0.35
-    left, right = of_colour(both[:, :800], colour), of_colour(both[:, 800:], colour)
-    assert left > 10 * right > 0
 
 
 def test_colours_of_the_largest_lie_far_apart():

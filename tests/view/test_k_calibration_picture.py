@@ -13,9 +13,6 @@ def rows(values, silhouettes, chosen=0):
         {
             "k": k,
             "silhouette": silhouette,
-            "spread": 0.01,
-            "distinct clusters a sequence": min(k, 9) - 0.5,
-            "distinct clusters a sequence, shuffled": min(k, 9) / 2,
             "recommended": at == chosen,
         }
         for at, (k, silhouette) in enumerate(zip(values, silhouettes, strict=True))
@@ -44,12 +41,6 @@ def test_the_recommended_number_is_marked_and_the_others_are_labelled(figure):
         assert [label.get_text() for label in axes.get_xticklabels()] == ["5", "10", "30", "100"]
         assert any(list(line.get_xdata()) == [30, 30] for line in axes.lines)
     assert figure((4, 5, 6), (0.1, 0.2, 0.1), 1).axes[0].get_xscale() == "linear"
-
-
-def test_where_no_number_is_clear_none_is_marked(figure):
-    made = figure((4, 5, 6), (0.1, 0.2, 0.1), None)
-    assert made.texts[0].get_text() == "No clear number of clusters"
-    assert not any(len(set(line.get_xdata())) == 1 for axes in made.axes for line in axes.lines)
 
 
 def test_labels_of_many_values_do_not_touch(figure):

@@ -41,7 +41,7 @@ PICTURES: dict[str, tuple[Draw, tuple[int, int], dict[str, tuple[object, ...]]]]
     ),
     "k_calibration": (
         test_k_calibration_picture.png,
-        (900, 1200),
+        (600, 1200),
         {
             "usual": (),
             "one value": ((7,), (0.0,), 0),

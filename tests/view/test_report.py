@@ -23,7 +23,6 @@ from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.core.measure.window_deviation import WindowDeviation
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.topics.k_calibration import DISTINCT, WORST
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.check import windows
@@ -47,11 +46,10 @@ HOSTILE = (
 
 
 AGREEMENT = {
-    **{"ari": 0.25, "ami": 0.5, "nmi": 0.55, "overlap": "low"},
+    **{"ari": 0.25, "nmi": 0.55, "overlap": "low", "note": HOSTILE},
     "spaces": ["shallow", "deep"],
     "document_cosine": {"mean": 0.1, "std": 0.2, "min": -0.3, "max": 0.4},
-    "silhouettes": {"shallow": 0.1, "deep": 0.2},
-    "word_bits": {"shallow": 1.0, "deep": 0.9},
+    "told_by_words": {"shallow": 1.0, "deep": 0.9},
 }
 
 
@@ -139,7 +137,7 @@ def test_no_text_of_a_corpus_becomes_markup() -> None:
             },
             pairs=[pair],
             disagreements=[pair | {"examples": [HOSTILE, ""]}],
-            pictures=[b"a picture", None],
+            heatmap=b"a picture",
         ),
     )
     drawn = chart("hostile", [Panel(HOSTILE, lambda axes: None)], HOSTILE, HOSTILE)
@@ -263,23 +261,17 @@ def test_the_recommended_number_of_clusters_stands_out() -> None:
         {
             "k": k,
             "silhouette": k / 100,
-            "spread": 0.004,
             "recommended": k == 20,
             **{"smallest": 1, "median": 2.0, "largest": 3},
-            **{f"{name}{who}": 0.5 for name in (DISTINCT, WORST) for who in ("", ", shuffled")},
         }
         for k in (5, 10, 20, 50)
     ]
-    rows[0][WORST] = None  # smaller than a batch
     made = sections.calibration(rows, [HOSTILE], numbers())
     found = check(a_page(made))
     assert made.lead.startswith("Calibration recommends 20 clusters; this output has 30.")
     marked = body(made).partition('<tr class="marked">')[2].partition("</tr>")[0]
-    assert '<th scope="row">20</th>' in marked and "0.200" in marked and "0.004" in marked
+    assert '<th scope="row">20</th>' in marked and "0.200" in marked
     assert "script" not in {tag for tag, _ in found.elements}
-    unclear = sections.calibration([{**row, "recommended": False} for row in rows], [], numbers())
-    assert unclear.lead.startswith("Calibration finds no clear number of clusters; this output has 30.")
-    assert 'class="marked"' not in body(unclear)
 
 
 def opened(uri: str) -> Image.Image:

@@ -77,22 +77,6 @@ def count_documents(ids: Tokens, starts: Counts, frequency: Counts) -> None:
 
 
 @kernel
-def sum_members(
-    points: Singles, members: Counts, starts: Counts, first: int, last: int, sums: Doubles
-) -> None:
-    """sums[k] = the sum of points[members[starts[k]:starts[k + 1]]], in that order, for k in [first, last).
-
-    Reads points (N, D), members (N,), starts (K + 1,); writes rows of sums (K, D). O(members x D).
-    """
-    for k in range(first, last):
-        sums[k] = 0.0
-        for j in range(starts[k], starts[k + 1]):
-            row = members[j]
-            for i in range(points.shape[1]):
-                sums[k, i] += points[row, i]
-
-
-@kernel
 def nearest(
     vectors: Singles,
     scores: Singles,

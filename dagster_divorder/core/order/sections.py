@@ -132,7 +132,7 @@ def spans_of_values(
             size = float(tokens[of_pass].sum())
             reached = np.diff(np.clip(ends - done, 0.0, size), prepend=0.0)
             kind[of_pass], done = len(shares), done + size
-            # Less than half a token reaches no span, unless none gets more. Records without tokens go to the first span.
+            # Less than half a token reaches no span, unless none gets more. Records without tokens go to the first one.
             enough = np.where(reached >= min(0.5, reached.max()), reached, 0.0)
             shares.append(enough if enough.any() else np.eye(1, len(ends))[0])
     dealt = np.flatnonzero(out >= 0)

@@ -8,11 +8,10 @@ between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
-Cost: `fit` some 7 s for 20,000 x 128 on one core, O(n^2 C) for the neighbours, and 17 processor
-seconds to import umap-learn and compile what it does not cache; `place` 0.3 ms a document, O(n C), without umap-learn.
-Sources: McInnes, Healy and Melville 2018 (umap-learn); Kobak and Linderman 2021 (components as a start); Weiszfeld 1937
-(geometric median).
-Known weakness: distances between groups and their sizes mean little. A document of a new topic is placed among its
+Cost: `fit` O(n^2 C) for the neighbours, and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a
+document.
+Sources: McInnes, Healy and Melville 2018 (umap-learn); Weiszfeld 1937 (geometric median).
+Known weakness: distances between groups and their sizes mean little. A document of a new kind is placed among its
 nearest old ones. Measurements: docs/decisions/cluster-map.md.
 """
 
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.blas import one_faiss_thread
+from dagster_divorder.core.blas import one_blas_thread, one_faiss_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.core.vectors import pca
@@ -30,24 +29,16 @@ from dagster_divorder.errors import InputError
 
 COMPONENTS = 50
 NEIGHBOURS = 15
-A, B = 1.577, 0.895
-"""a and b of UMAP's curve 1 / (1 + a d^2b) at a spread of 1 and a minimal distance of 0.1."""
-
 PCA_ROWS = 5_000
 """Most vectors that the PCA is fitted on."""
-
 MEDIAN_STEPS = 30
 """Weiszfeld's iterations; 100 change no figure of docs/decisions/cluster-map.md."""
-
 CLOSEST = 1e-3
 """Smallest distance on the map; a median may coincide with one of its points."""
-
+START_NOISE = 1e-4
 EPOCHS = 200
 """Passes of the layout: umap-learn's default above 10,000 points. Its 500 for fewer points take 2.4 times as long and
 keep 0.638 of the neighbours of 5,000 documents, 200 keep 0.624."""
-
-START_NOISE = 1e-4
-"""Noise that separates equal documents; without it UMAP could not separate them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +56,36 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     Raises:
         InputError: there is no vector, or NaN or infinity.
     """
+    import umap
+
+    import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
+
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(f"the vectors have the shape {vectors.shape}; expected at least one row")
     finite("the vectors", vectors)
     sample = vectors[:: -(-len(vectors) // PCA_ROWS)]
     projection = pca.fit(sample, min(COMPONENTS, *sample.shape))
     points = pca.project(vectors, projection)
-    start = np.random.default_rng(seed).normal(scale=START_NOISE, size=(len(points), 2))
+    # Noise separates equal documents; without it UMAP could not.
+    start = np.random.default_rng(seed).normal(scale=START_NOISE, size=(len(points), 2)).astype(np.float32)
     start[:, : points.shape[1]] += points[:, :2]
-    xy = _umap(points, start.astype(np.float32), seed) if len(points) > 2 else start.astype(np.float32)
-    return MapFit(pca=projection, points=points, xy=xy)
+    if len(points) < 3:
+        return MapFit(pca=projection, points=points, xy=start)
+    # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
+    neighbours = min(NEIGHBOURS, len(points) - 1)
+    near, distances = _neighbours(points, points, neighbours)
+    with one_blas_thread(), warnings.catch_warnings():
+        # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
+        warnings.simplefilter("ignore")
+        layout = umap.UMAP(
+            n_neighbors=neighbours,
+            init=start,
+            n_epochs=EPOCHS,
+            precomputed_knn=(near, distances),
+            random_state=small_seed(seed),
+            n_jobs=1,
+        ).fit(points)
+    return MapFit(pca=projection, points=points, xy=np.ascontiguousarray(layout.embedding_, np.float32))
 
 
 def place(vectors: NDArray[np.float32], on: MapFit) -> NDArray[np.float32]:
@@ -101,38 +112,6 @@ def _geometric_median(places: NDArray[np.float32], weights: NDArray[np.floating]
         pulls = weights / np.maximum(np.hypot(away[..., :1], away[..., 1:]), CLOSEST)
         median = sum(pulls * xy) / sum(pulls)
     return median
-
-
-def warm() -> None:
-    """Fill numba's cache by a map of a few points."""
-    few = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
-    place(few, fit(few, 0))
-
-
-def _umap(points: NDArray[np.float32], start: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-    # The kernels give numba a cache folder, which umap-learn needs too.
-    import umap
-    from threadpoolctl import threadpool_limits
-
-    import dagster_divorder.core.kernels  # noqa: F401
-
-    neighbours = min(NEIGHBOURS, len(points) - 1)
-    # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
-    near, distances = _neighbours(points, points, neighbours)
-    with threadpool_limits(limits=1), warnings.catch_warnings():
-        # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
-        warnings.simplefilter("ignore")
-        layout = umap.UMAP(
-            n_neighbors=neighbours,
-            a=A,
-            b=B,
-            init=start,
-            n_epochs=EPOCHS,
-            precomputed_knn=(near, distances),
-            random_state=small_seed(seed),
-            n_jobs=1,
-        ).fit(points)
-    return np.ascontiguousarray(layout.embedding_, np.float32)
 
 
 def _neighbours(

@@ -176,7 +176,7 @@ def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
     count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
     chosen = np.random.default_rng(run.settings.seed).choice(len(rows), count, replace=False)
     vectors = space.rows(run.view, rows[chosen])
-    return fit(vectors, k, seed=run.settings.seed + 1, centre=space.centre, overwrite=True)
+    return fit(vectors, k, seed=run.settings.seed + 1, centre=space.centre)
 
 
 def _vectors(

@@ -395,7 +395,7 @@ def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
 
 SUBSET_SELECTION = WholeCorpus(
     name="subset_selection",
-    version=2,
+    version=3,
     group="ordering",
     kinds={"numpy"},
     description="Which records are trained on: chosen together for diversity and quality within a budget, or in a "

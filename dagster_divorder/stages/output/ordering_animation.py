@@ -1,7 +1,7 @@
 """ordering_animation: two films of how training reads the sequences, shuffled and in order, beside the output.
 
 `ordering_animation.mp4`: the dataset as bars that move from the original order into the sequences that a trainer reads,
-with the diversity of the sequences. `ordering_animation_umap.mp4`, if there is a map: the cluster map, whose points
+with the diversity of the sequences. `ordering_animation_umap.mp4`: the cluster map, whose points
 light up when their documents are first read. Both show the first epoch. Films show samples, so they cost the same for
 millions of documents. They are made again with every output, because they show its corpus, date and key. Films need the
 extra `films`, which brings ffmpeg; without it the report says how to install it.
@@ -52,12 +52,11 @@ BINS = 100
 
 
 def _animate_ordering(run: Run) -> Made:
-    shown, frames = load_map(run), run.settings.advanced.film_frames
+    frames, note = run.settings.advanced.film_frames, ""
     pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {
         BAR: lambda: _bar_frames(run),
-        MAP: lambda: _map_frames(run, shown),
+        MAP: lambda: _map_frames(run, load_map(run)),
     }
-    note = ""
     if why := why_no_films():
         run.progress.note(why)
         pictures, note = {}, why

@@ -473,12 +473,12 @@ def _named(corpus: _Corpus, trait: str, value: int) -> str:
 
 def _agreement(run: Run, receipt: Receipt) -> Agreement:
     store, fit = run.store, receipt.files["fit"]
-    pictures = (ari_comparison.HEATMAP, ari_comparison.MAPS)
+    heatmap = f"{fit}/{ari_comparison.HEATMAP}"
     return Agreement(
         receipt.figures,
-        ari_comparison.load_pairs(store, fit),
-        ari_comparison.load_disagreements(store, fit),
-        [ari_comparison.load_picture(store, fit, name) for name in pictures],
+        ari_comparison.load_rows(store, fit, ari_comparison.PAIRS),
+        ari_comparison.load_rows(store, fit, ari_comparison.DISAGREE),
+        store.read(heatmap) if store.exists(heatmap) else None,
     )
 
 

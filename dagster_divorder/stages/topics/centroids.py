@@ -40,35 +40,29 @@ INFO = "clusters.json"
 
 def fit_settings(settings: Settings) -> dict[str, Any]:
     """How vectors are clustered: all arguments of `core.topics.cluster.fit` that settings decide, except k."""
-    return {
-        "algorithm": settings.clusters.algorithm,
-        "metric": settings.clusters.metric,
-        "seed": settings.seed,
-    }
+    return {"method": settings.clusters.method, "seed": settings.seed}
 
 
 def library(settings: Settings) -> str:
     """The library that fits the clusters, by its name in Dagster."""
-    return "faiss" if settings.clusters.algorithm == "faiss" else "scikitlearn"
+    return "scikitlearn" if settings.clusters.method == "minibatch" else "faiss"
 
 
 def _count(run: Run) -> int:
-    """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration takes."""
-    return run.settings.clusters.number or int(run.receipt("k_calibration").facts["k"])
+    """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration recommends."""
+    return run.settings.clusters.number or int(run.receipt("k_calibration").facts["recommended"])
 
 
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
     view, k, space, how = run.view, _count(run), load_space(run), fit_settings(run.settings)
-    most = min(most_points(k, how["algorithm"]), space.most_rows(view, SAMPLE_BYTES))
+    most = min(most_points(k, how["method"]), space.most_rows(view, SAMPLE_BYTES))
     # A random sample of the documents.
     vectors = space.rows(view, fit_rows(run, "centroids", most))
-    fitted = fit(vectors, k, centre=space.centre, overwrite=True, **how)
+    fitted = fit(vectors, k, centre=space.centre, **how)
     info = {
         "asked": k,
         "mean_distance": fitted.mean_distance,
-        "iterations": fitted.iterations,
-        "objective": fitted.objective,
-        "metric": fitted.metric,
+        "method": fitted.method,
         "note": fitted.note,
     }
     arrays: dict[str, np.ndarray] = {
@@ -136,7 +130,7 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
 
 CENTROIDS = PinnedFit(
     name="centroids",
-    version=2,
+    version=3,
     asset=False,
     description="Centroids of the clusters.",
     reads=lambda settings: (

@@ -55,29 +55,38 @@ def load_map(run: Run) -> ClusterMap:
 
 
 def _map_clusters(run: Run) -> Made:
+    from dagster_divorder.view.pictures import cluster_map
+
     names, sizes = load_names(run), cluster_sizes(run).tolist()
+    documents, fitted = sum(sizes), run.receipt("map_fit")
     shown, new = _places(run)
+    on_map, placed = len(shown.ids), int(shown.placed.sum())
+    which = "all of them" if on_map == documents else f"{on_map:,} of them"
+    legend = f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little"
+    if placed:
+        legend += f". {placed:,} came after it was fitted"
+    title = f"{documents:,} documents in {len(names):,} clusters"
     files: dict[str, Any] = {
-        "picture": File(_picture(shown, names, sizes), "png"),
+        "picture": File(cluster_map(title, legend, names, sizes, shown.xy, shown.labels), "png"),
         "places": asdict(shown),
         "map": File(_parquet(shown, names), "parquet"),
     }
     note = None
-    if (share_left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
+    if (share_left := documents_left(run, fitted)) < MIN_SHARE_LEFT:
         note = (
             f"{share_left:.0%} of the map's documents are left; divorder run --refit cluster_map fits a new map to the "
             "present documents"
         )
         run.progress.note(note)
     figures = {
-        **counts(sum(sizes), new),
+        **counts(documents, new),
         "k": len(names),
-        "of_documents": sum(sizes),
-        "on_map": len(shown.ids),
-        "placed": int(shown.placed.sum()),
+        "of_documents": documents,
+        "on_map": on_map,
+        "placed": placed,
         "note": note,
     }
-    return Made(files, {"note": note, "of_documents": sum(sizes)}, figures)
+    return Made(files, {"of_documents": documents}, figures)
 
 
 def _places(run: Run) -> tuple[ClusterMap, int]:
@@ -105,19 +114,6 @@ def _placed_before(run: Run) -> ClusterMap | None:
     shown = ClusterMap(**unpack(run.store.read_verified(last.files["places"])))
     later = shown.placed == 1
     return ClusterMap(shown.ids[later], shown.xy[later], shown.labels[later], shown.placed[later])
-
-
-def _picture(shown: ClusterMap, names: Sequence[str], sizes: Sequence[int]) -> bytes:
-    from dagster_divorder.view.pictures import cluster_map
-
-    documents = sum(sizes)
-    title = f"{documents:,} documents in {len(names):,} clusters"
-    on_map, placed = len(shown.ids), int(shown.placed.sum())
-    which = "all of them" if on_map == documents else f"{on_map:,} of them"
-    note = f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little"
-    if placed:
-        note += f". {placed:,} came after it was fitted"
-    return cluster_map(title, note, names, sizes, shown.xy, shown.labels)
 
 
 def _parquet(shown: ClusterMap, names: Sequence[str]) -> bytes:
@@ -165,10 +161,10 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
-    version=3,
+    version=4,
     kinds={"umap", "matplotlib"},
-    description="A map of the documents: similar documents lie close together, and colours are topics. Places stay as "
-    "the corpus grows; new documents are added.",
+    description="A map of the documents: similar documents lie close together, and colours are clusters. Places stay "
+    "as the corpus grows; new documents are added.",
     evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),

@@ -38,19 +38,14 @@ def load_names(run: Reader) -> list[str]:
 
 
 def _name_clusters(run: Run) -> Mapping[str, bytes]:
-    from dagster_divorder.core.topics.terms import (
-        characteristic_terms,
-        count_words,
-        short_names,
-        without_markup,
-    )
+    from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
 
     count = run.receipt("centroids").facts["k"]
     labels = run.column("clusters", "labels")
     # A sample of this size has documents of every cluster.
     rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
-    words = count_words(without_markup(beginnings(run.store, run.view, rows, CHARACTERS)))
+    words = count_words(beginnings(run.store, run.view, rows, CHARACTERS))
     terms = characteristic_terms(words, labels[rows], count)
     return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms})}
 
@@ -66,7 +61,7 @@ def _evenly(labels: np.ndarray, count: int) -> np.ndarray:
 
 CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
-    version=2,
+    version=3,
     asset=False,
     beside=True,
     description="Names of the clusters.",

@@ -1,4 +1,4 @@
-"""clusters: assigns every document to the nearest of the pinned centroids, its topic.
+"""clusters: assigns every document to the nearest of the pinned centroids.
 
 Per document fragment: `labels` int32 (rows,), and `distances` float32 (rows,) to the centroid.
 """
@@ -135,31 +135,13 @@ def _clusters_not_degenerate(run: Run) -> Finding:
     )
 
 
-def _number_is_clear(run: Run) -> Finding:
-    if run.settings.clusters.number:
-        return Finding(
-            passed=True,
-            text=f"clusters.k is {run.settings.clusters.number:,}, so no recommendation is needed.",
-        )
-    facts = run.receipt("k_calibration").facts
-    clear = facts["recommended"] is not None
-    outcome = f"{facts['k']:,} clusters are recommended" if clear else facts["notes"][-1]
-    return Finding(
-        passed=clear,
-        text=f"{outcome[0].upper()}{outcome[1:]}.",
-        remedy="choose clusters.k by the gain of the order (the table of k_calibration), or set it to a "
-        "list of fewer numbers, farther apart",
-        figures={"k": facts["k"]},
-    )
-
-
 CLUSTERS = PerDocument(
     name="clusters",
     version=6,
     group="embedding",
     kinds=lambda settings: {library(settings)},
     description=lambda settings: (
-        f"The topic of every document: {settings.clusters.number or 'the best number of'} clusters by k-means "
+        f"The cluster of every document: {settings.clusters.number or 'the recommended number of'} clusters by k-means "
         f"(vectors: {settings.embedding.kind}), named by their characteristic words. Centroids and names are pinned; "
         "`fitted` says whether and why they were made again."
     ),
@@ -175,20 +157,15 @@ CLUSTERS = PerDocument(
     checks=(
         Check(
             name="documents_have_vectors",
-            description="Nearly every document has a vector, which decides its topic. A document without one lands in "
-            "any cluster.",
+            description="Nearly every document has a vector, which decides its cluster. A document without one "
+            "lands in any cluster.",
             check=_documents_have_vectors,
         ),
         Check(
             name="clusters_not_degenerate",
             description="Clusters tell documents apart: none is empty, and none holds most of the corpus. Otherwise "
-            "the order balances topics that mean little.",
+            "the order balances what means little.",
             check=_clusters_not_degenerate,
-        ),
-        Check(
-            name="number_of_clusters_is_clear",
-            description='The number of clusters is set, or (`clusters.k = "auto"`) one number is clearly best.',
-            check=_number_is_clear,
         ),
     ),
 )

@@ -1,7 +1,5 @@
-"""map_fit: the map of the documents, fitted to a sample by UMAP.
-
-The sample has the `advanced.map_documents` documents with the smallest ids, which is random.
-"""
+"""map_fit: the map of the documents, fitted by UMAP to the `advanced.map_documents` documents with the smallest ids,
+which is a random sample."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def _fit_map(run: Run) -> Mapping[str, bytes]:
 
 MAP_FIT = PinnedFit(
     name="map_fit",
-    version=2,
+    version=3,
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),

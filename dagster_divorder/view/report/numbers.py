@@ -65,12 +65,12 @@ class MapPoints:
 
 
 class Agreement(NamedTuple):
-    """Results of ari_comparison: facts of its receipt, tables, and PNG files of the heatmap and the maps."""
+    """Results of ari_comparison: facts of its receipt, tables, and the PNG file of the heatmap."""
 
     report: Mapping[str, Any]
     pairs: Sequence[Mapping[str, Any]]
     disagreements: Sequence[Mapping[str, Any]]
-    pictures: Sequence[bytes | None]
+    heatmap: bytes | None
 
 
 class Evidence(NamedTuple):

@@ -621,60 +621,43 @@ def trained(summary: Mapping[str, Any]) -> Section:
 
 def calibration(rows: Sequence[Mapping[str, Any]], notes: Sequence[str], data: Numbers) -> Section:
     """The choice of the number of clusters. rows: the table of `stages.topics.k_calibration`, by rising k."""
-    chosen = next((f"{number(row['k'])} clusters" for row in rows if row["recommended"]), None)
+    (marked,) = (at for at, row in enumerate(rows) if row["recommended"])
+    chosen = f"{number(rows[marked]['k'])} clusters"
     shown = [
         {
             "k": number(row["k"]),
             "silhouette": fixed(row["silhouette"], 3),
-            "± over the fits": fixed(row["spread"], 3),
             **{f"{name} cluster": number(row[name]) for name in ("smallest", "median", "largest")},
-            **{
-                f"{MEASURES[name].label}{suffix}": MEASURES[name].show(row[f"{name}{suffix}"])
-                for name in ("distinct clusters a sequence", "worst share, batch anywhere")
-                for suffix in ("", ", shuffled")
-            },
         }
         for row in rows
     ]
     drawing = chart(
         "calibration",
-        [
-            Panel("Silhouette, mean", partial(charts.silhouette, rows=rows)),
-            Panel("Clusters in a sequence, mean", partial(charts.distinct_by_k, rows=rows)),
-        ],
-        f"Silhouette and distinct clusters a sequence for {number(rows[0]['k'])} to {number(rows[-1]['k'])} clusters. "
-        f"The best silhouette is {fixed(max(row['silhouette'] for row in rows), 3)}; "
-        f"{chosen or 'no clear number'} recommended.",
-        "Against the number of clusters. Second chart: in order; dashed: shuffled. Grey: close to the best. Bars: "
-        "standard deviation over the fits. Upright line, if a number is clear: the highest number in the grey band.",
+        [Panel("Silhouette, mean", partial(charts.silhouette, rows=rows))],
+        f"Silhouette for {number(rows[0]['k'])} to {number(rows[-1]['k'])} clusters. The best is "
+        f"{fixed(max(row['silhouette'] for row in rows), 3)}; {chosen} recommended.",
+        "Against the number of clusters. Grey: close to the best. Upright line: the highest number in the grey band.",
     )
     return Section(
         "calibration",
         "How many clusters?",
-        f"Calibration {f'recommends {chosen}' if chosen else 'finds no clear number of clusters'}; this output has "
-        f"{number(data.manifest['k'])}. Each number was tried with an order by clusters and lengths alone, so its "
-        f"sequences differ from this output’s.",
+        f"Calibration recommends {chosen}; this output has {number(data.manifest['k'])}.",
         [
             drawing,
-            table(
-                "Numbers of clusters tried; the recommended one is marked",
-                shown,
-                [at for at, row in enumerate(rows) if row["recommended"]],
-            ),
+            table("Numbers of clusters tried; the recommended one is marked", shown, [marked]),
             part("notes", notes),
         ],
     )
 
 
 def agreement(data: Numbers) -> Section:
-    """Whether two kinds of vectors find the same topics."""
+    """Whether two kinds of vectors find the same clusters."""
     assert data.agreement
-    report, (heatmap, maps) = data.agreement.report, data.agreement.pictures
+    report, heatmap = data.agreement.report, data.agreement.heatmap
     first, second = report["spaces"]
     matched = percent(report["matched_documents"])
     figures = {
         "Adjusted Rand index (ARI)": fixed(report["ari"], 3),
-        "Adjusted mutual information (AMI)": fixed(report["ami"], 3),
         "Normalised mutual information (NMI)": fixed(report["nmi"], 3),
         "Overlap of their structure": report["overlap"],
         "Documents in matched clusters": matched,
@@ -682,11 +665,8 @@ def agreement(data: Numbers) -> Section:
     if cosine := report["document_cosine"]:
         mean, low, high = (fixed(cosine[name], 3) for name in ("mean", "min", "max"))
         figures["Cosine of a document’s two vectors, mean and range"] = f"{mean}, {low} to {high}"
-    for title, by_kind in {
-        "Silhouette": report["silhouettes"],
-        "Bits a word that the clusters tell": report["word_bits"],
-    }.items():
-        figures |= {f"{title}, {kind}": fixed(value, 3) for kind, value in by_kind.items()}
+    for kind, value in report["told_by_words"].items():
+        figures[f"How well words tell the clusters, {kind}"] = fixed(value, 3)
     pairs = [
         {
             f"{first} cluster": clip(row[first], NAME),
@@ -704,26 +684,19 @@ def agreement(data: Numbers) -> Section:
         )
         for row in data.agreement.disagreements[:DISAGREEMENTS]
     ]
-    pictures = [
-        (
-            heatmap,
-            f"Matched clusters are on the diagonal, which holds {matched} of the documents.",
-            f"Share of each {first} cluster’s documents in each {second} cluster.",
-        ),
-        (
-            maps,
-            "Two maps of the same documents side by side; matched clusters have the same colour.",
-            "Both spaces as maps of the same documents.",
-        ),
-    ]
     parts = [
         table(
             "Agreement of the two clusterings",
             [{"measure": title, "value": value} for title, value in figures.items()],
         ),
         table("Matched clusters, most common documents first", pairs),
-        *(part("picture", data_uri(file), *sentences) for file, *sentences in pictures if file),
     ]
+    if heatmap:
+        on_diagonal = f"Matched clusters are on the diagonal, which holds {matched} of the documents."
+        shares = f"Share of each {first} cluster’s documents in each {second} cluster."
+        parts.append(part("picture", data_uri(heatmap), on_diagonal, shares))
+    if report["note"]:
+        parts.append(part("notes", [report["note"]]))
     if cards:
         parts.append(
             part("folded", "Where they disagree most: clusters that share documents but do not match", cards)
