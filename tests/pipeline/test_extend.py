@@ -23,7 +23,8 @@ from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.order.packed_sequences import load_bounds
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.curated import Beginning
@@ -118,7 +119,11 @@ def test_no_full_row_moves_in_any_number_of_appends(make: Make, tmp_path: Path, 
         assert now[1][: len(before[1])] == before[1]
         assert not [line for line in said if "changed from" in line]
         before = now
+    sections, stretches = load_bounds(open_run(chosen))
+    # The last one is what a trainer has not read: an append, or what does not fill the last sequence.
+    assert len(stretches) - 1 in (4, 5) or variant == "as read"
     checks = run_checks(GRAPH, chosen)
+    assert checks["nothing_drifts"].passed or variant in ("as read", "mixing", "selection")
     failed = {name: finding.text for name, finding in checks.items() if not finding.passed}
     failed.pop("trainers_keep_the_order", None)
     failed.pop("curated_beats_shuffling", None)
@@ -365,16 +370,11 @@ def test_sequences_of_another_length_are_refused(make: Make, tmp_path: Path) -> 
     [
         ({"sequence": {"epochs": 2}}, "sequence.epochs is 2"),
         ({"curriculum": {"score": "length"}}, "curriculum.score is 'length'"),
-        (
-            {"order": {"targets": {"length": {"progress": (0, 1), "0": (0.1, 0.2)}}}},
-            "order.targets moves length",
-        ),
     ],
 )
 def test_plans_for_the_whole_are_refused(sections: dict[str, Any], said: str) -> None:
-    order = {"append": "extend", **sections.pop("order", {})}
-    with pytest.raises((SettingsError, ValueError), match=rf'{said}.*order.append = "whole"'):
-        Settings(order=order, **sections)
+    with pytest.raises(ValueError, match=rf'{said}.*order.append = "whole"'):
+        Settings(order={"append": "extend"}, **sections)
 
 
 def test_another_base_model_is_refused() -> None:

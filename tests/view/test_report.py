@@ -24,6 +24,7 @@ from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.core.measure.window_deviation import WindowDeviation
 from dagster_divorder.settings import Settings
 from dagster_divorder.view import drawing, words
+from dagster_divorder.view.measures import mix_rows
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.check import windows
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
@@ -374,6 +375,34 @@ def test_the_check_is_two_sentences() -> None:
     assert "better than shuffling" in claim
     assert "batch of 4 sequences" in because
     assert "4.12 percentage points, against 14.20 after shuffling and 90.00 in the original order" in because
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", [["sea", HOSTILE], ["", "$x_{$"]])
+def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(values: list[str]) -> None:
+    mixes = {
+        "trait": HOSTILE,
+        "values": values,
+        "ends": [0.25, 0.3, 1.0],
+        "asked": [[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]],
+        "achieved": [[0.88, 0.12], [0.24, 0.76], [0.2, 0.8], [0.16, 0.84]],
+    }
+    of = a_check(0.0412, 0.142)
+    of.metrics["sequences"] |= {"mixes": mixes, "off_schedule": {"achieved": 0.0123, "shuffled": 0.0456}}
+    claim, because = of.sentences
+    assert "at the mix of their stretch, in all 3, better than shuffling inside it does" in claim
+    assert "strays from the stretch's by more than 4.12 percentage points" in because
+    made = sections.stretches(numbers(check=of, settings=Settings(curriculum={"score": "quality"})))
+    assert "This order has 3 stretches" in made.lead
+    assert "0.012 off the schedule of quality, 0.046 shuffled inside its windows" in made.lead
+    assert body(made).count("<svg viewBox") == 2
+    assert not check(a_page(made)).all("script")
+    # A stretch is told with the slices whose middles lie in it; one between two middles with what is asked.
+    assert [list(row.values()) for row in mix_rows(mixes)] == [
+        ["25\u00a0%", "90.00, achieved 88.00", "10.00, achieved 12.00"],
+        ["30\u00a0%", "50.00, achieved 50.00", "50.00, achieved 50.00"],
+        ["100\u00a0%", "20.00, achieved 20.00", "80.00, achieved 80.00"],
+    ]
 
 
 def test_a_corpus_of_a_few_batches_is_checked_by_its_sequences() -> None:
