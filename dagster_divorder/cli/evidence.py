@@ -29,7 +29,6 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
-    data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
     if plot:
         write_atomically(plot, draw(rows))
     table = [as_shown(row) for row in rows] if details else four_columns(rows)
@@ -45,8 +44,7 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
             TextTable(table),
             *([f"picture: {plot}"] if plot else ["every measure: --details; a picture: --plot FILE.png"]),
         ],
-        data,
-        ran=ran,
+        {"conclusions": sentences, "comparison": rows},
     )
 
 
@@ -74,7 +72,6 @@ def compare_curricula(settings: Settings, *, details: bool, plot: Path | None) -
     receipts = run_all(settings, stages=GRAPH.needed(settings, "curriculum_comparison"))
     rows, scores = load_curricula(open_run(settings)), receipts["scores"].figures
     sentences = conclusions(rows)
-    data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
     if plot:
         write_atomically(plot, draw(rows))
     sequences, missing = receipts["packed_sequences"].facts["sequences"], scores["missing"]
@@ -96,8 +93,7 @@ def compare_curricula(settings: Settings, *, details: bool, plot: Path | None) -
             *([f"picture: {plot}"] if plot else ["full precision: --json; a picture: --plot FILE.png"]),
             *(Line(f"  {line}", "quiet") for line in meanings()),
         ],
-        data,
-        ran=ran,
+        {"conclusions": sentences, "comparison": rows},
     )
 
 
@@ -127,7 +123,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
             "evidence.tokens is unset, so nothing is trained; set it to the tokens of an epoch, such as 4_000_000, "
             "and heldout.documents to the share for validation, such as 0.01"
         )
-    receipts = run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
+    run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
     rows = order_rows(summary)
     first, *verdict = summary["verdict"]
@@ -148,7 +144,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         parts += ["", TextTable(schedule_rows(summary))]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
-    return Answer(parts, summary, ran=(settings, receipts))
+    return Answer(parts, summary)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -177,7 +173,6 @@ VERBS = (
             settings_of(options), details=options.details, plot=options.plot
         ),
         _add_compare,
-        runs=True,
     ),
     Verb(
         "prove",
@@ -186,6 +181,5 @@ VERBS = (
         "minutes to hours; shows the estimate before it starts",
         lambda options: prove(settings_of(options), details=options.details),
         _add_details,
-        runs=True,
     ),
 )
