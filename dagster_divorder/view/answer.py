@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 from dagster_divorder.errors import printable
 
-
 NUMERIC = re.compile(r"[–~<>+-]?\d|–?$")
 """The beginning of a cell in a column of numbers; a dash or an empty cell stands for a missing number."""
 
