@@ -17,7 +17,7 @@ from dagster_divorder.defs.sensor import SENSOR, Cursor
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import run_all, run_stage
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import Daemon, execute, make_corpus
+from tests.defs.conftest import Daemon, make_corpus
 
 Load = Callable[[], dg.Definitions]
 EXPORTING = '[exports]\nformats = ["parquet"]\npath = "exports"\n'
