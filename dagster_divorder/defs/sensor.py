@@ -21,6 +21,7 @@ import orjson
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
+from dagster_divorder.corpus.file_states import load_file_states
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import DivOrderError, InputError, printable
@@ -98,12 +99,16 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         state = xxhash.xxh3_128_hexdigest(orjson.dumps([files, versions]))
         if state == cursor.answered:
             return skip(f"no change in {counted}")
-        if cursor.answered is None and not _was_read(settings):
-            return skip(
-                f"nothing was made of this input yet ({counted}): materialise it once (Materialize all, or the job "
-                f"{curate}); from then on every change starts a run",
-                replace(cursor, answered=state),
-            )
+        if cursor.answered is None:
+            read = _sizes_read(settings)
+            if read is None:
+                reason = (
+                    f"nothing was made of this input yet ({counted}): materialise it once (Materialize all, or the "
+                    f"job {curate}); from then on every change starts a run"
+                )
+                return skip(reason, Cursor(answered=state))
+            if read == {path: known_by[0] for path, known_by in files}:
+                return skip(f"no change in {counted} since the last run", Cursor(answered=state))
         if state != cursor.noticed or now < cursor.since:
             cursor_now = replace(cursor, noticed=state, since=now)
         else:
@@ -138,12 +143,15 @@ def _listing(settings: Settings) -> list[tuple[str, tuple[int | str, ...]]]:
     return [(str(file), known_by) for file, known_by in files if known_by[0]]
 
 
-def _was_read(settings: Settings) -> bool:
-    """Whether a run has read input into the store."""
+def _sizes_read(settings: Settings) -> dict[str, int] | None:
+    """The bytes that the last run on the store has read of each file; None if there was no run."""
     try:
-        return load_receipt(store_of(settings.store).open(create=False), "raw_docs") is not None
+        store = store_of(settings.store).open(create=False)
+        receipt = load_receipt(store, "raw_docs")
+        states = load_file_states(store, receipt.files["readings"]) if receipt else None
     except DivOrderError:  # the next run mends the damage
-        return True
+        return {}
+    return None if states is None else {state.path: state.size for state in states}
 
 
 def _data_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:

@@ -85,14 +85,16 @@ def test_the_first_run_is_the_users_and_every_change_after_it_starts_one(
     assert daemon.tick() == "no change in 1 input file"
 
 
-def test_a_new_sensor_starts_a_run_on_an_input_that_was_read(
+def test_a_new_sensor_notices_what_was_appended_since_the_last_run(
     config: Path, settings: Settings, instance: dg.DagsterInstance
 ) -> None:
-    """What was appended while nothing ran is noticed."""
     run_stage("raw_docs", settings)
+    assert Daemon(instance, settings).tick() == "no change in 1 input file since the last run"
     append(config)
     daemon = Daemon(instance, settings)
     assert [daemon.starts() for _ in range(3)] == [True, False, False]
+    (settings.store.path / "state.json").write_bytes(b"{")
+    assert Daemon(instance, settings).starts(), "a run mends the damage"
 
 
 def test_a_change_after_a_request_starts_another_run_and_so_does_one_that_is_undone(
