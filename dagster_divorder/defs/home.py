@@ -11,7 +11,7 @@ import dagster as dg
 
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.errors import DivOrderError
+from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.settings import Settings, anchored
 from dagster_divorder.stages import GRAPH
 
@@ -23,14 +23,19 @@ def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
     DAGSTER_HOME. A stage without an asset is made by the asset that it belongs to.
 
     Raises:
-        DivOrderError: as `run_all`; or Dagster's instance cannot be used.
+        DivOrderError: as `run_all`; or a blocking check failed. SettingsError: DAGSTER_HOME cannot be used.
     """
+    home = Path(os.environ["DAGSTER_HOME"]).expanduser()
+    if not (home.is_absolute() and home.is_dir()):
+        raise SettingsError(
+            f"DAGSTER_HOME is {str(home)!r}; expected the absolute path of a folder, such as that of dagster.yaml; unset "
+            "it to run without Dagster"
+        )
     pipeline = Pipeline(GRAPH, anchored(settings, Path.cwd()))
     wanted = set(GRAPH.needed(settings, *stages))
     keys = [
         pipeline.key(name) for name in pipeline.specs if not wanted.isdisjoint(GRAPH.step(settings, name))
     ]
-    home = Path(os.environ["DAGSTER_HOME"]).expanduser()
     try:
         # Relative folders in dagster.yaml start at the working directory.
         with contextlib.chdir(home), dg.DagsterInstance.get() as instance:
@@ -39,9 +44,6 @@ def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
         raise failure.__cause__ or failure from None
     except dg.DagsterExecutionInterruptedError:
         raise KeyboardInterrupt from None
-    except (OSError, dg.DagsterError) as error:
+    except dg.DagsterError as error:
         said = str(error).strip().partition("\n")[0]
-        raise DivOrderError(
-            f"Dagster cannot run with DAGSTER_HOME {str(home)!r}: {said}; expected the absolute path of a folder with "
-            "dagster.yaml; unset it to run without Dagster"
-        ) from error
+        raise DivOrderError(f"{said} (Dagster, DAGSTER_HOME {home}; unset it to run without)") from error
