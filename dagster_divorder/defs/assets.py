@@ -18,6 +18,7 @@ from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run, run_graph
 from dagster_divorder.pipeline.stage import Stage
+from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import duration
@@ -33,7 +34,7 @@ def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
 
 def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
     parts = pipeline.graph.step(pipeline.settings, stage.name)
-    fits = [fit for part in parts if (fit := getattr(pipeline.graph[part], "refit", None))]
+    fits: list[FitName] = [fit for part in parts if (fit := getattr(pipeline.graph[part], "refit", None))]
     refit = dg.Field(
         bool, default_value=False, description=f"Learn again from the present corpus: {', '.join(fits)}."
     )
@@ -68,7 +69,7 @@ def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
 
 
 def _materialize(
-    context: dg.AssetExecutionContext, pipeline: Pipeline, stage: Stage, refit: list[str]
+    context: dg.AssetExecutionContext, pipeline: Pipeline, stage: Stage, refit: list[FitName]
 ) -> dg.MaterializeResult[Any]:
     """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
     graph, settings = pipeline.graph, pipeline.settings.refitting(*refit)

@@ -28,8 +28,8 @@ def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
     home = Path(os.environ["DAGSTER_HOME"]).expanduser()
     if not (home.is_absolute() and home.is_dir()):
         raise SettingsError(
-            f"DAGSTER_HOME is {str(home)!r}; expected the absolute path of a folder, such as that of dagster.yaml; unset "
-            "it to run without Dagster"
+            f"DAGSTER_HOME is {str(home)!r}; expected the absolute path of a folder, such as that of dagster.yaml; "
+            "unset it to run without Dagster"
         )
     pipeline = Pipeline(GRAPH, anchored(settings, Path.cwd()))
     wanted = set(GRAPH.needed(settings, *stages))

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
 
 import dagster as dg
 import orjson
 import xxhash
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dagster_divorder.corpus.file_states import load_file_states
 from dagster_divorder.corpus.find import find_inputs
@@ -46,8 +45,7 @@ ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRun
 UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in ENDED]
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(BaseModel):
     """answered: hash of the state that the last answer was about. noticed, since: a later hash, and when it was first
     seen, in seconds since 1970. requests: number of runs asked for, so that every request has a key of its own."""
 
@@ -56,14 +54,11 @@ class Cursor:
     since: float = 0.0
     requests: int = 0
 
-    def to_json(self) -> str:
-        return orjson.dumps(asdict(self)).decode()
-
     @classmethod
-    def from_json(cls, text: str | None) -> Cursor:
+    def of(cls, text: str | None) -> Cursor:
         """A cursor from its JSON; a new one if there is none, or if another version wrote it."""
         try:
-            return TypeAdapter(cls).validate_json(text) if text else cls()
+            return cls.model_validate_json(text) if text else cls()
         except ValidationError:
             return cls()
 
@@ -83,11 +78,11 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         f"nothing has changed for {settle:g} s after it (advanced.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        cursor, now = Cursor.from_json(context.cursor), time.time()
+        cursor, now = Cursor.of(context.cursor), time.time()
 
         def skip(reason: str, remembered: Cursor = cursor) -> dg.SkipReason:
             if remembered != cursor:
-                context.update_cursor(remembered.to_json())
+                context.update_cursor(remembered.model_dump_json())
             return dg.SkipReason(printable(reason))
 
         try:
@@ -109,22 +104,19 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
                 return skip(reason, Cursor(answered=state))
             if read == {path: known_by[0] for path, known_by in files}:
                 return skip(f"no change in {counted} since the last run", Cursor(answered=state))
+        seen = cursor
         if state != cursor.noticed or now < cursor.since:
-            cursor_now = replace(cursor, noticed=state, since=now)
-        else:
-            cursor_now = cursor
-        if cursor_now.since + settle > now:
-            return skip(
-                f"changed: {counted}; a run starts once nothing has changed for {settle:g} s", cursor_now
-            )
+            seen = cursor.model_copy(update={"noticed": state, "since": now})
+        if seen.since + settle > now:
+            return skip(f"changed: {counted}; a run starts once nothing has changed for {settle:g} s", seen)
         if busy := _run_under_way(context.instance, curate, name) or _being_made(context.instance, upstream):
-            return skip(f"{busy}; the input is checked again after that run", cursor_now)
+            return skip(f"{busy}; the input is checked again after that run", seen)
         if asked := _asked_first(settings):
             return skip(
-                f"changed: {counted}; no run starts yet: {asked}; then reload the code location", cursor_now
+                f"changed: {counted}; no run starts yet: {asked}; then reload the code location", seen
             )
         answered = Cursor(answered=state, requests=cursor.requests + 1)
-        context.update_cursor(answered.to_json())
+        context.update_cursor(answered.model_dump_json())
         return dg.RunRequest(run_key=f"{state}-{answered.requests}")
 
     return sensor

@@ -167,7 +167,7 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"seen": 5}', '{"since": null}', "7"])
 def test_a_cursor_of_another_kind_is_a_new_one(text: str) -> None:
-    assert Cursor.from_json(text) == Cursor()
+    assert Cursor.of(text) == Cursor()
 
 
 def test_an_export_is_not_put_into_another_order_unasked(config: Path, instance: dg.DagsterInstance) -> None:
