@@ -32,10 +32,11 @@ def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
             "unset it to run without Dagster"
         )
     pipeline = Pipeline(GRAPH, anchored(settings, Path.cwd()))
-    wanted = set(GRAPH.needed(settings, *stages))
-    keys = [
-        pipeline.key(name) for name in pipeline.specs if not wanted.isdisjoint(GRAPH.step(settings, name))
+    holders = [
+        next(name for name in pipeline.specs if stage in GRAPH.step(settings, name)) for stage in stages
     ]
+    wanted = GRAPH.needed(settings, *holders)
+    keys = [pipeline.key(name) for name in pipeline.specs if name in wanted]
     try:
         # Relative folders in dagster.yaml start at the working directory.
         with contextlib.chdir(home), dg.DagsterInstance.get() as instance:
