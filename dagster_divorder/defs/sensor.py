@@ -31,12 +31,15 @@ from dagster_divorder.store.sources import identity
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.view.words import count
 
-CURATE = "curate"
-"""The job that the sensor and the schedule start, before the prefix."""
+CURATE, WATCH_INPUT = "curate", "watch_input"
+"""The job that the sensor and the schedule start, and the sensor; before the prefix."""
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 4, 30
 """Seconds between two ticks. The daemon looks at its sensors every five seconds; if it looks a moment early, a sensor
 with an interval of five misses that turn."""
+
+HELD_SECONDS = 5.0
+"""A tick waits up to this long for a change to settle; a longer wait is left to the next tick."""
 
 SENSOR = "dagster/sensor_name"
 """Tag that Dagster gives to the runs of a sensor."""
@@ -65,12 +68,10 @@ class Cursor(BaseModel):
 
 def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
     """The sensor that starts `curate` when the input or an asset upstream has changed."""
-    settings, curate, name = pipeline.settings, pipeline.named(CURATE), pipeline.named("watch_input")
-    upstream = sorted({dep.asset_key for deps in pipeline.upstream.values() for dep in deps})
-    settle = settings.advanced.settle_seconds
+    curate, settle = pipeline.named(CURATE), pipeline.settings.advanced.settle_seconds
 
     @dg.sensor(
-        name=name,
+        name=pipeline.named(WATCH_INPUT),
         job_name=curate,
         minimum_interval_seconds=int(min(max(SHORTEST_INTERVAL, settle / 3), LONGEST_INTERVAL)),
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -78,48 +79,55 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         f"nothing has changed for {settle:g} s after it (advanced.settle_seconds). Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        cursor, now = Cursor.of(context.cursor), time.time()
-
-        def skip(reason: str, remembered: Cursor = cursor) -> dg.SkipReason:
-            if remembered != cursor:
-                context.update_cursor(remembered.model_dump_json())
+        before = Cursor.of(context.cursor)
+        cursor, reason, settling = _check(pipeline, context.instance, before)
+        if 0 < settling <= HELD_SECONDS:
+            time.sleep(settling)
+            cursor, reason, _ = _check(pipeline, context.instance, cursor)
+        if cursor != before:
+            context.update_cursor(cursor.model_dump_json())
+        if reason:
             return dg.SkipReason(printable(reason))
-
-        try:
-            files = _listing(settings)
-        except InputError as error:
-            return skip(f"{error}. A run starts once there is input.")
-        counted = count(len(files), "input file")
-        versions = [(key.path, _data_version(context.instance, key)) for key in upstream]
-        state = xxhash.xxh3_128_hexdigest(orjson.dumps([files, versions]))
-        if state == cursor.answered:
-            return skip(f"no change in {counted}")
-        if cursor.answered is None:
-            read = _sizes_read(settings)
-            if read is None:
-                reason = (
-                    f"nothing was made of this input yet ({counted}): materialise it once (Materialize all, or the "
-                    f"job {curate}); from then on every change starts a run"
-                )
-                return skip(reason, Cursor(answered=state))
-            if read == {path: known_by[0] for path, known_by in files}:
-                return skip(f"no change in {counted} since the last run", Cursor(answered=state))
-        seen = cursor
-        if state != cursor.noticed or now < cursor.since:
-            seen = cursor.model_copy(update={"noticed": state, "since": now})
-        if seen.since + settle > now:
-            return skip(f"changed: {counted}; a run starts once nothing has changed for {settle:g} s", seen)
-        if busy := _run_under_way(context.instance, curate, name) or _being_made(context.instance, upstream):
-            return skip(f"{busy}; the input is checked again after that run", seen)
-        if asked := _asked_first(settings):
-            return skip(
-                f"changed: {counted}; no run starts yet: {asked}; then reload the code location", seen
-            )
-        answered = Cursor(answered=state, requests=cursor.requests + 1)
-        context.update_cursor(answered.model_dump_json())
-        return dg.RunRequest(run_key=f"{state}-{answered.requests}")
+        return dg.RunRequest(run_key=f"{cursor.answered}-{cursor.requests}")
 
     return sensor
+
+
+def _check(pipeline: Pipeline, instance: dg.DagsterInstance, cursor: Cursor) -> tuple[Cursor, str, float]:
+    """(what to remember; why no run starts, "" if one does; seconds until a change has settled)."""
+    settings, now = pipeline.settings, time.time()
+    try:
+        files = _listing(settings)
+    except InputError as error:
+        return cursor, f"{error}. A run starts once there is input.", 0.0
+    upstream = sorted({dep.asset_key for deps in pipeline.upstream.values() for dep in deps})
+    versions = [(key.path, _data_version(instance, key)) for key in upstream]
+    state = xxhash.xxh3_128_hexdigest(orjson.dumps([files, versions]))
+    counted, answered = count(len(files), "input file"), cursor.model_copy(update={"answered": state})
+    if state == cursor.answered:
+        return cursor, f"no change in {counted}", 0.0
+    if cursor.answered is None:
+        read = _sizes_read(settings)
+        if read is None:
+            reason = (
+                f"nothing was made of this input yet ({counted}): materialise it once (Materialize all, or the job "
+                f"{pipeline.named(CURATE)}); from then on every change starts a run"
+            )
+            return answered, reason, 0.0
+        if read == {path: known_by[0] for path, known_by in files}:
+            return answered, f"no change in {counted} since the last run", 0.0
+    if state != cursor.noticed or now < cursor.since:
+        cursor = cursor.model_copy(update={"noticed": state, "since": now})
+    settling = cursor.since + settings.advanced.settle_seconds - now
+    if settling > 0:
+        wait = f"a run starts once nothing has changed for {settings.advanced.settle_seconds:g} s"
+        return cursor, f"changed: {counted}; {wait}", settling
+    if busy := _run_under_way(instance, pipeline) or _being_made(instance, upstream):
+        return cursor, f"{busy}; the input is checked again after that run", 0.0
+    if asked := _asked_first(settings):
+        reason = f"changed: {counted}; no run starts yet: {asked}; then reload the code location"
+        return cursor, reason, 0.0
+    return Cursor(answered=state, requests=cursor.requests + 1), "", 0.0
 
 
 def _listing(settings: Settings) -> list[tuple[str, tuple[int | str, ...]]]:
@@ -159,9 +167,10 @@ def _data_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     return ((event and event.tags) or {}).get("dagster/data_version", str(last.timestamp))
 
 
-def _run_under_way(instance: dg.DagsterInstance, curate: str, sensor: str) -> str:
+def _run_under_way(instance: dg.DagsterInstance, pipeline: Pipeline) -> str:
     """A message about a run of the sensor; "" if there is none. Dagster's run monitoring ends those that died."""
-    filters = dg.RunsFilter(job_name=curate, statuses=UNDER_WAY, tags={SENSOR: sensor})
+    tags = {SENSOR: pipeline.named(WATCH_INPUT)}
+    filters = dg.RunsFilter(job_name=pipeline.named(CURATE), statuses=UNDER_WAY, tags=tags)
     records = instance.get_run_records(filters, limit=1)
     return _about(records[0].dagster_run) if records else ""
 

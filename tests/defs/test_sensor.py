@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -13,7 +14,7 @@ from dagster._core.definitions.observe import observe
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder import build_definitions
-from dagster_divorder.defs.sensor import SENSOR, Cursor
+from dagster_divorder.defs.sensor import HELD_SECONDS, SENSOR, Cursor
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import run_all, run_stage
 from tests.conftest import topic_records, write_jsonl
@@ -149,6 +150,25 @@ def test_a_run_starts_only_once_the_input_is_still(
     assert not daemon.starts()
     now += 10
     assert daemon.starts()
+
+
+@pytest.mark.parametrize(("settle", "slept"), [(2.0, [2.0]), (HELD_SECONDS + 1, [])])
+def test_a_tick_waits_for_a_change_that_settles_soon(
+    settings: Settings,
+    config: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    settle: float,
+    slept: list[float],
+) -> None:
+    advanced = settings.advanced.model_copy(update={"settle_seconds": settle})
+    daemon = Daemon(instance, settings.model_copy(update={"advanced": advanced}))
+    daemon.tick()
+    append(config)
+    waited: list[float] = []
+    clock = SimpleNamespace(time=lambda: 1e9 + sum(waited), sleep=waited.append)
+    monkeypatch.setattr("dagster_divorder.defs.sensor.time", clock)
+    assert (daemon.starts(), waited) == (bool(slept), slept)
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.CANCELING])
