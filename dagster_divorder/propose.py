@@ -624,6 +624,8 @@ class Proposal:
 [model]
 base = "bootstrap"         # a small tokenizer trained here; better: the model that you train, an id or a directory
 
+{_ORDER}
+
 [order.traits]             # traits that every window of training carries in the corpus's own mix
 {self._trait_lines()}
 {self._curriculum()}
@@ -933,6 +935,12 @@ def _base(folder: Path, project: Path) -> str:
     return os.path.relpath(project / "divorder" / folder.name, folder)
 
 
+_ORDER = """\
+[order]
+frozen_tokens = 0          # every run orders everything again; once you train: `divorder freeze --step N` keeps what
+                           # N steps have read"""
+
+
 def _places(base: str, exports: str) -> str:
     return f"""\
 [store]
@@ -955,6 +963,8 @@ def blank(folder: Path, project: Path) -> str:
 [input]
 paths = []                 # fill in: files, folders or globs of the corpus, relative to this file
 text_field = "text"
+
+{_ORDER}
 
 {_places(_base(folder, project), 'formats = ["parquet"]')}
 """

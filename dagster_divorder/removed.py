@@ -50,6 +50,13 @@ VERBS: dict[str, str] = {
 """A verb of the command line -> what to do instead."""
 
 
+OPTIONS: dict[str, str] = {
+    "--report-to": "set DAGSTER_HOME, and `divorder run` is a run of Dagster",
+    "--key-prefix": "a corpus with a key prefix is run by its job, such as `dg launch --job news_curate`",
+}
+"""An option of the command line -> what to do instead."""
+
+
 def removed_setting(key: str) -> str:
     """The message for a removed key or one of a removed section; "" for any other key."""
     instead = SETTINGS.get(key) or SETTINGS.get(key.split(".")[0])
@@ -77,7 +84,10 @@ def refuse_removed(given: Mapping[str, Any]) -> None:
 
 
 def removed_verb(arguments: Sequence[str]) -> str:
-    """The message for a command line whose verb was removed; "" for any other."""
+    """The message for a command line with a removed verb or option; "" for any other."""
+    for option in (argument.split("=")[0] for argument in arguments):
+        if option in OPTIONS:
+            return f"{option} was removed: {OPTIONS[option]}"
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         at += 2 if arguments[at] == "--config" else 1

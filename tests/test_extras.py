@@ -45,7 +45,6 @@ def imports_of(tree: ast.Module) -> set[str]:
 
 ELSEWHERE = {
     "write/exports/megatron_cache.py": {"megatron"},  # lies beside an export, and runs in Megatron
-    "defs/history.py": {"sqlalchemy"},  # of Dagster, whose storage it is
 }
 
 

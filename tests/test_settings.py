@@ -13,8 +13,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.removed import OPTIONS, VALUES, VERBS
 from dagster_divorder.removed import SETTINGS as REMOVED
-from dagster_divorder.removed import VALUES, VERBS
 from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
 from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_keys
@@ -373,6 +373,16 @@ def test_a_removed_verb_is_refused_with_what_to_do_instead(
         with pytest.raises(SystemExit, match="2"):
             main(given)
         assert f"`divorder {verb}` was removed: {VERBS[verb]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_removed_option_is_refused_with_what_to_do_instead(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ([option, "x"], [f"{option}=x"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["run", *given])
+        assert f"{option} was removed: {OPTIONS[option]}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,12 @@ def run_page(
     (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
     for script, text in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.S), strict=True):
         (folder / script).write_text(text)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DIVORDER_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "DIVORDER_"))
+    }
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "DAGSTER_HOME": str(tmp_path_factory.mktemp("dagster")),
         "HF_HUB_OFFLINE": "1",
         # A vocabulary for a corpus of this size: its vectors are the larger part of a first run else.
         "DIVORDER_ADVANCED__VOCAB_SIZE": "2048",

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT)]
 
 from shared import parser  # noqa: E402
 
-from dagster_divorder.defs.automation import SHORTEST_INTERVAL  # noqa: E402
+from dagster_divorder.defs.sensor import SHORTEST_INTERVAL  # noqa: E402
 from tests.ui.dagster_dev import DagsterDev, until  # noqa: E402
 
 LIMIT_S = 600

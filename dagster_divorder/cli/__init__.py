@@ -14,13 +14,11 @@ import io
 import os
 import signal
 import sys
-import time
 from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, runs, training
-from dagster_divorder.cli.reporting import add_reporting, check_options, reported
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
@@ -133,8 +131,6 @@ def command_parser(given: Container[str] | None = None) -> argparse.ArgumentPars
         )
         if given is None or verb.name in given:
             verb.add(verb_parser)
-        if verb.runs:
-            add_reporting(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
@@ -155,12 +151,10 @@ def _verbs_by_group() -> str:
 
 def _run(options: Options) -> int:
     resend_interrupts()
-    begun = time.time()
     try:
         # A progress bar would overwrite questions.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):
-            check_options(options)
-            answer = reported(options.answer(options), options, begun)
+            answer = options.answer(options)
         if getattr(options, "json", False):
             import orjson
 

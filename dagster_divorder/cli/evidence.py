@@ -29,7 +29,6 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
-    data, ran = {"conclusions": sentences, "comparison": rows}, (settings, receipts)
     if plot:
         write_atomically(plot, draw(rows))
     table = [as_shown(row) for row in rows] if details else four_columns(rows)
@@ -45,8 +44,7 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
             TextTable(table),
             *([f"picture: {plot}"] if plot else ["every measure: --details; a picture: --plot FILE.png"]),
         ],
-        data,
-        ran=ran,
+        {"conclusions": sentences, "comparison": rows},
     )
 
 
@@ -65,7 +63,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
             "evidence.tokens is unset, so nothing is trained; set it to the tokens of an epoch, such as 4_000_000, "
             "and heldout.documents to the share for validation, such as 0.01"
         )
-    receipts = run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
+    run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
     rows = order_rows(summary)
     first, *verdict = summary["verdict"]
@@ -85,7 +83,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         parts += ["", "*: differs from the same sequences shuffled beyond noise"]
         if rates := rate_rows(summary):
             parts += ["", TextTable(rates)]
-    return Answer(parts, summary, ran=(settings, receipts))
+    return Answer(parts, summary)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +105,6 @@ VERBS = (
         "about as long as a run; grows with the pairs",
         lambda options: compare(settings_of(options), details=options.details, plot=options.plot),
         _add_compare,
-        runs=True,
     ),
     Verb(
         "prove",
@@ -116,6 +113,5 @@ VERBS = (
         "minutes to hours; shows the time left",
         lambda options: prove(settings_of(options), details=options.details),
         _add_details,
-        runs=True,
     ),
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,7 +172,7 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
 
 def run(settings: Settings, stages: Sequence[str] = (), *, details: bool) -> Answer:
     """Runs every stage that an output needs and shows the summary; or runs the named stages, with all that they read,
-    and shows these.
+    and shows these. With DAGSTER_HOME set, Dagster runs them.
 
     Raises:
         InputError: there is no such stage. SettingsError: the settings do not have a named stage.
@@ -185,8 +186,13 @@ def run(settings: Settings, stages: Sequence[str] = (), *, details: bool) -> Ans
                 f"these settings have no stage {stage}; expected the settings that it is for, such as "
                 "selection.method for subset_selection: divorder.example.toml has every key"
             )
-    receipts = run_all(settings, stages=GRAPH.needed(settings, *stages) if stages else None)
-    return replace(summary(settings, stages, details=details), ran=(settings, receipts))
+    if os.environ.get("DAGSTER_HOME"):
+        from dagster_divorder.defs.home import materialise
+
+        materialise(settings, stages)
+    else:
+        run_all(settings, stages=GRAPH.needed(settings, *stages) if stages else None)
+    return summary(settings, stages, details=details)
 
 
 def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = False) -> Answer:
@@ -534,7 +540,6 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     return Answer(
         lines,
         {name: figures[name] for name in ("path", "bytes", "better_than_shuffling", "missing")},
-        ran=(settings, receipts),
     )
 
 
@@ -653,12 +658,11 @@ VERBS = (
     ),
     Verb(
         "run",
-        "runs every stage without Dagster; computes only what is new",
+        "runs every stage; computes only what is new",
         "divorder run",
         "a minute for 100 MB of text; seconds if nothing is new",
         lambda options: run(settings_of(options), options.stages, details=options.details),
         _add_run,
-        runs=True,
     ),
     Verb(
         "summary",
@@ -675,7 +679,6 @@ VERBS = (
         "seconds after a run; --all makes all evidence, minutes",
         lambda options: report(settings_of(options), everything=options.all, browse=options.open),
         _add_report,
-        runs=True,
     ),
     Verb(
         "prune",

@@ -19,8 +19,7 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. does: its help. example: a line to copy. cost: time, in words. answer: computes the
-    answer from the options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal. runs:
-    whether it runs stages and reports them to Dagster (`cli.reporting`)."""
+    answer from the options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal."""
 
     name: str
     does: str
@@ -29,7 +28,6 @@ class Verb(NamedTuple):
     answer: Callable[[Options], Answer]
     add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
     asks: bool = False
-    runs: bool = False
 
 
 def wrapped(text: str, indent: int = 0) -> str:

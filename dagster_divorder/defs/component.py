@@ -6,7 +6,6 @@ Annotations are evaluated, because Dagster derives the schema of the YAML from t
 
 import os
 import re
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,7 @@ import click
 import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.core.component_tree import ComponentTreeException
-from dagster.components.core.decl import ComponentDecl, ComponentLoaderDecl
 from dagster.components.core.defs_module import ComponentLoc, ComponentPath, find_defs_or_component_yaml
-from dagster.components.resolved.core_models import AssetAttributesModel
-from dagster.components.utils.translation import TranslatorResolvingInfo
 from pydantic import BaseModel, Field
 
 from dagster_divorder.errors import DivOrderError, SettingsError
@@ -75,13 +71,6 @@ def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
         file.write_text(blank(file.parent, project), encoding="utf-8")
 
 
-def _resolve_translation(
-    context: dg.ResolutionContext, attributes: Any
-) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
-    info = TranslatorResolvingInfo(attributes, context, "translation")
-    return lambda spec: info.get_asset_spec(spec, {"spec": spec})
-
-
 @dg.scaffold_with(DivOrderScaffolder)
 @dataclass(kw_only=True)
 class DivOrderComponent(dg.Component, dg.Resolvable):
@@ -121,13 +110,6 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             examples=["news", "training/news"],
         ),
     ] = None
-    group_name: Annotated[
-        str | None,
-        dg.Resolver.default(
-            description="One group for all assets. By default each part of the pipeline is a group.",
-            examples=["training_data"],
-        ),
-    ] = None
     upstream: Annotated[
         dict[str, list[dg.ResolvedAssetKey]],
         dg.Resolver.default(
@@ -138,47 +120,28 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     automation: Annotated[
         bool,
         dg.Resolver.default(
-            description="Whether runs start automatically: by a sensor on new input, and by a daily schedule "
-            "(initially off).",
+            description="Whether runs start automatically: by a sensor on new input and updates upstream, "
+            "and by a daily schedule (initially off).",
             examples=[False],
         ),
     ] = True
-    translation: Annotated[
-        Callable[[dg.AssetSpec], dg.AssetSpec] | None,
-        dg.Resolver(
-            _resolve_translation,
-            model_field_type=str | AssetAttributesModel,
-            inject_before_resolve=False,
-            description="What the project shows of each asset, {{ spec }}: key, group_name, description, metadata, "
-            "tags, owners, kinds, automation_condition.",
-            examples=[{"key": "training/{{ spec.key.path[-1] }}", "owners": ["team:data"]}],
-        ),
-    ] = None
-
-    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """The spec that the project shows, from the pipeline's spec of an asset. Subclasses may override it."""
-        return self.translation(spec) if self.translation else spec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of the corpus.
 
         Raises:
-            ComponentTreeException: as `build_definitions`; or a component before this one has the same prefix.
+            ComponentTreeException: as `build_definitions`.
         """
         from dagster_divorder.defs.factory import build_definitions
 
         file = _file(context.component_loc)
         try:
-            settings = self._load(file)
-            self._refuse_same_prefix(context)
             return build_definitions(
-                settings,
+                self._load(file),
                 file=self._config(file) or file,
                 key_prefix=self._prefix,
-                group_name=self.group_name,
                 upstream=self.upstream,
                 automation=self.automation,
-                translation=self.get_asset_spec,
             )
         except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
             # Dagster shows this kind of error directly; any other would stand below the tree of all components.
@@ -202,32 +165,6 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     def _config(self, file: Path | None) -> Path | None:
         folder = file.parent if file else Path.cwd()
         return None if self.config is None else folder / os.path.expanduser(self.config)
-
-    def _refuse_same_prefix(self, context: dg.ComponentLoadContext) -> None:
-        """Check that no earlier component has the same prefix."""
-        for loc, other in _earlier(context):
-            if "_".join(other._prefix) == "_".join(self._prefix):
-                number = loc.instance_key if isinstance(loc, ComponentPath) else None
-                document = f", document {number + 1}," if isinstance(number, int) and number else ""
-                same = "" if other._prefix == self._prefix else "the names of "
-                prefix = f"{same}the key_prefix {self.key_prefix!r}" if self._prefix else "no key_prefix"
-                raise SettingsError(
-                    f"it has {prefix}, as does {_file(loc)}{document}; give each corpus a prefix of its own"
-                )
-
-
-def _earlier(context: dg.ComponentLoadContext) -> Iterator[tuple[ComponentLoc, DivOrderComponent]]:
-    """The project's components before the one being built."""
-    tree, own = context.component_tree, context.component_decl
-    # `dg.build_defs_for_component` knows no other components.
-    for decl in tree.find_root_decl().iterate_all_component_decls() if isinstance(own, ComponentDecl) else ():
-        if decl.loc == own.loc:
-            return
-        # The annotation of a loader may not name the class that it loads.
-        if isinstance(decl, ComponentLoaderDecl) or issubclass(decl.component_type, DivOrderComponent):
-            component = tree.load_component(decl.loc)
-            if isinstance(component, DivOrderComponent):
-                yield decl.loc, component
 
 
 def _file(loc: ComponentLoc) -> Path | None:

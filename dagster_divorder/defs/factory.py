@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ import dagster as dg
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.defs.assets import assets
-from dagster_divorder.defs.automation import daily, follow_upstream, watch_input
-from dagster_divorder.defs.jobs import jobs
 from dagster_divorder.defs.pipeline import Pipeline
+from dagster_divorder.defs.sensor import CURATE, daily, watch_input
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
@@ -24,38 +23,55 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 
+SETTINGS = "divorder/settings"
+"""Tag of a job and its runs: the settings file. The launchpad shows it."""
+
+EVIDENCE = "evidence"
+"""Stands in a job for all evidence that no other job makes."""
+
+JOBS: dict[str, tuple[tuple[str, ...], str]] = {
+    CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
+    "explore": (
+        (EVIDENCE,),
+        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, "
+        "and the diversity of the corpus.",
+    ),
+    "prove": (
+        ("training_evidence",),
+        "Small models trained on the same tokens in several orders: does the order help?",
+    ),
+    "report": (
+        (EVIDENCE, "ordering_report", "ordering_animation"),
+        "A report on the curated output to send to others, and its films.",
+    ),
+}
+"""Job -> its assets, and its description. All have every asset that they need, and nothing to fill in."""
+
 
 def build_definitions(
     settings: Settings | str | os.PathLike[str] | None = None,
     *,
     file: Path | None = None,
     key_prefix: str | Sequence[str] | None = None,
-    group_name: str | None = None,
     upstream: Mapping[str, Any] | None = None,
     executor: dg.ExecutorDefinition | None = None,
     automation: bool = True,
-    tags: Mapping[str, str] | None = None,
-    owners: Sequence[str] | None = None,
-    translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None,
 ) -> dg.Definitions:
-    """The assets, jobs, sensors and schedules of a corpus; a project may merge them with others.
+    """The assets, jobs, sensor and schedule of a corpus; a project may merge them with others.
 
-    The assets keep their settings. Two corpora in one code location need two prefixes.
+    The assets keep their settings. Two corpora in one code location need two prefixes. Groups, tags, owners and
+    metadata are changed with `map_asset_specs`.
 
     Args:
         settings: settings, or their file; None: as `load_settings` finds them. Relative paths start at the file's
             folder, or at the working directory without a file.
         file: the file that given settings come from; only shown.
         key_prefix: first parts of every asset key, such as "news" or "text/news". Joined by underscores, they also
-            begin the names of jobs, sensors, schedules, resources and groups.
-        group_name: one group for all assets; by default a group for each part of the pipeline.
+            begin the names of jobs, the sensor, the schedule, the pool and groups.
         upstream: asset that reads files (raw_docs, external_embeddings, scores) -> the assets that write these files,
             as a list of keys such as "docs" or "raw/docs", or of anything that `deps` takes. Their updates start a run.
         executor: by default the project's or Dagster's own.
-        automation: whether to define the sensors that start runs on new input, and the schedule.
-        tags, owners: of every asset.
-        translation: maps the spec of an asset to the spec to show; it may change key, group, description, metadata,
-            tags, owners, kinds and automation condition.
+        automation: whether to define the sensor that starts runs on new input, and the schedule.
 
     Raises:
         dg.DagsterInvalidDefinitionError: settings cannot be used; or there is no input, and no upstream asset writes
@@ -79,17 +95,64 @@ def build_definitions(
             recognised(loaded),
             file,
             tuple(key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()),
-            group_name,
             {asset: _deps(written_by) for asset, written_by in upstream.items()},
-            tags or {},
-            owners or (),
-            automation,
-            translation,
         )
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
-    return definitions(pipeline, executor)
+    return definitions(pipeline, executor, automation=automation)
+
+
+def definitions(
+    pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None, *, automation: bool = True
+) -> dg.Definitions:
+    """Dagster's definitions of a pipeline."""
+    starts_itself = automation and OUTPUT in pipeline.graph
+    return dg.Definitions(
+        assets=assets(pipeline),
+        jobs=jobs(pipeline),
+        sensors=[watch_input(pipeline)] if starts_itself else [],
+        schedules=[daily(pipeline)] if starts_itself else [],
+        executor=executor,
+    )
+
+
+def jobs(pipeline: Pipeline) -> list[Any]:
+    """The jobs of a pipeline; the page of each shows the settings in force."""
+    graph, settings = pipeline.graph, pipeline.settings
+    file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
+    named = {asset for wanted, _ in JOBS.values() for asset in wanted}
+    evidence = set(graph.evidence) - named
+    asset_jobs = []
+    for name, (wanted, description) in JOBS.items():
+        targets = [
+            asset for asset in pipeline.specs if asset in wanted or (EVIDENCE in wanted and asset in evidence)
+        ]
+        selection = [asset for asset in graph.needed(settings, *targets) if asset in pipeline.specs]
+        if targets:
+            asset_jobs.append(
+                dg.define_asset_job(
+                    pipeline.named(name),
+                    dg.AssetSelection.assets(*map(pipeline.key, selection)),
+                    description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
+                    "variables DIVORDER_...) and reload definitions.",
+                    metadata={"settings_file": file, "settings": _settings_table(settings)},
+                    tags={SETTINGS: file},
+                )
+            )
+    return asset_jobs
+
+
+def _settings_table(settings: Settings) -> dg.MetadataValue[Any]:
+    """The settings that are not at their defaults."""
+    values: dict[str, Any] = {}
+    for name, section in settings.model_dump(mode="json", exclude_defaults=True).items():
+        is_section = isinstance(section, dict)
+        values |= (
+            {f"{name}.{key}": value for key, value in section.items()} if is_section else {name: section}
+        )
+    rows = [dg.TableRecord({"setting": name, "value": json.dumps(value)}) for name, value in values.items()]
+    return dg.MetadataValue.table(rows) if rows else dg.MetadataValue.text("none")
 
 
 def _check_input(settings: Settings) -> None:
@@ -121,20 +184,3 @@ def _deps(written_by: Any) -> list[dg.AssetDep]:
         else:
             deps.append(asset if isinstance(asset, dg.AssetDep) else dg.AssetDep(asset))
     return deps
-
-
-def definitions(pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None) -> dg.Definitions:
-    """Dagster's definitions of a pipeline."""
-    starts_itself = pipeline.automation and OUTPUT in pipeline.graph
-    # Dagster marks resources of an asset and custom conditions as beta; as used here they are stable.
-    with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):
-        sensors: list[Any] = [watch_input(pipeline)] if starts_itself else []
-        if starts_itself and pipeline.upstream:
-            sensors.append(follow_upstream(pipeline))
-        return dg.Definitions(
-            assets=assets(pipeline),
-            jobs=jobs(pipeline),
-            sensors=sensors,
-            schedules=[daily(pipeline)] if starts_itself else [],
-            executor=executor,
-        )

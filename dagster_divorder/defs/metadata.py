@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import TextTable
 
 PICTURE_BYTES = 300_000
@@ -18,7 +19,6 @@ PICTURE_BYTES = 300_000
 
 PICTURE_WIDTH = 1080
 """Pixels that fit Dagster's page on a common screen; Dagster cuts off the rest."""
-
 
 TABLE_CHARACTERS = 44
 """A wider table opens in a dialog. Inside a page of 1,400 pixels it would be cut off, and the other values with it,
@@ -28,25 +28,28 @@ INLINE_CHARACTERS = 1000
 """Dagster shows shorter Markdown inside the page and longer Markdown behind a link."""
 
 
-def asset_metadata(run: Run, receipt: Receipt, changed: bool | None) -> dict[str, Any]:
+def asset_metadata(run: Run, receipt: Receipt, changed: bool) -> dict[str, Any]:
     """What a stage shows of its result, all other figures, and where the result lies. changed: whether the result
-    differs from the one before; None if that is unknown."""
-    figures = receipt.figures
-    metadata = result_metadata(run.graph[receipt.stage].show(run, receipt), figures)
-    if figures["new_documents"] and figures["seconds"]:
-        metadata["new_documents_per_second"] = readable(figures["new_documents"] / figures["seconds"])
+    differs from the one before."""
+    metadata = result_metadata(run.graph[receipt.stage].show(run, receipt), receipt.figures)
     # A stage has either named files or a folder with a file a fragment.
     files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
     stored = [{"what": name, "path": run.store.where(file)} for name, file in files.items()]
-    return {**metadata, **({} if changed is None else {"changed": changed}), "stored_files": table(stored)}
+    return {**metadata, "changed": changed, "stored_files": table(stored)}
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What a stage shows of a result, then all other figures."""
+    """What a stage shows of a result, then all other figures that say more."""
+    paths = {str(value.path) for value in shown.values() if isinstance(value, Link)}
     others = {
-        name: _figure(value)
+        name: _figure(name, value)
         for name, value in figures.items()
-        if name not in shown and value not in (None, "", [], {}) and not _is_table(value)
+        if name not in shown
+        and value not in (None, "", [], {})
+        and not _is_table(value)
+        and not (isinstance(value, str) and value in paths)
+        # A fit that was kept has its reason in the log; `changed` is false.
+        and not (name == "fitted" and value.startswith("no: "))
     }
     present = {name: value for name, value in shown.items() if value != Table([])}
     return {name: _value(value) for name, value in present.items()} | others
@@ -118,9 +121,11 @@ def _within_bounds(png: bytes) -> bytes:
         share *= 0.8
 
 
-def _figure(value: Any) -> Any:
-    """A figure for people; a dictionary as one line."""
-    if isinstance(value, dict) and value:
+def _figure(name: str, value: Any) -> Any:
+    """A figure for people: a dictionary as one line, bytes with their unit."""
+    if isinstance(value, int) and (name == "bytes" or name.endswith("_bytes")):
+        return byte_size(value)
+    if isinstance(value, dict):
         return ", ".join(
             f"{name} {_text(readable(part))}" for name, part in value.items() if part is not None
         )

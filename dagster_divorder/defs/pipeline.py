@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,74 +16,48 @@ from dagster_divorder.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Stages under settings, and how a Dagster project shows them.
+    """Stages under settings, and their names in a Dagster project.
 
     file: the settings file, None without one. key_prefix: first parts of every asset key; joined by underscores, they
-    begin every other name. group_name: the group of all assets; None: a group for each part of the pipeline. upstream:
-    asset -> the assets of others that write its files. tags, owners: of every asset. automation: whether runs start
-    automatically. translation: maps the spec of an asset to the spec that the project shows. specs: asset -> spec,
-    after translation. needed: the stages that the output needs. versions: asset -> `code_version` under `settings`.
+    begin every other name. upstream: asset -> the assets of others that write its files. specs: asset -> spec. needed:
+    the stages that the output needs.
 
     Raises:
-        SettingsError: a part of the prefix is not a name; upstream names an asset that reads no files of others; or
-            translation changes what the settings decide, or gives two assets one key.
+        SettingsError: a part of the prefix is not a name, or upstream names an asset that reads no files of others.
     """
 
     graph: Graph
     settings: Settings
     file: Path | None = None
     key_prefix: tuple[str, ...] = ()
-    group_name: str | None = None
     upstream: Mapping[str, Sequence[dg.AssetDep]] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    owners: Sequence[str] = ()
-    automation: bool = True
-    translation: Callable[[dg.AssetSpec], dg.AssetSpec] | None = None
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
     needed: frozenset[str] = field(init=False)
-    versions: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_key_prefix(self.key_prefix)
         object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
-        reads = self.graph.asset_upstream(self.settings)
+        assets = self.graph.asset_upstream(self.settings)
+        reading = {name: setting for name, setting in self._reading_files.items() if name in assets}
         for asset in self.upstream:
-            if asset not in self.files_read:
-                reading = ", ".join(f"{name} ({setting})" for name, (setting, _) in self.files_read.items())
+            if asset not in reading:
                 raise SettingsError(
                     f"upstream names {asset!r}, which reads no files of others under these settings; the assets that "
-                    f"do are {reading}"
+                    f"do are {', '.join(f'{name} ({setting})' for name, setting in reading.items())}"
                 )
-        self.versions.update({asset: self.code_version(asset) for asset in reads})
-        specs = {asset: self._translated(self._spec(asset)) for asset in reads}
-        assets: dict[dg.AssetKey, str] = {}
-        for asset, spec in specs.items():
-            if assets.setdefault(spec.key, asset) != asset:
-                raise SettingsError(
-                    f"translation gives both {assets[spec.key]} and {asset} the key {spec.key.to_user_string()!r}; "
-                    "expected a different key for each asset, such as 'training/{{ spec.key.path[-1] }}'"
-                )
-        for asset, before in reads.items():
-            deps: list[Any] = [*(specs[read].key for read in before), *self.upstream.get(asset, ())]
-            specs[asset] = specs[asset].replace_attributes(deps=deps)
-        object.__setattr__(self, "specs", specs)
+        object.__setattr__(self, "specs", {name: self._spec(name, reads) for name, reads in assets.items()})
 
     @property
-    def files_read(self) -> dict[str, tuple[str, Sequence[str]]]:
-        """Asset that reads files which others may write -> the setting that names the files, and their paths."""
+    def _reading_files(self) -> dict[str, str]:
+        """Asset that reads files which others may write -> the setting that names the files."""
         embedding, curriculum = self.settings.embedding.path, self.settings.curriculum.path
-        reads: dict[str, tuple[str, Sequence[str]]] = {
-            "raw_docs": ("input.paths", self.settings.input.paths),
-            "external_embeddings": ("embedding.path", [str(embedding)] if embedding else []),
-            "scores": ("curriculum.path", [str(curriculum)] if curriculum else []),
-        }
-        assets = self.graph.asset_upstream(self.settings)
         return {
-            name: (setting, paths) for name, (setting, paths) in reads.items() if name in assets and paths
+            "raw_docs": "input.paths",
+            **({"external_embeddings": "embedding.path"} if embedding else {}),
+            **({"scores": "curriculum.path"} if curriculum else {}),
         }
 
-    def _spec(self, asset: str) -> dg.AssetSpec:
-        """What Dagster shows of an asset, without its deps."""
+    def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
         stage = self.graph[asset]
         group = stage.group
         if group == "evidence" and asset in self.needed:
@@ -91,38 +65,21 @@ class Pipeline:
         elif group in ("embedding", "ordering") and asset not in self.needed:
             # In the group of the output's assets its edges would cross theirs.
             group = "evidence"
+        deps: list[Any] = [*map(self.key, reads), *self.upstream.get(asset, ())]
+        parts = self.graph.step(self.settings, asset)
         return dg.AssetSpec(
-            [*self.key_prefix, asset],
+            self.key(asset),
+            deps=deps,
             description=stage.description_under(self.settings),
-            group_name=self.group_name or self.named(group),
-            code_version=self.code_version(asset),
+            group_name=self.named(group),
+            # Parts have no asset of their own, so a change of their settings shows here.
+            code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
             kinds=set(stage.kinds_under(self.settings)),
-            tags=self.tags,
-            owners=self.owners,
         )
 
-    def _translated(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        translated = self.translation(spec) if self.translation else spec
-        for name in ("deps", "code_version", "partitions_def", "skippable"):
-            if getattr(translated, name) != getattr(spec, name):
-                remedy = "name your assets in upstream" if name == "deps" else "leave it out"
-                raise SettingsError(
-                    f"translation changes {name} of {spec.key.path[-1]}, which the settings decide; {remedy}"
-                )
-        return translated
-
     def key(self, asset: str) -> dg.AssetKey:
-        """The key of one of our assets, whether or not these settings have it."""
-        return self.specs[asset].key if asset in self.specs else dg.AssetKey([*self.key_prefix, asset])
+        return dg.AssetKey([*self.key_prefix, asset])
 
     def named(self, name: str) -> str:
-        """The name of a job, sensor, schedule, group or resource, with the prefix."""
+        """The name of a job, sensor, schedule, group or pool, with the prefix."""
         return "_".join([*self.key_prefix, name])
-
-    def code_version(self, asset: str, settings: Settings | None = None) -> str:
-        """Fingerprints of a stage and its parts, by default under the pipeline's own settings. Parts have no asset of
-        their own, so a change of their settings shows here."""
-        settings = settings or self.settings
-        if settings == self.settings and (version := self.versions.get(asset)):
-            return version
-        return "+".join(self.graph[part].fingerprint(settings) for part in self.graph.step(settings, asset))

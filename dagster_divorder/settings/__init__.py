@@ -13,11 +13,9 @@ from dagster_divorder.settings.loading import (
     anchored,
     config_file,
     fixed_beginning,
-    is_in,
     load_settings,
     refuse_overlap,
     valid_keys,
-    written_places,
 )
 from dagster_divorder.settings.model import Settings
 from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Output
@@ -34,9 +32,7 @@ __all__ = [
     "anchored",
     "config_file",
     "fixed_beginning",
-    "is_in",
     "load_settings",
     "refuse_overlap",
     "valid_keys",
-    "written_places",
 ]

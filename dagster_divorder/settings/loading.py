@@ -119,12 +119,6 @@ def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] |
     write_settings_file(path, tomlkit.dumps(document))
 
 
-def written_places(settings: Settings) -> dict[str, Place]:
-    """The folders and URLs that runs write to, by setting."""
-    exports = {"exports.path": settings.exports.path} if settings.exports.formats else {}
-    return {"store.path": settings.store.path, "output.path": settings.output.path, **exports}
-
-
 def refuse_overlap(settings: Settings) -> None:
     """Checks that no input lies where files are written. (A store or an output *below* an input folder is allowed:
     reading the folder skips it.)
@@ -132,7 +126,8 @@ def refuse_overlap(settings: Settings) -> None:
     Raises:
         SettingsError: store, output or exports overlap, or an input lies in one of them.
     """
-    written = written_places(settings)
+    exports = {"exports.path": settings.exports.path} if settings.exports.formats else {}
+    written = {"store.path": settings.store.path, "output.path": settings.output.path, **exports}
     real = {key: real_place(path) for key, path in written.items()}
     for inner, outer in permutations(written, 2):
         if is_in(real[inner], real[outer]):

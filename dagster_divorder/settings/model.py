@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -247,33 +245,6 @@ class Settings(Checked):
                 "anew"
             )
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
-
-    def weighting(self, weights: Mapping[str, float]) -> Self:
-        """The settings of one run with other shares for some values of the table `mixing.weights`.
-
-        Raises:
-            InputError: the table has no such value.
-            SettingsError: there is no table, a share is not a finite number of at least 0, or all shares are 0.
-        """
-        table: Any = self.mixing.weights
-        if not weights:
-            return self
-        if not isinstance(table, dict):
-            state = "unset" if table is None else f"{table!r}, a rule for all values"
-            raise SettingsError(
-                f"weights sets the share of {next(iter(weights))!r} for one run, and mixing.weights is {state}; "
-                "expected a table of shares, such as { web = 0.7, books = 0.3 }"
-            )
-        for value, share in weights.items():
-            one_of("weights", value, table)
-            if not 0 <= share < math.inf:
-                raise SettingsError(f"weights.{value} is {share}; expected a finite number of at least 0")
-        shares = {**table, **weights}
-        if not any(shares.values()):
-            raise SettingsError(
-                f"weights is {dict(weights)}, which leaves no share above 0; expected at least one"
-            )
-        return self.model_copy(update={"mixing": self.mixing.model_copy(update={"weights": shares})})
 
     @property
     def forms(self) -> frozenset[str]:

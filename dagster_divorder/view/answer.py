@@ -5,14 +5,11 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dagster_divorder.errors import printable
-
-if TYPE_CHECKING:
-    from dagster_divorder.settings import Settings
 
 NUMERIC = re.compile(r"[–~<>+-]?\d|–?$")
 """The beginning of a cell in a column of numbers; a dash or an empty cell stands for a missing number."""
@@ -91,12 +88,11 @@ Part = str | Line | TextTable
 @dataclass(frozen=True)
 class Answer:
     """parts: lines and tables for people, in order; empty lines separate them. data: the same for JSON. passed: result
-    of a command that tests something. ran: the stages run for the answer, and their settings."""
+    of a command that tests something."""
 
     parts: Sequence[Part]
     data: Mapping[str, Any] = field(default_factory=dict)
     passed: bool = True
-    ran: tuple[Settings, Collection[str]] | None = None
 
     def __str__(self) -> str:
         return as_text(self.parts)

@@ -21,8 +21,6 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
-from dagster_divorder.defs.automation import watch_input
-from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
 from dagster_divorder.pipeline.prune import prune
@@ -36,7 +34,7 @@ from tests.cluster.driver import SMALL
 from tests.cluster.proxy import Fault, Proxy, Request
 from tests.cluster.weed import Weed
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import load_definitions, make_corpus
+from tests.defs.conftest import Daemon, load_definitions, make_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -328,13 +326,11 @@ def test_dagster_and_the_commands_work_on_objects(
         done = defs.resolve_job_def("curate").execute_in_process(instance=instance)
         checks = done.get_asset_check_evaluations()
         assert done.success and checks and all(check.passed for check in checks)
-        sensor, cursor = watch_input(Pipeline(GRAPH, settings)), None
+        daemon = Daemon(instance, settings)
         for more in (0, 1):
             with open(settings.input.paths[0], "ab") as file:
                 file.write(b'{"text": "one more"}\n' * more)
-            tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
-            cursor = tick.cursor
-            assert len(tick.run_requests or []) == more
+            assert daemon.starts() == bool(more)
     for command, said in (
         (["plan"], "new"),
         (["run"], "curated"),

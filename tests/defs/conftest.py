@@ -17,6 +17,10 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
+from dagster_divorder.defs.pipeline import Pipeline
+from dagster_divorder.defs.sensor import watch_input
+from dagster_divorder.settings import Settings
+from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
 
 CONFIG = """
@@ -81,6 +85,25 @@ def run_command(config: Path, *command: str, **variables: str) -> subprocess.Com
         env={**own, "DIVORDER_CONFIG": str(config), "DAGSTER_DISABLE_TELEMETRY": "1", **variables},
         cwd=config.parent,
     )
+
+
+class Daemon:
+    """Ticks of a corpus's sensor, which remembers its cursor."""
+
+    def __init__(self, instance: dg.DagsterInstance, settings: Settings, **names: Any) -> None:
+        self.sensor, self.instance = watch_input(Pipeline(GRAPH, settings, **names)), instance
+        self.cursor: str | None = None
+
+    def tick(self) -> dg.RunRequest | str:
+        """The run that a tick asks for, or why it asks for none."""
+        result = self.sensor.evaluate_tick(
+            dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        )
+        self.cursor = result.cursor
+        return result.run_requests[0] if result.run_requests else str(result.skip_message)
+
+    def starts(self) -> bool:
+        return isinstance(self.tick(), dg.RunRequest)
 
 
 def metadata_of(run: Any) -> dict[str, dict[str, Any]]:

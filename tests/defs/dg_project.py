@@ -41,8 +41,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from dagster_divorder import load_results
 from dagster_divorder.readers.export import open_export
-from dagster_divorder.results import Results
 
 DATA = Path(__file__).parents[3] / "data"
 
@@ -67,9 +67,10 @@ def model() -> dg.MaterializeResult:
     return dg.MaterializeResult(metadata={"sequences": len(export)})
 
 
-@dg.asset(group_name="training", ins={"results": dg.AssetIn(["blog", "curated_output_of_blog"])})
-def topics(results: Results) -> dg.MaterializeResult:
-    return dg.MaterializeResult(metadata={"topics": results.documents.cluster.nunique()})
+@dg.asset(group_name="training", deps=[["blog", "curated_output"]])
+def topics() -> dg.MaterializeResult:
+    documents = load_results(DATA.parent / "divorder/blog/store").documents
+    return dg.MaterializeResult(metadata={"topics": documents.cluster.nunique()})
 
 
 @dg.definitions
@@ -88,8 +89,12 @@ attributes:
   key_prefix: news
   upstream:
     raw_docs: [pages]
-  translation:
-    owners: ["team:news"]
+
+post_processing:
+  assets:
+    - target: "*"
+      attributes:
+        owners: ["team:news"]
 """
 BLOG = """
 type: dagster_divorder.DivOrderComponent
@@ -106,8 +111,6 @@ attributes:
     clusters: {k: 4}
     sequence: {length: 128, batch: 4}
     comparison: {documents: [balanced], sequences: [balanced]}
-  translation:
-    key: "blog/{{ spec.key.path[-1] }}_of_blog"
 """
 NEWS_SETTINGS = (
     CONFIG.replace('"docs.jsonl"', '"../../../../../data/news.jsonl"')

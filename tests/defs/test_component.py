@@ -109,62 +109,26 @@ def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> 
         } == expected
 
 
-def test_translation_reaches_every_name_of_an_asset(project: DefsFolderSandbox) -> None:
-    translation = {
-        "key": "training/{{ spec.key.path[-1] }}_of_news",
+def test_dagsters_own_post_processing_changes_what_is_shown(project: DefsFolderSandbox) -> None:
+    attributes = {
         "group_name": "training",
-        "description": "{{ spec.description.split(' ')[0] }}",
         "metadata": {"cost_centre": 7},
         "tags": {"domain": "news"},
         "owners": ["team:data"],
-        "kinds": ["divorder"],
         "automation_condition": "{{ dg.AutomationCondition.on_cron('@daily') }}",
     }
-    upstream = {"raw_docs": ["crawl/pages"]}
-    write(project, "news", {"settings": tables("news"), "translation": translation, "upstream": upstream})
+    document = {
+        "type": TYPE,
+        "attributes": {"settings": tables("news"), "upstream": {"raw_docs": ["crawl/pages"]}},
+        "post_processing": {"assets": [{"target": "*", "attributes": attributes}]},
+    }
+    write(project, "news", document)
     loaded = specs(project)
-    plain = build_definitions(
-        load_settings({"input": {"paths": [str(project.project_root / "data/news.jsonl")]}}, {})
-    )
-    names = [spec.key.path[-1] for spec in plain.resolve_all_asset_specs()]
-    assert loaded.keys() == {f"training/{name}_of_news" for name in names} | {"crawl/pages"}
-    order = loaded["training/greedy_order_of_news"]
-    assert (order.group_name, order.owners, order.kinds) == ("training", ["team:data"], {"divorder"})
+    order = loaded["greedy_order"]
+    assert (order.group_name, order.owners) == ("training", ["team:data"])
     assert (order.metadata["cost_centre"], order.tags["domain"]) == (7, "news")
     assert order.automation_condition == dg.AutomationCondition.on_cron("@daily")
-    assert " " not in (order.description or " ")
-    assert {dep.asset_key.path[0] for dep in order.deps} == {"training"}
-    assert [dep.asset_key.path for dep in loaded["training/raw_docs_of_news"].deps] == [["crawl", "pages"]]
-    with project.build_all_defs() as defs:
-        curate = defs.resolve_job_def("curate").asset_layer.selected_asset_keys
-        checks = {key.asset_key.path[0] for key in defs.resolve_asset_graph().asset_check_keys}
-    assert dg.AssetKey(["training", "curated_output_of_news"]) in curate
-    assert checks == {"training"}
-
-
-@pytest.mark.parametrize(
-    ("translation", "sentence"),
-    [
-        (
-            {"deps": ["x"]},
-            "translation changes deps of raw_docs, which the settings decide; name your assets in upstream",
-        ),
-        (
-            {"code_version": "2"},
-            "translation changes code_version of raw_docs, which the settings decide; leave it out",
-        ),
-        (
-            {"partitions_def": {"type": "static", "partition_keys": ["a"]}},
-            "translation changes partitions_def of raw_docs, which the settings decide; leave it out",
-        ),
-        ({"key": "all"}, "the key 'all'; expected a different key for each asset"),
-    ],
-)
-def test_a_translation_that_breaks_the_order_of_assets_is_refused(
-    project: DefsFolderSandbox, translation: dict[str, Any], sentence: str
-) -> None:
-    write(project, "news", {"settings": tables("news"), "translation": translation})
-    assert sentence in refusal(project)
+    assert [dep.asset_key.path for dep in loaded["raw_docs"].deps] == [["crawl", "pages"]]
 
 
 @pytest.mark.parametrize(
@@ -196,37 +160,14 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
     assert sentence in said
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "sentence"),
-    [
-        ("x", "x", "it has the key_prefix 'x', as does {}"),
-        (None, None, "it has no key_prefix, as does {}"),
-        ("a/b", ["a", "b"], "it has the key_prefix ['a', 'b'], as does {}"),
-        (["a", "b"], "a_b", "it has the names of the key_prefix 'a_b', as does {}"),
-    ],
-)
-def test_two_components_with_one_prefix_are_refused(
-    project: DefsFolderSandbox, first: Any, second: Any, sentence: str
-) -> None:
-    given: list[dict[str, Any]] = [
-        {"settings": tables(name), "key_prefix": prefix}
-        for name, prefix in (("news", first), ("blog", second))
-    ]
-    folders = [write(project, "a", given[0]), write(project, "deeper/b", given[1])]
-    said = refusal(project)
-    assert said.startswith(f"{folders[1] / 'defs.yaml'}: ")
-    assert sentence.format(folders[0] / "defs.yaml") in said
-    # In one file, and made in Python by a function that does not say what it makes.
-    (folders[1] / "defs.yaml").unlink()
-    write(project, "a", *given)
-    assert sentence.format(folders[0] / "defs.yaml") in refusal(project)
-    (folders[0] / "defs.yaml").unlink()
-    for folder, attributes in zip(folders, given, strict=True):
-        made = f"dg.component_instance(lambda context: DivOrderComponent(**{rendered(project, attributes)}))"
-        (folder / "component.py").write_text(
-            f"import dagster as dg\nfrom dagster_divorder import DivOrderComponent\ncorpus = {made}\n"
-        )
-    assert sentence.format(folders[0] / "component.py") in refusal(project)
+def test_two_components_with_one_prefix_are_refused_by_dagster(project: DefsFolderSandbox) -> None:
+    for name in ("news", "blog"):
+        write(project, name, {"settings": tables(name), "key_prefix": "x"})
+    with (
+        pytest.raises(dg.DagsterInvalidDefinitionError, match="Duplicate asset key"),
+        project.build_all_defs() as defs,
+    ):
+        dg.Definitions.validate_loadable(defs)
 
 
 def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
@@ -236,7 +177,6 @@ def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
     attributes = {
         "settings": settings,
         "key_prefix": ["news", "{{ env.YEAR }}"],
-        "translation": "{{ shown(spec) }}",
     }
     document = {
         "type": TYPE,
@@ -252,10 +192,6 @@ def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
             @dg.template_var
             def seed():
                 return 7
-
-            @dg.template_var
-            def shown():
-                return lambda spec: spec.replace_attributes(group_name="shown")
         """)
     )
     monkeypatch.setenv("CLUSTERS", "5")
@@ -267,33 +203,6 @@ def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
     assert {key: spec.code_version for key, spec in loaded.items()} == {
         f"news/2026/{name}": version for name, version in versions.items()
     }
-    assert {spec.group_name for spec in loaded.values()} == {"shown"}
-
-
-def test_a_component_of_the_project_changes_what_is_shown(project: DefsFolderSandbox) -> None:
-    folder = write(
-        project,
-        "news",
-        {"type": ".corpus.Corpus", "attributes": {"settings": tables("news"), "team": "data"}},
-    )
-    (folder / "corpus.py").write_text(
-        textwrap.dedent("""
-            from dataclasses import dataclass
-            from dagster_divorder import DivOrderComponent
-
-            @dataclass(kw_only=True)
-            class Corpus(DivOrderComponent):
-                team: str
-
-                def get_asset_spec(self, spec):
-                    key = spec.key.with_prefix(self.team)
-                    return super().get_asset_spec(spec).replace_attributes(key=key, owners=[f"team:{self.team}"])
-        """)
-    )
-    loaded = specs(project)
-    assert {key.split("/")[0] for key in loaded} == {"data"}
-    assert {tuple(spec.owners) for spec in loaded.values()} == {("team:data",)}
-    assert {dep.asset_key.path[0] for dep in loaded["data/curated_output"].deps} == {"data"}
 
 
 def test_components_made_in_python_need_no_project(

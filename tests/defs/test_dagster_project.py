@@ -12,13 +12,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
-import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from dagster_divorder import build_definitions
 from dagster_divorder.readers.export import open_export
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import metadata_of, run_command, unsynced, versions_of
+from tests.defs.conftest import metadata_of, run_command, versions_of
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/dagster_project.md").read_text()
 FILES = dict(re.findall(r"```(?:toml|python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.S))
@@ -157,20 +156,6 @@ def test_a_training_in_a_process_of_its_own(
     assert len(losses) > 5 and losses[-1] < losses[0]
     assert metadata["loss"].value == losses[-1]
     assert metadata["plan"].value == open_export(project / "divorder/news/exports/parquet").plan
-
-
-def test_a_schedule_with_other_shares(first: Any, load: Load, instance: dg.DagsterInstance) -> None:
-    module = load("more_books")
-    assert module.defs.resolve_schedule_def("more_books_on_sundays")
-    in_yaml = yaml.safe_load(FILES["one_run.yaml"])
-    request = module.more_books_on_sundays(dg.build_schedule_context())
-    config = in_yaml["resources"]["news_divorder"]["config"]
-    assert request.run_config["resources"]["news_divorder"]["config"]["weights"] == config["weights"]
-    job = module.defs.resolve_job_def("news_curate")
-    assert job.execute_in_process(run_config=in_yaml, instance=instance).success
-    assert "news/repeats" in unsynced(module.defs, instance)
-    assert job.execute_in_process(instance=instance).success
-    assert "news/repeats" not in unsynced(module.defs, instance)
 
 
 def test_the_example_of_a_test_passes(load: Load, tmp_path: Path) -> None:

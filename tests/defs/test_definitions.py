@@ -107,19 +107,6 @@ def test_assets_run_one_after_another_in_the_process_of_the_run(load: Load) -> N
     assert load().resolve_job_def("curate").executor_def is dg.in_process_executor
 
 
-def test_settings_are_read_once_and_the_launchpad_says_where_from(load: Load, config: Path) -> None:
-    (resource,) = {asset.resource_defs["divorder"] for asset in load().assets or ()}
-    settings = load_settings(config)
-    assert (
-        resource.resource_fn(dg.build_init_resource_context(config={"refit": [], "weights": {}})) == settings
-    )
-    asked = resource.resource_fn(
-        dg.build_init_resource_context(config={"refit": ["clusters"], "weights": {}})
-    )
-    assert asked == settings.refitting("clusters") != settings
-    assert str(config) in resource.description
-
-
 def test_a_job_shows_the_settings_that_are_not_at_their_defaults(load: Load, config: Path) -> None:
     config.write_text(config.read_text() + "[order]\ntraits = { cluster = 1.0 }\n")
     for name in ("curate", "explore", "report"):

@@ -95,7 +95,7 @@ def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
     with open(config.parent / "docs.jsonl", "ab") as file:
         file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
     computed = metadata_of(execute(defs, instance, "raw_docs"))["raw_docs"]
-    assert computed.keys() >= {"documents_per_second", "new_documents_per_second"}
+    assert "documents_per_second" in computed
 
 
 def test_refused_records_are_shown_where_they_lie(load: Load, config: Path) -> None:

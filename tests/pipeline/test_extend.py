@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import numpy as np
 import orjson
 import pyarrow.parquet as pq
@@ -21,7 +22,6 @@ from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_bounds
@@ -29,6 +29,7 @@ from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.curated import Beginning
 from tests.conftest import examples, topic_records, write_jsonl
+from tests.defs.conftest import Daemon
 
 Make = Callable[..., Settings]
 LENGTH = 64
@@ -421,8 +422,8 @@ def test_plan_and_sensor_ask_for_no_choice(make: Make, tmp_path: Path) -> None:
     chosen = make(advanced={"settle_seconds": 0.0, "vocab_size": 512, "token_dims": 16})
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
-    asked = check_input(GRAPH, chosen, Cursor(), 0.0, lambda: None)
+    daemon = Daemon(dg.DagsterInstance.ephemeral(), chosen)
+    daemon.tick()
     write(tmp_path, RECORDS[: FIRST + 20])
     assert make_plan(GRAPH, chosen).choice == ""
-    asked = check_input(GRAPH, chosen, asked.cursor, 1.0, lambda: None)
-    assert asked.start, asked.reason
+    assert daemon.starts()

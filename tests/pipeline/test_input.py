@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dagster as dg
 import orjson
 import pyarrow as pa
 import pytest
@@ -15,13 +16,13 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt, load_receipt
 from tests.conftest import Notes, topic_records, write_jsonl
+from tests.defs.conftest import Daemon
 
 Make = Callable[..., Settings]
 
@@ -59,11 +60,10 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
     said = run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
     assert "Not read, as DivOrder wrote them: " in said
     assert ("neither JSONL nor Parquet by their names: 1 .txt." in said) == (not pattern)
-    cursor = Cursor()
-    for second in range(0, 100, 5):
-        seen = check_input(GRAPH, settings, cursor, 1e6 + second, lambda: None)
-        assert not seen.start, seen.reason
-        cursor = seen.cursor
+    daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
+    assert "no change in 1 input file" in str(daemon.tick())
+    run_all(settings)
+    assert daemon.tick() == "no change in 1 input file"
 
 
 def facts(settings: Settings) -> dict[str, Any]:

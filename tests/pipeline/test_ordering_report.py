@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dagster_divorder import run_all, run_stage
-from dagster_divorder.defs.jobs import jobs
+from dagster_divorder.defs.factory import jobs
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
@@ -166,7 +166,7 @@ def test_a_stage_that_says_what_it_shows_is_evidence(corpus: Path) -> None:
     graph = Graph((*GRAPH.values(), evidence))
     assert "odd_texts" in graph.asset_upstream(settings)["ordering_report"]
     (explore,) = (job for job in jobs(Pipeline(graph, settings)) if job.name == "explore")
-    assert "odd_texts" in str(explore.selection.selected)
+    assert "odd_texts" in str(explore.selection)
 
     def made(*stages: str) -> Receipt:
         needed = graph.needed(settings, *stages, "ordering_report")

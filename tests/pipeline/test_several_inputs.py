@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,12 +22,12 @@ from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import Daemon
 
 Make = Callable[..., Settings]
 
@@ -293,10 +294,11 @@ def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make)
 
 def test_the_sensor_looks_at_all_inputs(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
     settings = corpus()
-    run_and_check(settings)
-    cursor = check_input(GRAPH, settings, Cursor(), 0.0, lambda: None).cursor
-    cursor = check_input(GRAPH, settings, cursor, 100.0, lambda: None).cursor
+    settings = settings.model_copy(
+        update={"advanced": settings.advanced.model_copy(update={"settle_seconds": 0.0})}
+    )
+    daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
+    daemon.tick()
+    assert not daemon.starts()
     CHANGES["append to gzip"](tmp_path / "in")
-    cursor = check_input(GRAPH, settings, cursor, 200.0, lambda: None).cursor
-    seen = check_input(GRAPH, settings, cursor, 300.0, lambda: None)
-    assert seen.start and "b.jsonl.gz is new" in seen.reason
+    assert daemon.starts()

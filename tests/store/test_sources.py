@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,14 +21,13 @@ from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import LineBlock, RowBlock, read_lines, read_rows
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, InputError, SettingsError
-from dagster_divorder.pipeline.watch import Cursor, check_input
 from dagster_divorder.propose import Proposal, look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Place, Url, real_place
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import RemoteFile, identity, open_source
+from tests.defs.conftest import Daemon
 from tests.store.remote import OBJECTS, put, served
 
 Make = Callable[..., Settings]
@@ -279,20 +279,14 @@ def test_heldout_files_of_known_tags_are_not_fetched_again(
 
 @at_urls
 def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
-    settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 5})
-
-    def look(cursor: Cursor, now: float) -> Any:
-        return check_input(GRAPH, settings, cursor, now, lambda: None)
-
+    settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 0})
+    daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
-    first = look(Cursor(), 0)
-    assert not first.start and "nothing was made of this input yet" in first.reason
+    assert "nothing was made of this input yet" in str(daemon.tick())
     ingest(settings)
-    assert "no change in 1 input file" in look(first.cursor, 1).reason
+    assert daemon.tick() == "no change in 1 input file"
     put(f"{place}/a.jsonl", b"".join(LINES[:101]))
-    noticed = look(first.cursor, 2)
-    assert not noticed.start and f"a.jsonl has {len(LINES[100])} bytes more" in noticed.reason
-    assert look(noticed.cursor, 8).start
+    assert daemon.starts()
 
 
 @pytest.mark.parametrize("ranges", [True, False])
