@@ -70,12 +70,6 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
     assert settings.input.paths == ("/a.jsonl", "/b.jsonl")
 
 
-def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() -> None:
-    moving = {"cluster": {"progress": (0.0, 1.0), "1": (1.0, 0.0)}}
-    settings = Settings(order={"targets": moving}, sequence={"strategy": "original"})
-    assert settings.order.targets == moving
-
-
 @pytest.mark.parametrize(
     ("environ", "parts"),
     [
@@ -91,50 +85,6 @@ def test_sequences_that_stay_as_packed_follow_targets_as_their_documents_do() ->
         ({"DIVORDER_ORDER__WITHIN": "2"}, ["order.within", "2", "less than or equal to 1"]),
         ({"DIVORDER_ORDER__WITHIN": "nan"}, ["order.within", "nan", "finite number"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
-        (
-            {"DIVORDER_ORDER__TARGETS": '{"source": {"progress": [0, 1], "a": [1, 0]}}'},
-            ["order", "'source'", "not one of traits"],
-        ),
-        (
-            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1]}}'},
-            ["targets.cluster.1 has 1 numbers; progress has 2"],
-        ),
-        (
-            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 0.5], "1": [1, 0]}}'},
-            ["targets.cluster.progress is [0.0, 0.5]", "rise from 0 to 1"],
-        ),
-        (
-            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 0.7, 0.3, 1], "1": [1, 0, 1, 0]}}'},
-            ["targets.cluster.progress is [0.0, 0.7, 0.3, 1.0]", "rise from 0 to 1"],
-        ),
-        (
-            {"DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [-1, 0]}}'},
-            ["targets.cluster.1 is [-1.0, 0.0]", "from 0 to 1"],
-        ),
-        ({"DIVORDER_ORDER__TARGETS": '{"cluster": {"1": [1]}}'}, ["targets.cluster needs `progress`"]),
-        (
-            {
-                "DIVORDER_ORDER__STRATEGY": "random",
-                "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
-            },
-            ["order.strategy is 'random'", "does not follow targets", "balanced, f1, f2, f3"],
-        ),
-        (
-            {
-                "DIVORDER_SEQUENCE__STRATEGY": "f1",
-                "DIVORDER_ORDER__TARGETS": '{"length": {"progress": [0, 1], "1": [1, 0]}}',
-            },
-            [
-                "sequence.strategy is 'f1', which balances only the first trait, cluster, and targets move length"
-            ],
-        ),
-        (
-            {
-                "DIVORDER_SEQUENCE__STRATEGY": "stratified",
-                "DIVORDER_ORDER__TARGETS": '{"cluster": {"progress": [0, 1], "1": [1, 0]}}',
-            },
-            ["sequence.strategy is 'stratified'", "does not follow targets"],
-        ),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_EVIDENCE__TOKENS": "1000"},
@@ -216,6 +166,51 @@ def test_a_field_of_several_types_is_refused_in_one_sentence_of_its_value(
     assert message.startswith(said)
     assert ";" not in message.removeprefix(said), "one problem"
     assert not re.search(r"literal|constrained|dict\[|tuple", message)
+
+
+HALF = '[[mixing.phase]]\nuntil = 0.5\nweights = "sqrt"\n'
+LAST = '[[mixing.phase]]\nweights = "natural"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            HALF + HALF.replace("0.5", "0.4") + LAST,
+            "phases end at until = 0.5 and then 0.4; expected ends that rise",
+        ),
+        (LAST + LAST, "phase 1 has no end; expected until or tokens in every phase but the last"),
+        (
+            '[[mixing.phase]]\nweights = "unimax"',
+            'no weights "unimax"; expected "uniform", and mixing.max_repeats',
+        ),
+        (HALF, "the last phase ends with training; remove its until or tokens"),
+        (HALF + "tokens = 9\n" + LAST, "until is 0.5 and tokens 9; a phase has one end: remove one"),
+        ('[mixing]\nweights = "sqrt"\n' + HALF + LAST, "weights and phases are given; expected one of them"),
+        (
+            HALF + LAST + "[sequence]\nepochs = 2\n",
+            "set sequence.epochs = 1, and mixing.total_tokens to the tokens",
+        ),
+        (
+            HALF + LAST + "[sequence]\nrepack = true\n",
+            "phases or a score decide when records are read; remove",
+        ),
+    ],
+    ids=[
+        "fall",
+        "no end",
+        "unimax",
+        "the last has one",
+        "two ends",
+        "with weights",
+        "with epochs",
+        "with repack",
+    ],
+)
+def test_phases_that_are_none_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(tmp_path / "own.toml", environ={})
 
 
 def test_unknown_key_in_file_names_the_file_and_the_nearest_key(tmp_path: Path) -> None:
@@ -668,7 +663,9 @@ def test_two_variables_that_set_one_key_are_refused(environ: dict[str, str], sai
 
 
 SECTIONS = {
-    section.lower(): known["properties"] for section, known in Settings.model_json_schema()["$defs"].items()
+    section.lower(): known["properties"]
+    for section, known in Settings.model_json_schema()["$defs"].items()
+    if section.lower() in Settings.model_fields
 }
 NUMBERS: dict[str, object] = {
     f"{section}.{name}": True
@@ -678,7 +675,7 @@ NUMBERS: dict[str, object] = {
 }
 INSIDE: dict[str, object] = {
     "order.traits": {"cluster": True},
-    "order.targets": {"cluster": {"progress": [0.0, True], "0": [0.1, 0.2]}},
+    "mixing.phase": [{"weights": True}],
     "order.options": {"f2_lambda": True},
     "curriculum.options": {"folds": True},
     "curriculum.points": [[0, True], [1, 1]],

@@ -29,11 +29,6 @@ def said_of_chats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return run_page("chats", ("sft.py",), 300, tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
-def said_of_curricula(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("curricula", ("quality.py", "along.py"), 900, tmp_path_factory)
-
-
 def run_page(
     name: str, scripts: tuple[str, ...], documents: int, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
@@ -93,22 +88,6 @@ def test_the_page_about_chats_is_true(said_of_chats: dict[str, str]) -> None:
     assert re.search(r"as planned, and (\d+) of \1 batches with its lines", verified)
     losses = re.findall(r"'loss': '?([\d.]+)", said_of_chats["python sft.py"])
     assert len(losses) == 3 and all(0 < float(loss) < 20 for loss in losses)
-
-
-def test_the_page_about_curricula_is_true(said_of_curricula: dict[str, str]) -> None:
-    told = said_of_curricula["divorder run"]
-    assert "This order follows quality along saw" in told and "others are spread evenly" in told
-    nearer = re.findall(r"^TV there of (\w+), % +([\d.]+) +([\d.]+)", told, re.M)
-    assert [trait for trait, *_ in nearer] == ["cluster", "length", "source"]
-    assert all(float(ours) < float(theirs) for _, ours, theirs in nearer)
-    shapes = re.findall(
-        r"^(\w+) +(shuffled|balanced) ", said_of_curricula["divorder compare --curricula"], re.M
-    )
-    page = (ROOT / "docs/curricula.md").read_text()
-    assert [shape for shape, _ in shapes[::2]] == re.findall(r"^\| `(\w+)` \| ", page, re.M)
-    assert "balanced along fold of quality" in said_of_curricula["python along.py"]
-    assert "Traceback" not in "".join(said_of_curricula.values())
-    assert page.count("\n") <= 160
 
 
 def test_dagster_finds_nothing_left_to_do(said: dict[str, str]) -> None:

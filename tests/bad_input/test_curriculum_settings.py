@@ -59,7 +59,6 @@ def test_odd_scores_are_followed(
         (["points = [[0, 0], [1, 1]]", 'shape = "saw"'], "shape is 'saw', and points are given; remove one"),
         (['shape = "sow"'], "curriculum.shape"),
         (['shape = "rise"', "options = { folds = 2 }"], "folds is not an option of the shape 'rise'"),
-        (['keep = ["language"]'], "curriculum.keep names 'language'"),
         (['epochs = "both"'], "curriculum.epochs"),
     ],
 )
@@ -77,18 +76,14 @@ def test_settings_that_make_no_schedule(
     ("settings", "message"),
     [
         (
-            [
-                SCORE,
-                "order.traits = { topic = 1 }",
-                "order.targets = { topic = { progress = [0, 1], sea = [0.5, 0.1] } }",
-            ],
-            "an order follows only one of them: remove the other",
+            [SCORE, 'mixing.phase = [{ until = 0.5, weights = "sqrt" }, { weights = "natural" }]'],
+            "mixing has phases; an order follows one of them: remove the other",
         ),
+        ([SCORE, "sequence.repack = true"], "remove sequence.repack"),
         (['curriculum.shape = "saw"'], "shape is set, and score is not"),
         ([SCORE, 'order.strategy = "saw"'], "name the score in curriculum.score"),
-        ([SCORE, "order.shards_of = 7"], "expected one shard"),
     ],
-    ids=["targets", "no score", "a shape as strategy", "shards"],
+    ids=["phases", "repack", "no score", "a shape as strategy"],
 )
 def test_what_does_not_go_with_a_curriculum(
     tmp_path: Path, divorder: Divorder, settings: list[str], message: str

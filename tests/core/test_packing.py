@@ -121,24 +121,6 @@ def test_best_fit_equals_its_twin_and_keeps_copies_apart(runs, sequence_length, 
     assert all(len({text[run[0]] for run in of}) == len(of) for of in found)
 
 
-@given(runs=runs_of, sequence_length=lengths_of)
-@laws
-def test_best_fit_cuts_only_what_is_longer_than_a_sequence(runs, sequence_length):
-    found = list(itertools.chain(*runs_in(packed_by("best_fit", runs, sequence_length))))
-    for run in runs:
-        if 0 < run[2] <= sequence_length:
-            assert run in found
-
-
-def test_best_fit_is_shuffled_since_it_makes_full_sequences_first():
-    lengths = np.random.default_rng(0).integers(1, 40, 2000)
-    runs = [(document, 0, int(length)) for document, length in enumerate(lengths)]
-    longest = np.array([max(run[2] for run in runs) for runs in runs_in(packed_by("best_fit", runs, 64))])
-    unshuffled = [max(lengths[sequence]) for sequence in slow.best_fit(runs, slow.in_turn(runs, 64), 64)]
-    assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.15
-    assert np.corrcoef(np.arange(len(unshuffled)), unshuffled)[0, 1] < -0.5
-
-
 def test_best_fit_keeps_the_mix_of_the_order_in_its_sequences():
     """Documents of a source are alike in length, as in most corpora. Longest first, a sequence has those of one."""
     random = np.random.default_rng(0)
@@ -294,24 +276,6 @@ def test_pieces_of_a_document_in_one_sequence_are_no_cut():
     packed = pack(cut(pieces_of([(0, 0, 9), (1, 0, 9)]), 3), method="concat", sequence_length=10)
     report = packing_report(packed)
     assert (report.cut_documents, report.documents_per_sequence.max) == (1, 2)
-
-
-@every_method
-@pytest.mark.parametrize(
-    "runs",
-    [
-        pytest.param([], id="no piece"),
-        pytest.param([(0, 0, 1), (1, 0, 100_000), (2, 0, 1)], id="one longer than everything"),
-    ],
-)
-@pytest.mark.parametrize("sequence_length", [1, 16])
-def test_edge_cases_hold_every_token(method, runs, sequence_length):
-    packed = packed_by(method, runs, sequence_length)
-    assert packed.length.sum() == sum(length for _, _, length in runs)
-    counts, _ = sequence_counts(packed, {"cluster": np.zeros(len(runs), int)}, {"cluster": 1})
-    assert counts.shape == (len(packed), 1)
-    assert counts.toarray().ravel().tolist() == packed.tokens.tolist()
-    assert packing_report(packed).tokens == packed.length.sum()
 
 
 @every_method

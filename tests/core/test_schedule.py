@@ -9,7 +9,6 @@ from scipy.optimize import linear_sum_assignment
 from dagster_divorder.core.kernels.turns import take_turns
 from dagster_divorder.core.order import schedule
 from dagster_divorder.core.order.schedule import SHAPES, due_times, folded, pieces_of, windows_of
-from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import schedule as twin
 
@@ -25,17 +24,15 @@ def by_due_time(shape, scores, tokens=10, begin=0.0, **options):
 
 
 def laid(shape, scores, **how):
-    """The scores along the order of the papers."""
     return np.asarray(scores, float)[by_due_time(shape, scores, **how)].tolist()
 
 
 @pytest.mark.parametrize("items", [1, 7, 12, 101])
-@pytest.mark.parametrize("turning", [False, True])
+@pytest.mark.parametrize("shape", ["fold", "zigzag"])
 @pytest.mark.parametrize("folds", [1, 2, 3, 5])
-def test_fold_and_zigzag_are_those_of_the_papers(items, folds, turning):
-    ranked = np.random.default_rng(items).permutation(items).astype(float)
-    shape = "zigzag" if turning else "fold"
-    assert laid(shape, ranked, folds=folds) == twin.fold(sorted(ranked), folds, turning=turning)
+def test_fold_and_zigzag_are_those_of_the_papers(items, folds, shape):
+    ranked = np.random.default_rng(items).permutation(items)
+    assert laid(shape, ranked, folds=folds) == twin.fold(sorted(ranked), folds, turning=shape == "zigzag")
     down = laid(shape, ranked, folds=folds, descending=True)
     assert down == [items - 1 - value for value in laid(shape, items - 1 - ranked, folds=folds)]
     assert laid("rise", ranked) == sorted(ranked) == laid("fall", ranked)[::-1]
@@ -48,7 +45,7 @@ def test_fold_and_zigzag_are_those_of_the_papers(items, folds, turning):
     [(2, 0.225, 3), (3, 0.075, 2), (1, 0.2, 2), (4, 0.0, 3), (3, 0.4, 2), (5, 0.1, 4), (2, 1.0, 2)],
 )
 def test_stair_and_saw_are_those_of_the_papers(items, sections, ratio, folds, shape):
-    ranked = np.random.default_rng(items).permutation(items).astype(float)
+    ranked = np.random.default_rng(items).permutation(items)
     expected = twin.sections(sorted(ranked), sections, ratio, folds, turning=shape == "saw")
     assert laid(shape, ranked, sections=sections, ratio=ratio, folds=folds) == expected
 
@@ -58,26 +55,20 @@ def test_stair_and_saw_are_those_of_the_papers(items, sections, ratio, folds, sh
 def test_segments_take_their_ends_of_the_ranking(ends, first, last):
     made = laid("segment", np.arange(400.0), ends=ends, first=first, last=last)
     front, middle, back = np.split(made, [round(400 * first), round(400 * (1 - last))])
-    of_end = {"low": np.zeros(0), "high": np.zeros(0)}
-    for end, part in zip(ends.split("-"), (front, back), strict=True):
-        of_end[end] = np.append(of_end[end], part)
-    parts = (of_end["low"], middle, of_end["high"])
+    taken = list(zip(ends.split("-"), (front, back), strict=True))
+    low, high = ([item for end, part in taken if end == side for item in part] for side in ("low", "high"))
+    parts = (low, middle, high)
     assert np.concatenate([np.sort(part) for part in parts]).tolist() == list(range(400))
     for part in filter(len, parts):
         assert abs(np.corrcoef(part, np.arange(len(part)))[0, 1]) < 0.3
 
 
-@st.composite
-def point_lists(draw):
-    inner = draw(st.lists(st.integers(1, 19), max_size=4, unique=True))
-    return [(at / 20, draw(st.integers(0, 20)) / 20) for at in (0, *sorted(inner), 20)]
-
-
-@given(points=point_lists(), items=st.integers(1, 24), seed=st.integers(0, 3))
+@given(ranks=st.lists(st.integers(0, 20), min_size=2, max_size=6), items=st.integers(1, 24))
 @laws
-def test_points_are_followed_as_well_as_items_allow(points, items, seed):
+def test_points_are_followed_as_well_as_items_allow(ranks, items):
     """Against the best assignment of ranks to places, in mean square of the distance from the asked rank."""
-    made = laid("points", np.random.default_rng(seed).permutation(items), points=points)
+    points = list(zip(np.linspace(0, 1, len(ranks)).tolist(), np.array(ranks) / 20, strict=True))
+    made = laid("points", np.random.default_rng(items).permutation(items), points=points)
     ranks, at = (np.arange(items) + 0.5) / items, (np.arange(items * 64) + 0.5) / (items * 64)
     # Each place asks for the ranks of all of its moments.
     moments = schedule.asked_rank(schedule.through(points), at).reshape(items, 64)
@@ -86,13 +77,9 @@ def test_points_are_followed_as_well_as_items_allow(points, items, seed):
     # A line has a whole number of items in each stretch of ranks, so items stand at most as many places from their due
     # time as there are points.
     assert cost[np.array(made, int), np.arange(items)].sum() <= least + len(points) ** 2 / items + 1e-9
-    assert sorted(made) == list(range(items))
 
 
-@given(
-    sizes=st.lists(st.sampled_from([0.25, 1.0, 3.0, 50.0]), min_size=1, max_size=40),
-    share=st.lists(st.integers(1, 6), min_size=2, max_size=6),
-)
+@given(st.lists(st.sampled_from([0.25, 1.0, 3.0, 50.0]), min_size=1), st.lists(st.integers(1, 6), min_size=2))
 @laws
 def test_turns_are_those_of_the_twin(sizes, share):
     shares = np.array(share) / sum(share)
@@ -129,22 +116,17 @@ def test_the_rest_continues_the_schedule_where_training_stands(shape):
         left, again = (np.sort(part[-200:]) for part in (left, again))
     # What is left is spread over the ranks that the schedule still asks for.
     assert np.abs(again - left).max() <= 5
+    # Windows are shares of all of training.
+    number = windows_of(np.arange(500.0), np.ones(500), folded(1), 0.1, begin=0.5)
+    assert number.tolist() == np.arange(5).repeat(100).tolist()
 
 
-JUMPS = {
-    "fold": [0.2, 0.4, 0.6, 0.8],
-    "stair": [0.425, 0.575],
-    "saw": [0.25 + 0.475 / 3, 0.25 + 1.475 / 3],
-    "segment": [0.1, 0.9],
-}
-"""Progress at which the shapes jump from one rank to another, with the options that are their defaults."""
+# Progress at which shapes jump from one rank to another by default.
+JUMPS = {"fold": [0.2, 0.4, 0.6, 0.8], "stair": [0.425, 0.575], "segment": [0.1, 0.9]}
 
 
 @every_shape
-@given(
-    tokens=st.lists(st.integers(0, 40) | st.just(100_000), min_size=1, max_size=60),
-    window=st.sampled_from([0.05, 0.15]),
-)
+@given(st.lists(st.integers(0, 40) | st.just(10**5), min_size=1), st.sampled_from([0.05, 0.15]))
 @laws
 def test_windows_are_runs_of_due_times_and_cross_no_jump(shape, tokens, window):
     sizes, scores = np.array(tokens), np.random.default_rng(len(tokens)).random(len(tokens))
@@ -177,24 +159,16 @@ def test_windows_have_their_share_and_of_items_without_a_score_an_even_part(shap
         assert made[~np.isnan(made)].tolist() == laid(shape, scores[~np.isnan(scores)])
 
 
-def test_windows_of_the_rest_are_shares_of_all_of_training():
-    number = windows_of(np.arange(500.0), np.ones(500), folded(1), 0.1, begin=0.5)
-    assert np.bincount(number).tolist() == [100] * 5 and (np.diff(number) >= 0).all()
-
-
 @pytest.mark.parametrize(
     ("window", "batch", "sequence", "folds", "share"),
     [
         (None, 1e-3, 1e-5, 1, 1 / 32),  # a 32nd of training
         (None, 1e-2, 1e-5, 1, 4e-2),  # 4 batches at least
-        (None, 1e-1, 1e-5, 1, 1 / 8),  # but not more than an eighth of training
         (None, 1e-4, 1e-6, 1, 64e-4),  # 64 batches at most
         (None, 1e-3, 1e-5, 16, 1 / 64),  # a quarter of the ranks at most
         (None, 1e-4, 1e-3, 1, 0.064),  # 64 sequences at least
         (None, 1e-4, 1e-2, 1, 1 / 8),  # an eighth at least of short trainings, which have fewer
         (7, 1e-3, 1e-5, 1, 7e-3),
-        (7, 1e-3, 1e-3, 1, 0.064),
-        (7, 1, 1, 1, 1),
     ],
 )
 def test_the_share_of_a_window(window, batch, sequence, folds, share):
@@ -204,17 +178,3 @@ def test_the_share_of_a_window(window, batch, sequence, folds, share):
 def test_ranks_are_by_token_and_equal_for_equal_scores():
     ranks = schedule.token_ranks(np.array([3.0, 1.0, np.nan, 2.0, 2.0]), np.array([1, 2, 5, 4, 1]))
     assert np.allclose(ranks, [7.5 / 8, 1 / 8, np.nan, 4.5 / 8, 4.5 / 8], equal_nan=True)
-
-
-@pytest.mark.parametrize(
-    ("shape", "options", "message"),
-    [
-        ("segment", {"first": 0.7, "last": 0.5}, "last is 0.5; with first = 0.7, expected 0.3 at most"),
-        ("points", {"points": [(0, 0), (0.5, 1)]}, r"progress is \[0.0, 0.5\]; expected numbers"),
-        ("points", {"points": [(0, 0), (0.5, 1), (0.5, 0), (1, 0)]}, "expected numbers that rise"),
-        ("points", {"points": [(0, 0), (1, float("nan"))]}, "rank is nan; expected a number from 0 to 1"),
-    ],
-)
-def test_bad_options_are_named(shape, options, message):
-    with pytest.raises(InputError, match=message):
-        pieces_of(shape, options)

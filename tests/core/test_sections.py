@@ -24,18 +24,19 @@ def traits_of(tokens, **codes):
     return Traits(np.asarray(tokens, np.int64), codes, names)
 
 
-@given(tokens=lengths, most=st.integers(1, 70), least=st.integers(1, 100), seed=st.integers(0, 9))
+@given(records=st.integers(1, 200), most=st.integers(1, 70), least=st.integers(1, 60), seed=st.integers(0, 9))
 @laws
-def test_parts_are_equal_and_copies_far_apart(tokens, most, least, seed):
-    copies = np.sort(np.random.default_rng(seed).integers(0, len(tokens), len(tokens)))
-    tokens = tokens[copies]
+def test_parts_are_equal_and_copies_far_apart(records, most, least, seed):
+    random = np.random.default_rng(seed)
+    copies = random.integers(0, 1 + records // 3, records)
+    traits = traits_of(random.choice([1, 3], records)[copies])
     part, again = (
-        equal_parts(traits_of(tokens), {"cluster": 1.0}, most=most, least=least, copies=copies, seed=seed)
+        equal_parts(traits, {"cluster": 1.0}, most=most, least=least, copies=copies, seed=seed)
         for _ in range(2)
     )
     assert (part == again).all() and part.min() >= 0
     parts = int(part.max()) + 1
-    assert parts == 1 or parts * max(least, 8 * tokens.max()) <= tokens.sum()
+    assert parts == 1 or parts * max(least, 8 * traits.tokens.max()) <= traits.tokens.sum()
     for text in np.unique(copies):
         of_text = np.sort(part[copies == text])
         if len(of_text) <= parts:
@@ -45,19 +46,18 @@ def test_parts_are_equal_and_copies_far_apart(tokens, most, least, seed):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        ({"most": 600}, 1),
         ({"most": 101}, 6),
         ({"most": 1, "least": 100}, 60),  # of 6,000 tokens
         ({"most": 1}, 75),  # eight times the longest document, of 10 tokens
-        # 2 parts a copy; most copied texts have 3, one has 30.
-        ({"most": 600, "copies": True}, 6),
+        # 2 parts a copy; nearly all copied texts have 6, one has 30.
+        ({"most": 600, "copies": True}, 12),
         ({"most": 600, "copies": True, "subsets": True}, 30),
-        ({"most": 600, "copies": True, "steady": True}, 6),
+        ({"most": 600, "copies": True, "steady": True}, 10),
     ],
 )
 def test_the_number_of_parts(arguments, parts):
     if arguments.pop("copies", False):
-        arguments["copies"] = np.repeat(np.arange(191), [30, *[3] * 190])
+        arguments["copies"] = np.repeat(np.arange(96), [30, *[6] * 95])
     part = equal_parts(traits_of(np.full(600, 10)), {"cluster": 1.0}, **{"least": 1, **arguments})
     assert np.unique(part).tolist() == list(range(parts))
 
@@ -73,9 +73,8 @@ def test_too_many_parts_are_refused():
 def test_passes_of_a_value_fill_its_spans_one_after_another(tokens, spans, data):
     some = st.lists(st.integers(0, 2), min_size=len(tokens), max_size=len(tokens)).map(np.array)
     value, passes = data.draw(some), data.draw(some)
-    parts = np.array(
-        [data.draw(st.lists(st.integers(0, 4), min_size=spans, max_size=spans)) for _ in range(3)]
-    )
+    rows = st.lists(st.integers(0, 4), min_size=spans, max_size=spans)
+    parts = np.array([data.draw(rows) for _ in range(3)])
     parts[:, 0] += (parts == 0).all(axis=1)
     quotas = parts / parts.sum(axis=1, keepdims=True) * np.bincount(value, tokens, 3)[:, np.newaxis]
     weights = {"cluster": 1.0, "source": 1.0}
@@ -141,20 +140,10 @@ def test_quotas_of_phases_sum_to_the_plan_and_repeats_hold_over_all(sizes, ends,
         assert (quotas.sum(axis=1) <= np.maximum(repeats * np.array(sizes) - before, 0) + 1).all()
     # Read tokens fill the first phases; what is left of a phase has its shares.
     left = np.diff(np.clip([0, *until, total], before.sum(), None))
-    shares = [np.array([of[name] for name in values]) / sum(of.values()) for of in weights]
-    asked = np.array(
-        [size * share for size, share in zip(left, shares, strict=True) if size or not left.any()]
-    )
-    assert np.abs(quotas - asked[-quotas.shape[1] :].T).max() <= 1
+    asked = left * np.array([[of[name] / sum(of.values()) for of in weights] for name in values])
+    assert np.abs(quotas - asked[:, -quotas.shape[1] :]).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("ends", "said"),
-    [
-        ([500, 400], r"phase 2 of mixing ends at 400 tokens; expected more than 500"),
-        ([2000], "at most the 1,000"),
-    ],
-)
-def test_phases_that_do_not_follow_each_other_are_refused(ends, said):
-    with pytest.raises(InputError, match=said):
-        plan_phases([(end, {"a": 1}) for end in [*ends, None]], {"a": 1000})
+def test_phases_that_do_not_follow_each_other_are_refused():
+    with pytest.raises(InputError, match=r"phase 2 of mixing ends at 400 tokens; expected more than 500"):
+        plan_phases([(500, {"a": 1}), (400, {"a": 1}), (None, {"a": 1})], {"a": 1000})

@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
-from dagster_divorder.core.order import curricula as core_curricula
 from dagster_divorder.stages.order import greedy_order
 from tests.conftest import examples
 
@@ -52,44 +50,9 @@ def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
             ) from error
 
 
-def test_nothing_is_lost_along_a_score(
-    histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(PATH.parent))
-    curricula = importlib.import_module("curricula")
-    for number in range(12, 12 + examples(2)):
-        try:
-            history = histories.walk(number, tmp_path, curricula.Curricula)
-            assert history.followed or number > 12
-        except Exception as error:
-            script = PATH.with_name("curricula.py")
-            raise AssertionError(
-                f"history {number}; python {script} --first {number} --histories 1"
-            ) from error
-
-
-def test_a_schedule_that_is_not_followed_is_found(
-    histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(PATH.parent))
-    curricula = importlib.import_module("curricula")
-    in_order = core_curricula.due_times
-    random = np.random.default_rng(0)
-    monkeypatch.setattr(
-        core_curricula, "due_times", lambda *given, **options: random.permutation(in_order(*given, **options))
-    )
-    with pytest.raises(AssertionError, match="is not followed"):
-        histories.walk(12, tmp_path, curricula.Curricula)
-
-
 def test_a_beginning_that_moves_is_found(
     histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_order = greedy_order.order_documents
-    monkeypatch.setattr(
-        greedy_order,
-        "order_documents",
-        lambda documents, settings: in_order(documents._replace(frozen=None), settings),
-    )
+    monkeypatch.setattr(greedy_order, "load_frozen", lambda run: None)
     with pytest.raises(AssertionError, match="consumed documents moved"):
         histories.walk(27, tmp_path)

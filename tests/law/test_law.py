@@ -42,7 +42,7 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import KINDS, PLAIN_STRATEGIES, RULES, Evidence
+from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import compact
 from dagster_divorder.store.fragments import read_content
@@ -74,9 +74,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "curriculum.score": (None, "length", "score", "extra"),
     "curriculum.shape": ("rise", "zigzag", "saw", "segment"),
     "curriculum.points": (None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))),
-    "curriculum.strength": (1.0, 0.5),
     "curriculum.window": (None, 1),
-    "curriculum.keep": ((), ("source",)),
     "curriculum.epochs": ("together", "each"),
     "embedding.pooling": ("idf", "mean"),
     "embedding.pca": (0, 2, {"deep": 2}),
@@ -85,9 +83,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "input.source_field": (None, "source"),
     "input.id_field": (None, "extra"),
     "heldout.documents": (None, 0.2),
-    "mixing.trait": ("source", "cluster"),
+    "mixing.trait": ("source", "cluster", ("source", "cluster")),
     "mixing.weights": (None, "sqrt", 0.3, {"site 0": 0.5, "0": 0.1}),
-    "order.strategy": ("balanced", *sorted(set(PLAIN_STRATEGIES) - {"balanced"})),
+    "mixing.phase": ((), ({"until": 0.4, "weights": "uniform"}, {"weights": "natural"})),
+    "order.strategy": ("balanced", *sorted(STRATEGIES.keys() - {"balanced"})),
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
     ),
@@ -98,7 +97,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"length": 1.0, "source": 1.0},
         {"score": 1.0},
     ),
-    "order.separate_copies": (False, True),
+    "order.separate_copies": (False, True, "subsets"),
     "order.within": (1.0, 0.0),
     "order.shards_of": (10_000_000, 7),
     "packing.method": ("concat", "best_fit", "related", "none"),
@@ -114,10 +113,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "selection.vectors": ("shallow",),
     "sequence.strategy": ("balanced", "f3", "original"),
     "sequence.epochs": (1, 2),
+    "sequence.repack": (False, True),
     "seed": (0, 1),
 }
 ALL_CHOICES = CHOICES | {
-    "order.separate_copies": (False, True),
     "advanced.film_frames": (600, 2),
     "advanced.settle_seconds": (10.0, 0.0),
     "advanced.map_documents": (20_000, 1),
@@ -142,11 +141,6 @@ ALL_CHOICES = CHOICES | {
     "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (None, 0, 50, 300),
     "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
-    "order.targets": (
-        {},
-        {"cluster": {"progress": (0.0, 1.0), "0": (0.7, 0.2)}},
-        {"length": {"progress": (0.0, 0.5, 1.0), "0": (0.1, 0.5, 0.1), "1": (0.3, 0.1, 0.3)}},
-    ),
     "output.format": ("auto", "jsonl"),
     "output.sidecars": ((), ("plot",), ("arrays",)),
     "output.shard_bytes": (2 << 30, 700),
@@ -380,11 +374,7 @@ class Law(RuleBasedStateMachine):
                 base[section] = value
         for section, values in sections.items():
             base[section] = base.get(section, {}) | values
-        order = base["order"]
-        follows = STRATEGIES[order.get("strategy", "balanced")].follows_targets
-        if not follows or not order["traits"].keys() >= order.get("targets", {}).keys():
-            order["targets"] = {}  # those that no strategy follows, or of a trait that is not balanced
-        base["curriculum"] = what_goes_with(order, base["curriculum"])
+        base["curriculum"] = what_goes_with(base["sequence"], base["mixing"], base["curriculum"])
         keep_what_goes_together(base["selection"])
         return Settings(**base)
 
@@ -416,7 +406,6 @@ class Law(RuleBasedStateMachine):
         stages = GRAPH.needed(chosen)[:count]
         may_be_refused = (
             chosen.order.frozen_tokens,
-            chosen.order.targets,
             chosen.selects,
             chosen.curriculum.on,
             isinstance(chosen.mixing.weights, dict),
@@ -430,7 +419,6 @@ class Law(RuleBasedStateMachine):
         except InputError as error:
             harmless = {
                 "order.frozen_tokens": 0,
-                "order.targets": {},
                 "selection.method": "none",
                 "mixing.weights": None,
                 "curriculum.score": None,
@@ -609,17 +597,19 @@ class Law(RuleBasedStateMachine):
                 keep_result(store, stage.name, replace(fit, key=key))
 
 
-def what_goes_with(order: dict[str, Any], curriculum: dict[str, Any]) -> dict[str, Any]:
-    """A curriculum without what settings refuse beside its score, its points and the order; none without a score."""
-    if curriculum["score"] is None or order.get("targets"):
+def what_goes_with(
+    sequence: dict[str, Any], mixing: dict[str, Any], curriculum: dict[str, Any]
+) -> dict[str, Any]:
+    """A curriculum without what settings refuse beside its score and its points; none without a score. Of a mix and the
+    sequences, what goes with it."""
+    if mixing["weights"] is not None or sequence["epochs"] > 1 or curriculum["score"] is not None:
+        mixing["phase"] = ()
+    if curriculum["score"] is None:
+        sequence["repack"] &= not mixing["phase"]
         return {}
-    shape = {"points": curriculum["points"]} if curriculum["points"] else {"shape": curriculum["shape"]}
-    kept = tuple(trait for trait in curriculum["keep"] if trait in order["traits"])
-    return (
-        {name: of for name, of in curriculum.items() if name not in ("points", "shape")}
-        | shape
-        | {"keep": kept}
-    )
+    sequence["repack"] = False
+    gone = "shape" if curriculum["points"] else "points"
+    return {name: of for name, of in curriculum.items() if name != gone}
 
 
 def keep_what_goes_together(selection: dict[str, Any]) -> None:

@@ -39,33 +39,7 @@ WHOLE = (
 REAL = (-1.0, 0.0, 5e-324, 1e-300, 1e-20, 1e-6, 1.0, 1e6, 1e20, 1e300, 1.7e308, math.inf, math.nan)
 
 
-def target(*progress: float, **shares: float | list[float]) -> dict[str, Any]:
-    """Targets of a trait at points of progress; a share that does not move is one number."""
-    columns = {
-        name: share if isinstance(share, list) else [share] * len(progress) for name, share in shares.items()
-    }
-    return {"progress": list(progress), **columns}
-
-
-TARGETS = [
-    target(0, 1, a=[0.9, 0.1]),
-    target(0, 0.5, 1, **{"0": [0.1, 0.5, 0.2]}),
-    target(0, 1, **{"0": 0.5, "1": 0.5}),
-    target(0, 1, **{"0": 0.9, "1": 0.9}),
-    target(0, 1, **{"0": [5e-324, 1.0]}),
-    target(0, 5e-324, 1, **{"0": [0.1, 0.9, 0.1]}),
-    target(0, 1e-9, 1, **{"0": [0.1, 0.9, 0.1]}),
-    target(0, math.nan, 1, **{"0": 0.1}),
-    target(0, 1, **{"0": math.nan}),
-    target(0, 1, **{"": 0.1}),
-    target(*(point / 3000 for point in range(3001)), **{"0": 0.3}),
-    target(0, **{"0": 1}),
-    target(0, 1),
-    target(**{"0": []}),
-    {},
-]
-ORDERS = sorted(name for name, strategy in STRATEGIES.items() if not strategy.follows_score)
-"""Strategies that need no score."""
+ORDERS = sorted(STRATEGIES)
 SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
     "embedding.pca": [*WHOLE, {}, {"deep": 3}, {"shallow": 2**60}, {"nope": 1}],
@@ -87,10 +61,7 @@ BY_HAND: dict[str, list[Any]] = {
             for name in ("", "\0", "nope", "text", "checked", "odd", "many", "const", "when", "x" * 999)
         ),
     ],
-    "order.targets": [
-        *({trait: table} for trait in ("cluster", "length") for table in TARGETS),
-        {"score": target(0, 1, **{"0": 0.1})},
-    ],
+    "order.separate_copies": [True, False, "subsets", "nope", 2],
     "curriculum.score": [
         *("", "\0", "score", "length", "difficulty"),
         *("checked", "const", "odd", "many", "when", "source", "text", "nope", "x" * 999),
@@ -110,17 +81,26 @@ BY_HAND: dict[str, list[Any]] = {
         *({"folds": number} for number in WHOLE),
         *({"ratio": number} for number in REAL),
         *({}, {"sections": 3}, {"descending": True}, {"first": 0.5, "last": 0.5}, {"ends": "low-low"}),
-        *({"inside": "random"}, {"window": 0.5}, {"strength": 0.5}, {"f2_lambda": 1.0}, {"nope": 1}, []),
+        *({"window": 0.5}, {"f2_lambda": 1.0}, {"nope": 1}, []),
     ],
-    "curriculum.keep": [[], ["cluster"], ["length", "cluster"], ["cluster"] * 2, ["nope"], [""], "cluster"],
     "mixing.trait": [
         *("", "\0", "cluster", "length", "score", "nope", "const", "odd", "when", "checked"),
-        *([], ["source"], ["source", "score"]),
+        *([], ["source"], ["source", "score"], ["source", "source"], ["cluster", "checked"]),
     ],
     "mixing.weights": [
-        *("natural", "sqrt", "unimax", "nope", "", *REAL),
+        *("natural", "uniform", "sqrt", "unimax", "nope", "", *REAL),
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
+    ],
+    "mixing.phase": [
+        [],
+        [{"weights": "natural"}],
+        *([{"until": end, "weights": "uniform"}, {"weights": 0.3}] for end in REAL),
+        *([{"tokens": end, "weights": {SITE: 1.0}}, {"weights": "sqrt"}] for end in WHOLE),
+        [{"until": 0.5, "weights": {"nope": 1.0}}, {"weights": {}}],
+        [{"until": 0.5, "weights": "natural"}, {"until": 0.2, "weights": "natural"}, {"weights": "sqrt"}],
+        [{"until": 0.5}],
+        "natural",
     ],
     "selection.alpha": [0.0, 1.0, 1.5, -1, math.nan, [], [0.0], [0.0, 0.5], [0.5, 0.5], "nope"],
     "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],

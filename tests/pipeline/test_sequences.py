@@ -19,6 +19,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.order.greedy_order import load_sections
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from tests.conftest import topic_records, write_jsonl
@@ -208,33 +209,11 @@ def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_
     assert table["document"].to_pylist() == packed.document.tolist()
 
 
-def nearest_in_the_stream(settings: Settings) -> tuple[float, int]:
-    """(distance of the two nearest beginnings of a text in the output's stream, all epochs one after another, as a
-    share of the even one; how many texts begin twice in one sequence)."""
-    text = load_results(settings.store.path).documents["doc_id"].tolist()
-    orders = np.load(settings.output.path / "sequence_order.npy")
-    epochs, sequences = orders.shape
-    places = np.argsort(orders, axis=1)
-    table = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pydict()
-    begins: dict[str, list[int]] = {}
-    for document, start, sequence in zip(table["document"], table["start"], table["sequence"], strict=True):
-        if start == 0:
-            begins.setdefault(text[document], []).extend(places[:, sequence] + sequences * np.arange(epochs))
-    distances = [
-        np.diff(sorted(of)).min() * len(of) / epochs / sequences for of in begins.values() if len(of) > epochs
-    ]
-    return min(distances), distances.count(0)
-
-
-def with_copies() -> list[dict[str, Any]]:
-    records = topic_records(240)
-    return records + records[::4] + records[7:9] * 6
-
-
+@pytest.mark.parametrize("frozen", [0, 200])
 @pytest.mark.parametrize(
     ("packing", "how"),
     [
-        ({"method": "concat"}, True),
+        ({"method": "concat"}, "subsets"),
         ({"method": "best_fit"}, True),
         ({"method": "best_fit"}, "subsets"),
         ({"method": "related"}, True),
@@ -243,41 +222,33 @@ def with_copies() -> list[dict[str, Any]]:
     ],
     ids=str,
 )
-def test_copies_are_apart_in_the_output(
-    corpus: Path, make_settings: Make, packing: dict[str, Any], how: bool | str
+def test_copies_go_to_different_sections_and_sequences(
+    corpus: Path, make_settings: Make, packing: dict[str, Any], how: bool | str, frozen: int
 ) -> None:
-    write_jsonl(corpus, with_copies())
-    settings = make_settings(
-        order={"separate_copies": how}, packing=packing, sequence={"length": LENGTH, "batch": 8, "epochs": 2}
-    )
-    found = run_all(settings, Silent())["sequence_order"].figures["copies"]
-    nearest, together = nearest_in_the_stream(settings)
-    assert (together, found["together"]) == (0, 0)
-    assert nearest > 0.3
-    texts = load_results(settings.store.path).documents["doc_id"]
-    assert found["copies"] == len(texts) - texts.nunique()
-    assert found["median_share"] > 0.9
-
-
-def test_copies_stay_apart_behind_a_consumed_beginning(corpus: Path, make_settings: Make) -> None:
-    write_jsonl(corpus, with_copies())
-    length = {"length": LENGTH, "batch": 8}
-    run(make_settings(sequence=length), "curated_output")
-    settings = make_settings(sequence=length, order={"separate_copies": True, "frozen_tokens": 200 * LENGTH})
-    packed, orders = run(settings)
-    lengths = load_results(settings.store.path).documents["tokens"].to_numpy()
-    assert sorted(token_numbers(packed)) == every_token(lengths)
-    assert orders[0][:200].tolist() == list(range(200))
-    text = load_results(settings.store.path).documents["doc_id"].to_numpy()
-    by_place: dict[str, list[int]] = {}
-    for place, sequence in enumerate(orders[0][200:]):
-        for document, start, _ in held(packed, int(sequence)):
-            if start == 0:
-                by_place.setdefault(text[document], []).append(place)
-    rest = len(packed) - 200
-    assert min(np.diff(places).min() * len(places) for places in by_place.values() if len(places) > 1) > (
-        0.2 * rest
-    )
+    records = topic_records(240)
+    write_jsonl(corpus, records + records[::4] + records[7:9] * 6)
+    sections = {"packing": packing, "sequence": {"length": LENGTH, "batch": 8, "epochs": 2}}
+    run(make_settings(**sections), *(["curated_output"] if frozen else []))
+    settings = make_settings(**sections, order={"separate_copies": how, "frozen_tokens": frozen * LENGTH})
+    packed, _ = run(settings)
+    left = open_run(settings)
+    texts, made = left.view.document_row, load_sections(left)
+    figures = left.receipt("sequence_order").figures["copies"]
+    parts = len(made.stretch)
+    assert parts == np.bincount(texts[made.items]).max() if how == "subsets" else parts >= 4
+    times = np.bincount(texts[made.items])
+    for first, last in pairwise(made.bounds):
+        here = np.bincount(texts[made.items[first:last]], minlength=len(times))
+        assert (here <= -(-times // parts)).all()
+    begins = packed.start == 0
+    sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
+    begun = [*zip(sequence[begins].tolist(), texts[packed.document[begins]].tolist(), strict=True)]
+    new = [pair for pair in begun if pair[0] >= frozen]
+    if packing["method"] == "best_fit" or (how == "subsets" and not frozen):
+        assert len(set(new)) == len(new)
+        assert figures["together"] == 0 or frozen
+    assert figures["copies"] == len(texts) - len(set(texts.tolist()))
+    assert figures["median_share"] > 0.9 or frozen
 
 
 @pytest.mark.parametrize("method", ["concat", "best_fit", "none"])

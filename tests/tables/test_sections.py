@@ -79,16 +79,21 @@ def test_what_is_consumed_comes_first_and_the_rest_at_its_own_mix(score: str | N
     assert made[:500].tolist() == frozen.tolist() and sorted(made.tolist()) == list(range(N))
     is_a = (TABLE["source"] == "a")[made[500:]]
     assert is_a.reshape(10, -1).mean(axis=1) == pytest.approx(np.full(10, is_a.mean()), abs=0.08)
-    if score:
-        # The schedule goes on from where it stands: none of the lowest ranks are asked for any more.
-        rest = TABLE["quality"][made[500:]]
-        assert np.corrcoef(np.arange(len(rest)), pd.Series(rest).rank())[0, 1] > 0.95
+
+
+def test_behind_what_is_consumed_the_schedule_goes_on() -> None:
+    """After the first of two folds, one is left."""
+    folds = {"shape": "fold", "folds": 2, "batch": 16}
+    left = TABLE["quality"][order(frozen=order(**folds)[: N // 2], **folds)[N // 2 :]]
+    assert np.corrcoef(np.arange(N // 2), pd.Series(left).rank())[0, 1] > 0.95
 
 
 @pytest.mark.parametrize(("shape", "falls"), [({}, 0), ({"shape": "fold", "folds": 4}, 3)])
 def test_epochs_of_one_lap_pass_the_schedule_together(shape: dict[str, Any], falls: int) -> None:
     rows = read_rows(TABLE, "source", "tokens", bins=4, clusters=4, seed=0)
-    plan = order_table(rows, score="quality", batch=16, lap=2, **shape)
+    plan = order_table(rows, score="quality", batch=16, score_window=4, lap=2, **shape)
+    # Windows of 64 rows, that is reads, of both epochs.
+    assert len(plan.sections) == pytest.approx(2 * N / 64, abs=2)
     epochs = np.stack([plan.order(epoch) for epoch in range(4)])
     for lap in epochs[:2], epochs[2:]:
         assert (np.bincount(lap.ravel(), minlength=N) == 2).all()
@@ -155,6 +160,12 @@ def test_the_picture_shows_it() -> None:
         ({"score_window": 0}, "score_window is 0; expected a whole number of 1 or more"),
         ({"folds": 2}, "folds is no option of the shape 'rise'; it has none"),
         ({"shape": "saw", "fold": 2}, "fold is no option of the shape 'saw'; its options are .*'folds'"),
+        (
+            {"shape": "segment", "first": 0.7, "last": 0.5},
+            "last is 0.5; with first = 0.7, expected 0.3 at most",
+        ),
+        ({"points": [(0, 0), (0.5, 1)]}, r"progress is \[0.0, 0.5\]; expected numbers that rise from 0 to 1"),
+        ({"points": [(0, 0), (1, float("nan"))]}, "rank is nan; expected a number from 0 to 1"),
         ({"points": [(0, 0), (1, 1)], "shape": "saw"}, "shape is 'saw', and points are given; remove one"),
         ({"keep": "quality"}, "keep is no longer an argument of an order: rank the scores inside each value"),
         ({"strength": 0.5}, "strength is no longer an argument of an order: give rows"),

@@ -27,8 +27,11 @@ def in_turn(
     def turn(run: int) -> tuple[bool, bool, int]:
         if sum(of == of_run[run] for of, _ in documents) == 1:
             return True, 2 * runs[run][2] <= sequence_length, 0
-        longest = max(length for of, (_, _, length) in zip(of_run, runs, strict=True) if of == of_run[run])
-        return False, 2 * longest <= sequence_length, of_run[run]
+        length = runs[run][2]
+        if length < sequence_length:
+            alike = [runs[other][2] for other in range(len(runs)) if of_run[other] == of_run[run]]
+            length = max(of for of in alike if of < sequence_length)
+        return False, 2 * length <= sequence_length, of_run[run]
 
     return sorted(range(len(runs)), key=turn)
 

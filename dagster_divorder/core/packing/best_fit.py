@@ -26,11 +26,12 @@ def pack(problem: PackingProblem) -> PackedSequences:
     copy = np.arange(len(problem.pieces)) if problem.copies is None else problem.copies
     several = np.bincount(copy)[copy].repeat(cuts) > 1
     copy = copy.repeat(cuts)
+    # Equal content has equal lengths, but for the rest of a document that is partly read.
+    full = runs.length == length
     longest = np.zeros(copy.max(initial=-1) + 1, np.int64)
-    np.maximum.at(longest, copy, runs.length)
-    small = 2 * np.where(several, longest[copy], runs.length) <= length
-    # Copies come first, those of one text together, because they need room in many sequences. A rest of a text that is
-    # partly read is a copy, too.
+    np.maximum.at(longest, copy[~full], runs.length[~full])
+    small = 2 * np.where(several & ~full, longest[copy], runs.length) <= length
+    # Copies come first, those of one text together, because they need room in many sequences.
     turns = np.lexsort((np.where(several, copy, 0), small, ~several))
     sequence, opened = best_fit(runs.length, turns, copy, length)
     position = np.random.default_rng(problem.seed).permutation(opened)[sequence]

@@ -144,14 +144,15 @@ def _order_sequences(run: Run) -> Made:
     sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     not_full = bool(settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0)
-    bounds = np.minimum(load_bounds(run)[0], len(packed) - not_full).tolist()
+    bounds = load_bounds(run)[0].tolist()
+    full = np.minimum(bounds, len(packed) - not_full).tolist()
 
     def section(number: int) -> Sequences:
         begin, end = bounds[number : number + 2]
         own = items.part(begin, end)
         if sums is not None and end > begin:
             own = with_coordinates(own, packed.part(begin, end), sums[begin:end])
-        made = number - (frozen > 0)
+        own, made = own.part(0, full[number + 1] - begin), number - (frozen > 0)
         return Sequences(own, made < 0, section_seed(settings.seed, max(made, 0)))
 
     orders = list(
