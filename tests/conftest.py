@@ -72,20 +72,6 @@ def examples(usual: int) -> int:
     return usual * hypothesis.settings().max_examples // USUAL
 
 
-def some_scores(items: int) -> np.ndarray:
-    """Scores for strategies that follow one, float64 (items,): some equal, some missing."""
-    random = np.random.default_rng(items)
-    return np.where(random.random(items) < 0.1, np.nan, random.integers(0, max(1, items // 2), items))
-
-
-def along(strategy: str, items: int) -> dict[str, Any]:
-    """What a strategy that follows a score needs beside the items: scores, and no more folds than items."""
-    if not STRATEGIES[strategy].follows_score:
-        return {}
-    folds = {"folds": min(3, max(1, items))} if "folds" in STRATEGIES[strategy].option_names({}) else {}
-    return {"scores": some_scores(items), **folds}
-
-
 def is_long() -> bool:
     """Whether this is `make test-long`."""
     return hypothesis.settings.get_current_profile_name() == "long"

@@ -437,7 +437,7 @@ class History:
             for stage, known in state.results.items()
         }
         # Which base model the consumed tokens are of: it may be of other held-out documents.
-        consumed = ["packed_sequences"] if fresh.order.frozen_tokens else []
+        consumed = ["packed_sequences", "frozen"] if fresh.order.frozen_tokens else []
         receipts = {stage: state.receipts[stage] for stage in consumed}
         save_state(LocalStore(fresh.store.path).open(), State(receipts, fits))
         shutil.copytree(self.folder / "store/fits", fresh.store.path / "fits")
