@@ -20,7 +20,6 @@ from typing import Any
 
 import hypothesis
 import joblib
-import numpy as np
 import orjson
 import pytest
 import xxhash
@@ -35,7 +34,6 @@ os.environ.update(
 )
 
 from dagster_divorder.core import kernels
-from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
