@@ -439,8 +439,15 @@ class History:
         # Which base model the consumed tokens are of: it may be of other held-out documents.
         consumed = ["packed_sequences", "frozen"] if fresh.order.frozen_tokens else []
         receipts = {stage: state.receipts[stage] for stage in consumed}
-        save_state(LocalStore(fresh.store.path).open(), State(receipts, fits))
+        # What is consumed is of the plan that was published last.
+        plans = state.plans if consumed else []
+        save_state(LocalStore(fresh.store.path).open(), State(receipts, fits, plans=plans))
         shutil.copytree(self.folder / "store/fits", fresh.store.path / "fits")
+        for name in {
+            name for plan in plans for result in plan.orders.values() for name in result.files.values()
+        }:
+            (fresh.store.path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.folder / "store" / name, fresh.store.path / name)
         run_all(fresh, Silent())
         expected, found = (
             {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFERENT}

@@ -227,15 +227,10 @@ def test_processes_do_not_change_the_result(
     assert found[0] == found[1]
 
 
-def test_what_looks_at_no_trait_is_one_section(make: Make) -> None:
-    run, _ = ran(make(order={"shards_of": 60, "strategy": "original"}))
-    assert load_order(run).tolist() == list(range(len(RECORDS))) and len(load_sections(run).stretch) == 1
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mixing": {"phase": [{"tokens": 9000, "weights": EQUAL}, {"until": 0.2, "weights": EQUAL}, {"weights": "natural"}]}},
+        ({"mixing": {"phase": [{"tokens": 9000, "weights": EQUAL}, {"until": 0.2, "weights": EQUAL}, PHASES[2]]}},
          r"phase 2 of mixing ends at .* tokens; expected more than 9,000.*change its end, or mixing.total_tokens"),
         ({"mixing": {"phase": [{"until": 0.5, "weights": {"web": 1.0}}, {"weights": "natural"}]}}, "web"),
         ({"mixing": {"phase": PHASES, "max_repeats": 1}}, r"max_repeats"),
