@@ -357,6 +357,15 @@ class Clusters(_Section):
         return self.k if isinstance(self.k, tuple) else TRIED
 
 
+def _with_a_share(weights: Any) -> Any:
+    if isinstance(weights, dict) and not any(weights.values()):
+        raise ValueError(
+            "no value has a share; give values of mixing.trait shares above 0, such as { web = 0.7, books = 0.3 }, "
+            "or remove the weights"
+        )
+    return weights
+
+
 Weights = (
     Annotated[float, Field(gt=0, le=1)]
     | Literal["natural", "uniform", "sqrt", "unimax"]
@@ -373,6 +382,8 @@ class Phase(_Section):
     """Where it ends, in tokens from the beginning; replaces `until`."""
     weights: Weights
     """Shares of its tokens, as in mixing.weights."""
+
+    _some_share = field_validator("weights")(_with_a_share)
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
@@ -422,15 +433,14 @@ class Mixing(_Section):
         """The name of the trait."""
         return self.trait if isinstance(self.trait, str) else " / ".join(self.trait)
 
-    @field_validator("weights")
+    _some_share = field_validator("weights")(_with_a_share)
+
+    @field_validator("trait")
     @classmethod
-    def _some_share(cls, weights: Any) -> Any:
-        if isinstance(weights, dict) and not any(weights.values()):
-            raise ValueError(
-                "no value has a share; give values of mixing.trait shares above 0, such as { web = 0.7, books = 0.3 }, "
-                "or remove mixing.weights"
-            )
-        return weights
+    def _two_traits(cls, trait: Any) -> Any:
+        if not isinstance(trait, str) and trait[0] == trait[1]:
+            raise ValueError(f"both traits are {trait[0]!r}; expected two, or one name")
+        return trait
 
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:
