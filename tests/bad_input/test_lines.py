@@ -77,31 +77,6 @@ def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Di
     )
 
 
-def test_nul_passes_the_tokenizer(tmp_path: Path, divorder: Divorder) -> None:
-    from tokenizers import Tokenizer
-
-    from dagster_divorder.store.arrays import unpack
-    from dagster_divorder.store.local import LocalStore
-
-    write(tmp_path, [KEPT["NUL"]])
-    assert divorder().status == 0
-    store = LocalStore(tmp_path / "store")
-    (folder,) = store.folders("stages/token_counts")
-    (file,) = store.hashed(folder).values()
-    (tokenizer,) = store.root.glob("fits/base_model/*/tokenizer.json")
-    assert (
-        Tokenizer.from_file(str(tokenizer)).decode(unpack(store.read_verified(file))["ids"].tolist())
-        == "a\0b"
-    )
-
-
-@pytest.mark.parametrize("end", [b"", b"\r", b" "])
-def test_no_final_newline(tmp_path: Path, divorder: Divorder, end: bytes) -> None:
-    write(tmp_path, SOUND, end=end)
-    outcome = divorder()
-    assert (outcome.status, outcome.counts["records"], outcome.counts["partial_lines"]) == (0, len(SOUND), 0)
-
-
 @pytest.mark.parametrize("last", [b'{"text": ""}', b'{"txt": "a"}', b"12"])
 def test_a_last_line_without_newline_that_is_json_is_refused_like_any_other(
     tmp_path: Path, divorder: Divorder, last: bytes

@@ -160,21 +160,6 @@ def test_odd_json_values_as_traits(folder: Path, values: list[str]) -> None:
         assert "all 20 were refused" in said, said
 
 
-def test_rows_that_differ_in_nanoseconds_all_come_out(tmp_path: Path, divorder: Divorder) -> None:
-    times = pa.array(range(40), pa.int64()).view(pa.time64("ns"))
-    nested = pa.StructArray.from_arrays([times], ["at"])
-    table = pa.table({"text": ["the same text"] * 40, "at": times, "in": nested})
-    pq.write_table(
-        pa.concat_tables([table, pa.table({"text": TEXTS, "at": times[:20], "in": nested[:20]})]),
-        tmp_path / "in/a.parquet",
-    )
-    outcome = divorder()
-    assert outcome.status == 0
-    written = pq.read_table(outcome.output / "curated.parquet")
-    same = written.filter(pa.array([text == "the same text" for text in written["text"].to_pylist()]))
-    assert sorted(same["at"].combine_chunks().view(pa.int64()).to_pylist()) == list(range(40))
-
-
 def forged(first: bytes, second: bytes) -> bytes:
     """A JSONL line of 1,024 bytes. The eight bytes at 448 and at 896 hold four of XXH3's secret, so that its products
     there are zero, and whatever else they hold is only summed up: what is moved from one to the other is not seen."""

@@ -31,26 +31,6 @@ def lines_of(path: Path) -> list[tuple[int, bytes]]:
     return [pair for block in blocks for pair in zip(block.numbers, block.lines, strict=True)]
 
 
-def test_files_folders_and_globs_in_order_each_file_once(tmp_path: Path) -> None:
-    for name in (
-        "b/2.jsonl",
-        "b/1.jsonl.gz",
-        "b/.hidden.jsonl",
-        "b/_SUCCESS.json",
-        "b/notes.txt",
-        "a.ndjson",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    found = find_files([str(tmp_path / "a.ndjson"), str(tmp_path / "b"), str(tmp_path / "**/*.jsonl")])
-    assert found.kind == "jsonl"
-    assert [str(file.relative_to(tmp_path)) for file in found.files] == [
-        "a.ndjson",
-        "b/1.jsonl.gz",
-        "b/2.jsonl",
-    ]
-
-
 def test_no_match_other_kinds_and_mixed_kinds_are_errors(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").touch()
     (tmp_path / "x.parquet").touch()

@@ -46,9 +46,3 @@ def outcome(*arguments: str) -> tuple[str, str]:
 )
 def test_a_swallowed_interrupt_is_sent_again(handler: str, error: str) -> None:
     assert outcome(handler, "sent again", "30") == (f"stopped by {error}", "")
-
-
-def test_python_swallows_it() -> None:
-    said, printed = outcome("its own", "swallowed", "0.3")
-    assert said == "went on"
-    assert "Interrupted" in printed

@@ -278,14 +278,6 @@ def test_what_a_trainer_holds_can_be_frozen_after_a_kill_while_exports_are_writt
     assert outcomes == {"as it is", "named", "refused"}
 
 
-def test_an_output_is_extended_and_not_written_again(extending: Scenario) -> None:
-    before, after = (extending.start.parent / name for name in ("start", "whole"))
-    for folder, name in (("curated", MANIFEST), ("exports/parquet", EXPORT_MANIFEST)):
-        files = [(read_manifest(place / folder, name) or {})["files"] for place in (before, after)]
-        known, now = ({entry["content"] for entry in each.values() if "content" in entry} for each in files)
-        assert len(now - known) < len(known & now) >= 2, folder
-
-
 @pytest.mark.parametrize("at", range(AT_RANDOM))
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_a_random_moment_changes_nothing(

@@ -62,23 +62,3 @@ def test_gpt_dataset_shuffles_as_the_model_does(epochs: int, batch: int, tmp_pat
     reading = Reading(rows=ROWS, batch=batch, epochs=epochs, seed=7)
     data = dataset(tmp_path / "rows", reading.steps * batch, 7)
     np.testing.assert_array_equal(read(data, reading), TRAINERS["megatron"].default(reading))
-
-
-def test_cache_files_keep_the_order_until_the_seed_changes(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows")
-    reading = Reading(rows=ROWS, batch=16, epochs=2)
-    samples = reading.steps * reading.batch
-    first = dataset(tmp_path / "rows", samples, 0).unique_description_hash
-    index = np.arange(ROWS)
-    files = {
-        "document_index": index.astype(np.int32),
-        "sample_index": np.c_[index, 0 * index, index, 0 * index + LENGTH - 1]
-        .reshape(-1, 2)
-        .astype(np.int32),
-        "shuffle_index": np.tile(2 * index, 2).astype(np.uint32),
-    }
-    for name, content in files.items():
-        np.save(tmp_path / "cache" / f"{first}-GPTDataset-train-{name}.npy", content)
-    expected = TRAINERS["megatron"].best(reading) % ROWS
-    np.testing.assert_array_equal(read(dataset(tmp_path / "rows", samples, 0), reading), expected)
-    assert not np.array_equal(read(dataset(tmp_path / "rows", samples, 1), reading), expected)
