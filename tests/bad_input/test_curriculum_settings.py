@@ -13,7 +13,6 @@ from tests.conftest import topic_records, write_jsonl
 Divorder = Callable[..., Outcome]
 RECORDS = topic_records(10)
 SCORE = 'curriculum.score = "quality"'
-TARGETS = "order.targets = { topic = { progress = [0, 1], sea = [0.5, 0.1] } }"
 
 
 @pytest.mark.parametrize(
@@ -23,12 +22,9 @@ TARGETS = "order.targets = { topic = { progress = [0, 1], sea = [0.5, 0.1] } }"
         ([SCORE, 'curriculum.shape = "sow"'], "curriculum.shape"),
         ([SCORE, 'curriculum.shape = "rise"', "curriculum.options = { folds = 2 }"],
          "folds is not an option of the shape 'rise'"),
-        ([SCORE, 'curriculum.keep = ["language"]'], "curriculum.keep names 'language'"),
         ([SCORE, 'curriculum.epochs = "both"'], "curriculum.epochs"),
-        ([SCORE, "order.traits = { topic = 1 }", TARGETS], "an order follows only one of them: remove the other"),
         (['curriculum.shape = "saw"'], "shape is set, and score is not"),
         ([SCORE, 'order.strategy = "saw"'], "name the score in curriculum.score"),
-        ([SCORE, "order.shards_of = 7"], "expected one shard"),
     ],
 )  # fmt: skip
 def test_what_makes_no_schedule_is_refused(

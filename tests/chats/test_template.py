@@ -160,11 +160,6 @@ def test_an_answer_may_repeat_the_question_or_the_template(name: str) -> None:
             assert len(turn) < len(text) + 40
 
 
-def test_a_template_gives_the_same_text_on_every_day() -> None:
-    assert "2024-07-26" in template("gptoss").render(conversation("Q", "A")).text
-    assert "26 Jul 2024" in template("llama3_2").render(conversation("Q", "A")).text
-
-
 def check_fast_way(own: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> None:
     """A conversation is rendered as the template itself does it, or refused as it does."""
     try:

@@ -158,15 +158,6 @@ def test_a_linked_folder_is_the_folder_that_it_leads_to(tmp_path: Path) -> None:
     assert "input.paths" in said and "lies in output.path" in said
 
 
-def test_plan_and_summary_make_no_store(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "in/docs.jsonl", topic_records(10))
-    config = tmp_path / "divorder.toml"
-    config.write_text(CONFIG.format(input="in", store="store", output="out"))
-    assert divorder(config, "plan")[0] == 0
-    assert divorder(config, "summary")[0] == 1
-    assert sorted(os.listdir(tmp_path)) == ["divorder.toml", "in"]
-
-
 def test_all_that_a_run_stores_is_known_as_its_own(done: Path) -> None:
     """What `prune` may remove is told by its name: a new kind of file has to be among the names."""
     from dagster_divorder.store.local import LocalStore

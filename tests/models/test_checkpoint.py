@@ -333,23 +333,6 @@ def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkp
 
 
 @pytest.mark.slow
-def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path):
-    _, endpoint = hub
-    served = make_checkpoint({"wte.weight": TABLE}, name="served")
-    (served / "model.safetensors").rename(served / "pytorch_model.bin")
-    said = locate_with("org/model", endpoint, tmp_path / "a")
-    assert said.startswith("InputError: org/model: expected weights as model.safetensors")
-    assert "found only pytorch_model.bin, which is pickle" in said
-    (served / "adapter_config.json").write_text('{"base_model_name_or_path": "org/whole"}')
-    assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "d")
-    (served / "tokenizer.json").unlink()
-    assert "org/model has no tokenizer.json" in locate_with("org/model", endpoint, tmp_path / "b")
-    (served / "config.json").unlink()
-    assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "e")
-    assert "nor the local cache gives it" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
-
-
-@pytest.mark.slow
 def test_a_revision_chooses_what_the_hub_or_the_cache_gives(make_checkpoint, tmp_path):
     """A cache as huggingface_hub lays it out, without network."""
     commits = {"main": "a" * 40, "v1": "b" * 40}

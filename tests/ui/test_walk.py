@@ -317,22 +317,6 @@ def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(made: Me
     assert {name for name, metadata in made.items() if pictures(metadata)} >= PICTURED
 
 
-def test_tables_show_the_evidence(made: Metadata, walk: Walk) -> None:
-    settings = load_settings(walk.config)
-    measures = rows_of(made["diversity_metrics"]["measures"])
-    windows = {"sequence", "sequence (flush)", "batch", "batch (anywhere)", "prefix", "corpus"}
-    assert {row["window"] for row in measures} >= windows
-    assert {row["trait"] for row in measures} >= {"cluster", "length", "source"}
-    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
-    assert len(rows_of(made["strategy_comparison"]["comparison"])) == pairs
-    (file,) = rows_of(made["raw_docs"]["input_files"])
-    assert (file["records"], file["rejected"]) == (4 * (PER_TOPIC + APPENDED), 0)
-    shares = [row["share"] for row in rows_of(made["clusters"]["cluster_sizes"])]
-    assert sum(shares) == pytest.approx(1, abs=0.01)
-    assert "curated.jsonl" in [row["file"] for row in rows_of(made["curated_output"]["output_files"])]
-    assert made["curated_output"]["output_folder"].value == str(settings.output.path)
-
-
 def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
     said = dev.checks()
     claims = {check.name for _, check in all_checks(GRAPH, load_settings(walk.config))}
