@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import urllib.parse
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from dagster_divorder.models.checkpoint import (
     weight_files,
 )
 from dagster_divorder.models.spec import unusable
+from tests.store.remote import serving
 
 TABLE = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
 OTHER = np.ones((3, 4), np.float32)
@@ -198,46 +198,34 @@ class Hub(http.server.BaseHTTPRequestHandler):
     folder: Path
     asked: list[str]
 
-    def name(self) -> str:
-        """What is asked for of /org/model/resolve/<revision>/<name>, which may lie in a folder."""
-        return urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
-
-    def served(self) -> bool:
-        return self.path.startswith("/org/model/resolve/") and (self.folder / self.name()).is_file()
-
-    def do_HEAD(self) -> None:
-        name = self.name()
-        if not self.served():
-            self.send_response(404)
-            self.send_header(
-                "X-Error-Code", "EntryNotFound" if "/org/model/" in self.path else "RepoNotFound"
-            )
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{name}"')
-        self.send_header("Content-Length", str((self.folder / name).stat().st_size))
+    def answer(self, status: int, data: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
 
     def do_GET(self) -> None:
         if self.path.startswith("/api/models/org/model"):
             names = [str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()]
             info = {"id": "org/model", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
             tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
-            answer = json.dumps(tree if "/tree/" in self.path else info).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            data = json.dumps(tree if "/tree/" in self.path else info).encode()
+            self.answer(200, data, Content_Type="application/json")
             return
-        self.do_HEAD()
-        name = self.name()
-        if self.served():
+        # /org/model/resolve/<revision>/<name>, which may lie in a folder.
+        name = urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
+        if not self.path.startswith("/org/model/resolve/") or not (self.folder / name).is_file():
+            self.answer(
+                404, b"", X_Error_Code="EntryNotFound" if "/org/model/" in self.path else "RepoNotFound"
+            )
+            return
+        if self.command == "GET":
             self.asked.append(name)
-            self.wfile.write((self.folder / name).read_bytes())
+        self.answer(200, (self.folder / name).read_bytes(), X_Repo_Commit=COMMIT, ETag=f'"{name}"')
+
+    do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None: ...
 
@@ -245,12 +233,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(tmp_path):
     handler = type("Folder", (Hub,), {"folder": tmp_path / "served", "asked": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield handler, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
+    with serving(handler) as url:
+        yield handler, url
 
 
 def locate_with(base: str, endpoint: str, cache: Path, offline: str = "0", **options: str) -> str:
