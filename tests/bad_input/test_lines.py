@@ -13,22 +13,6 @@ from tests.bad_input.conftest import SOUND, Outcome, raw_bytes
 
 Divorder = Callable[..., Outcome]
 
-REFUSED = {
-    "not JSON": (b"text: a", "not valid JSON"),
-    "two objects": (b'{"text": "a"} {"text": "b"}', "not valid JSON"),
-    "raw control character": (b'{"text": "a\x00b"}', "not valid JSON"),
-    "beyond a double": (b'{"text": "a", "score": 1e400}', "infinity"),
-    "byte order mark inside": (b'\xef\xbb\xbf{"text": "a"}', "not valid JSON"),
-    "100,000 brackets": (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "depth limit"),
-    "UTF-16": ('{"text": "a"}'.encode("utf-16-le"), "not valid JSON"),
-    "invalid UTF-8 in another field": (b'{"text": "a", "name": "caf\xe9"}', "not valid JSON"),
-    "lone surrogate in another field": (b'{"text": "a", "name": "\\udc00"}', "surrogate"),
-    "surrogate as bytes": (b'{"text": "a \xed\xa0\x80 b"}', "not valid JSON"),
-    "a string": (b'"text"', "a JSON string, expected an object"),
-    "null": (b"null", "a JSON null, expected an object"),
-    "list of texts": (b'{"text": ["a"]}', "'text' is a JSON array, expected a string"),
-}
-
 KEPT = {
     "NUL": b'{"text": "a\\u0000b"}',
     "only NUL": b'{"text": "\\u0000"}',
@@ -51,20 +35,6 @@ def write(folder: Path, lines: list[bytes], end: bytes = b"\n") -> Path:
     path = folder / "in/docs.jsonl"
     path.write_bytes(b"\n".join(lines) + end)
     return path
-
-
-def test_each_bad_line_is_refused_with_place_reason_and_bytes(tmp_path: Path, divorder: Divorder) -> None:
-    bad = [line for line, _ in REFUSED.values()]
-    path = write(tmp_path, [*SOUND[:3], *bad, *SOUND[3:]])
-    outcome = divorder()
-    assert outcome.status == 0
-    for at, (name, reject) in enumerate(zip(REFUSED, outcome.rejects, strict=True)):
-        line, reason = REFUSED[name]
-        assert (reject["path"], reject["line"]) == (str(path), 4 + at), name
-        assert reason in reject["reason"], name
-        assert raw_bytes(reject) == line, name
-    assert Counter(outcome.records) == Counter(SOUND)
-    assert outcome.counts["records"] + outcome.counts["rejected_records"] == len(SOUND) + len(REFUSED)
 
 
 def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Divorder) -> None:

@@ -17,23 +17,13 @@ from dagster_divorder.settings import load_settings
 from tests.conftest import examples, topic_records, write_jsonl
 
 CONFIG = """
-[input]
-paths = ["{input}"]
-[store]
-path = "{store}"
-[output]
-path = "{output}"
-sidecars = []
-[advanced]
-vocab_size = 512
-token_dims = 16
-[clusters]
-k = 4
-[order]
-length_bins = 5
-[sequence]
-length = 128
-batch = 4
+input.paths = ["{input}"]
+store.path = "{store}"
+output = {{ path = "{output}", sidecars = [] }}
+advanced = {{ vocab_size = 512, token_dims = 16 }}
+clusters.k = 4
+order.length_bins = 5
+sequence = {{ length = 128, batch = 4 }}
 """
 
 PLACES = {

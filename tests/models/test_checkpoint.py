@@ -130,12 +130,9 @@ def test_more_token_ids_than_rows_are_refused(make_checkpoint):
     ("damage", "why"),
     [
         (lambda content: content[:-1], "file not fully covered"),
-        (lambda content: content[:40], "invalid header length"),
-        (lambda content: content[:3], "header too small"),
         (lambda content: b"", "header too small"),
         (lambda content: content[:8] + b"x" + content[9:], "invalid JSON in header"),
         (lambda content: content.replace(b"[7, 4]", b"[9, 4]"), "invalid shape, data type, or offset"),
-        (lambda content: content.replace(b"data_offsets", b"data_offsetz"), "missing field `data_offsets`"),
     ],
 )
 def test_a_damaged_file_is_named(make_checkpoint, damage, why):
