@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dagster_divorder.core.arrow import binary_array, number_array, text_array
-from dagster_divorder.store.arrays import pack, pack_rows, row_array, unpack, unpack_rows, unpack_some
+from dagster_divorder.store.arrays import pack, pack_rows, row_array, unpack, unpack_some
 from tests.conftest import examples
 
 dtypes = st.sampled_from([np.int32, np.int64, np.uint16, np.uint32, np.uint64, np.float32])
@@ -102,10 +102,6 @@ def test_numbers_and_texts_are_what_pyarrow_makes_of_them(
 
 
 ROWS = [{"order": "curated", "mean": 1.5, "none": None}, {"order": "random", "mean": 2.5, "none": None}]
-
-
-def test_rows_come_back() -> None:
-    assert unpack_rows(pack_rows(ROWS)) == ROWS
 
 
 columns = st.sampled_from([st.text(max_size=3), st.floats(), st.integers(-9, 9), st.booleans()]).flatmap(

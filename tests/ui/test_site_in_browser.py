@@ -1,4 +1,4 @@
-"""The built site in a real browser, from its files: the search without a network, links of terms, and small screens."""
+"""The built site in a real browser, from its files: the search without a network, links, and small screens."""
 
 from __future__ import annotations
 

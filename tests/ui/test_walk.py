@@ -271,20 +271,6 @@ def test_metadata_is_not_clipped_on_a_common_screen(dev: DagsterDev, page: Page,
         assert clipped == [], asset
 
 
-def test_pages_say_where_settings_and_files_are(dev: DagsterDev, page: Page, walk: Walk) -> None:
-    from playwright.sync_api import expect
-
-    curate(dev)
-    page.goto(f"{dev.url}/locations/{dev.location}/jobs/curate")
-    expect(page.get_by_role("cell", name="clusters.k", exact=True)).to_be_visible()
-    page.goto(f"{dev.url}/locations/{dev.location}/jobs/curate/playground")
-    expect(page.get_by_text(f"divorder/settings: {walk.config}")).to_be_visible()
-    page.goto(f"{dev.url}/assets/curated_output")
-    expect(page.get_by_text(str(walk.output), exact=True).first).to_be_visible()
-    # A browser opens no file for a page, so there is no link to one.
-    assert page.locator("a[href^='file:']").count() == 0
-
-
 Metadata = dict[str, dict[str, Any]]
 
 
