@@ -86,16 +86,15 @@ def test_files_of_any_name_are_read_where_there_is_no_index(make_checkpoint):
     np.testing.assert_array_equal(embedding_table(directory).weights, TABLE)
 
 
-def as_bfloat16(values):
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
 @pytest.mark.parametrize(
     ("stored", "expected"),
     [
         (TABLE.astype(np.float16), TABLE.astype(np.float16).astype(np.float32)),
         (TABLE.astype(np.float64), TABLE),
-        (as_bfloat16(TABLE), (TABLE.view(np.uint32) & 0xFFFF0000).view(np.float32)),
+        (
+            (TABLE.view(np.uint32) >> 16).astype(np.uint16),
+            (TABLE.view(np.uint32) & 0xFFFF0000).view(np.float32),
+        ),
     ],
     ids=["float16", "float64", "bfloat16"],
 )
