@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,24 +53,6 @@ def test_a_dangling_link_or_a_name_that_is_no_text_is_an_error(tmp_path: Path, d
     outcome = divorder()
     assert outcome.status == 1
     assert "is not valid UTF-8; rename it" in outcome.error
-
-
-def test_a_traceback_is_never_what_a_shell_sees(tmp_path: Path) -> None:
-    """Once through a real process: the other tests call the same entry point."""
-    settings = f'[input]\npaths = ["{tmp_path}/nothing"]\n[store]\npath = "{tmp_path}/store"\n'
-    (tmp_path / "divorder.toml").write_text(settings)
-    command = [
-        sys.executable,
-        "-m",
-        "dagster_divorder.cli",
-        "--config",
-        str(tmp_path / "divorder.toml"),
-        "run",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("divorder: input.paths: no file matches")
-    assert "Traceback" not in done.stderr
 
 
 # Shapes of corpora that are sound, and rare --------------------------------------------------------------------------

@@ -13,22 +13,6 @@ from tests.bad_input.conftest import SOUND, Outcome, raw_bytes
 
 Divorder = Callable[..., Outcome]
 
-REFUSED = {
-    "not JSON": (b"text: a", "not valid JSON"),
-    "two objects": (b'{"text": "a"} {"text": "b"}', "not valid JSON"),
-    "raw control character": (b'{"text": "a\x00b"}', "not valid JSON"),
-    "beyond a double": (b'{"text": "a", "score": 1e400}', "infinity"),
-    "byte order mark inside": (b'\xef\xbb\xbf{"text": "a"}', "not valid JSON"),
-    "100,000 brackets": (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "depth limit"),
-    "UTF-16": ('{"text": "a"}'.encode("utf-16-le"), "not valid JSON"),
-    "invalid UTF-8 in another field": (b'{"text": "a", "name": "caf\xe9"}', "not valid JSON"),
-    "lone surrogate in another field": (b'{"text": "a", "name": "\\udc00"}', "surrogate"),
-    "surrogate as bytes": (b'{"text": "a \xed\xa0\x80 b"}', "not valid JSON"),
-    "a string": (b'"text"', "a JSON string, expected an object"),
-    "null": (b"null", "a JSON null, expected an object"),
-    "list of texts": (b'{"text": ["a"]}', "'text' is a JSON array, expected a string"),
-}
-
 KEPT = {
     "NUL": b'{"text": "a\\u0000b"}',
     "only NUL": b'{"text": "\\u0000"}',
@@ -53,20 +37,6 @@ def write(folder: Path, lines: list[bytes], end: bytes = b"\n") -> Path:
     return path
 
 
-def test_each_bad_line_is_refused_with_place_reason_and_bytes(tmp_path: Path, divorder: Divorder) -> None:
-    bad = [line for line, _ in REFUSED.values()]
-    path = write(tmp_path, [*SOUND[:3], *bad, *SOUND[3:]])
-    outcome = divorder()
-    assert outcome.status == 0
-    for at, (name, reject) in enumerate(zip(REFUSED, outcome.rejects, strict=True)):
-        line, reason = REFUSED[name]
-        assert (reject["path"], reject["line"]) == (str(path), 4 + at), name
-        assert reason in reject["reason"], name
-        assert raw_bytes(reject) == line, name
-    assert Counter(outcome.records) == Counter(SOUND)
-    assert outcome.counts["records"] + outcome.counts["rejected_records"] == len(SOUND) + len(REFUSED)
-
-
 def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Divorder) -> None:
     write(tmp_path, [*KEPT.values(), *SOUND])
     outcome = divorder("order.traits = { cluster = 1.0, length = 1.0, x = 1.0, a = 1.0 }")
@@ -75,31 +45,6 @@ def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Di
     assert Counter((outcome.output / "curated.jsonl").read_bytes().split(b"\n")) == Counter(
         [*KEPT.values(), *SOUND, b""]
     )
-
-
-def test_nul_passes_the_tokenizer(tmp_path: Path, divorder: Divorder) -> None:
-    from tokenizers import Tokenizer
-
-    from dagster_divorder.store.arrays import unpack
-    from dagster_divorder.store.local import LocalStore
-
-    write(tmp_path, [KEPT["NUL"]])
-    assert divorder().status == 0
-    store = LocalStore(tmp_path / "store")
-    (folder,) = store.folders("stages/token_counts")
-    (file,) = store.hashed(folder).values()
-    (tokenizer,) = store.root.glob("fits/base_model/*/tokenizer.json")
-    assert (
-        Tokenizer.from_file(str(tokenizer)).decode(unpack(store.read_verified(file))["ids"].tolist())
-        == "a\0b"
-    )
-
-
-@pytest.mark.parametrize("end", [b"", b"\r", b" "])
-def test_no_final_newline(tmp_path: Path, divorder: Divorder, end: bytes) -> None:
-    write(tmp_path, SOUND, end=end)
-    outcome = divorder()
-    assert (outcome.status, outcome.counts["records"], outcome.counts["partial_lines"]) == (0, len(SOUND), 0)
 
 
 @pytest.mark.parametrize("last", [b'{"text": ""}', b'{"txt": "a"}', b"12"])

@@ -85,56 +85,6 @@ def test_every_table_runs_or_ends_in_a_sentence(folder: Path, data: st.DataObjec
         assert trait or len(set(names)) < len(names) or "Arrow cannot read" in said, said
 
 
-ODD = {
-    "beyond the year 9999": pa.array([253402300800 * 10**6] * 20, pa.int64()).view(pa.timestamp("us")),
-    "an unknown time zone": pa.array(range(20), pa.int64()).view(pa.timestamp("us", "Mars/Base")),
-    "nested string views": pa.array([["a"]] * 20, pa.list_(pa.string_view())),
-    "list views of string views": pa.array([["a"]] * 20, pa.list_view(pa.string_view())),
-    "fields of one name": pa.StructArray.from_arrays([pa.array(range(20)), pa.array(range(20))], ["x", "x"]),
-    "lists of nulls": pa.array([[None, None], None] * 10, pa.list_(pa.null())),
-    "empty lists of nulls": pa.array([[]] * 20, pa.list_(pa.null())),
-    "nan and infinity": pa.array([float("nan"), float("inf"), float("-inf"), 1.0] * 5),
-    "a small dictionary": pa.array(list("abcd") * 5).cast(pa.dictionary(pa.int8(), pa.string())),
-    "a dictionary of numbers": pa.array([1, 2] * 10).dictionary_encode(),
-    "uuids": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 20, pa.binary(16))),
-    "large decimals": pa.array([10**70] * 20, pa.decimal256(76, 0)),
-    "times": pa.array(range(20), pa.int64()).view(pa.time64("ns")),
-    "booleans": pa.array([True, False] * 10),
-    "durations": pa.array(range(20), pa.duration("ns")),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_columns_as_values_and_as_traits(folder: Path, name: str) -> None:
-    table = pa.table({"text": TEXTS, "odd": ODD[name]})
-    files = {"docs.parquet": parquet(table)}
-    refused = {"list views of string views": ("'odd' has type list_view", "'odd' holds list_view")}
-    for trait in (None, "odd"):
-        said = run(folder, "parquet", trait, files)
-        if name in refused:
-            assert said
-            assert refused[name][trait is not None] in said
-        elif trait and name not in (
-            *(
-                "nan and infinity",
-                "a small dictionary",
-                "a dictionary of numbers",
-                "large decimals",
-                "booleans",
-            ),
-        ):
-            assert said
-            assert "'odd' holds" in said
-        else:
-            assert said is None, said
-
-
-def test_nested_nulls_are_reordered(folder: Path) -> None:
-    nulls = pa.array([None] * 20, pa.list_(pa.list_(pa.null(), 2), 2))
-    table = pa.table({"text": TEXTS, "odd": nulls})
-    assert run(folder, "parquet", None, {"docs.parquet": parquet(table, 7)}) is None
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -158,21 +108,6 @@ def test_odd_json_values_as_traits(folder: Path, values: list[str]) -> None:
     if said is not None:
         # Too large a number for the parser: the lines are refused, and say so.
         assert "all 20 were refused" in said, said
-
-
-def test_rows_that_differ_in_nanoseconds_all_come_out(tmp_path: Path, divorder: Divorder) -> None:
-    times = pa.array(range(40), pa.int64()).view(pa.time64("ns"))
-    nested = pa.StructArray.from_arrays([times], ["at"])
-    table = pa.table({"text": ["the same text"] * 40, "at": times, "in": nested})
-    pq.write_table(
-        pa.concat_tables([table, pa.table({"text": TEXTS, "at": times[:20], "in": nested[:20]})]),
-        tmp_path / "in/a.parquet",
-    )
-    outcome = divorder()
-    assert outcome.status == 0
-    written = pq.read_table(outcome.output / "curated.parquet")
-    same = written.filter(pa.array([text == "the same text" for text in written["text"].to_pylist()]))
-    assert sorted(same["at"].combine_chunks().view(pa.int64()).to_pylist()) == list(range(40))
 
 
 def forged(first: bytes, second: bytes) -> bytes:

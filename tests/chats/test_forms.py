@@ -16,33 +16,6 @@ from dagster_divorder.errors import InputError
 ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}
 
 
-@pytest.mark.parametrize(
-    ("record", "form"),
-    [
-        ({"messages": [ASKED, SAID], "source": "a"}, "messages"),
-        (
-            {"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]},
-            "conversations",
-        ),
-        ({"prompt": "Q", "completion": "A"}, "prompt_completion"),
-        ({"prompt": [ASKED], "completion": [SAID]}, "prompt_completion"),
-        ({"instruction": "Q", "input": "", "output": "A"}, "alpaca"),
-        ({"text": "Q A", "source": "a"}, None),
-        ({"messages": "hello"}, None),
-    ],
-)
-def test_the_form_is_seen_by_the_fields(record: dict[str, Any], form: str | None) -> None:
-    assert form_of(record) == form
-    if form and not isinstance(record.get("prompt"), str):
-        chat = conversation_of_record(record, form)
-        assert isinstance(chat, Chat)
-        assert [(message["role"], message["content"]) for message in chat.messages] == [
-            ("user", "Q"),
-            ("assistant", "A"),
-        ]
-        assert (chat.trained, chat.completion) == ((True,), 1)
-
-
 TURNS = [{"role": "user", "content": "It's {Q}?"}, {"role": "assistant", "content": "A"}]
 SHARE_GPT = [{"value": "Q", "from": "human"}, {"value": "A", "from": "gpt"}]
 AS_TEXT = {
@@ -123,13 +96,6 @@ def test_parts_tools_system_and_weights() -> None:
     )
     assert isinstance(chat, Chat)
     assert [message["content"] for message in chat.messages] == ["Q", None, "", "A"]
-    shared = {
-        "system": "S",
-        "conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}],
-    }
-    chat = conversation_of_record(shared, "conversations")
-    assert isinstance(chat, Chat)
-    assert chat.messages[0] == {"role": "system", "content": "S"}
 
 
 @pytest.mark.parametrize(
@@ -243,6 +209,11 @@ READ: dict[str, tuple[Form, dict[str, Any], Any]] = {
     "answers to a question under a system prompt": ("pairs", {"question": "Q", **ASKED_IN}, FRAMED),
     "answers to an input": ("pairs", {"input": "Q", **ASKED_IN}, FRAMED),
     "a text prompt under a system prompt": ("pairs", {"prompt": "Q", **ASKED_IN}, FRAMED),
+    "messages beside a source": (
+        "messages",
+        {"messages": [user("Q"), said("a")], "source": "a"},
+        ("u:Q|a:a", 1, (True,)),
+    ),
     "unpaired preferences": (
         "prompt_completion",
         {"prompt": "Q ", "completion": "a", "label": True},
@@ -301,10 +272,10 @@ READ: dict[str, tuple[Form, dict[str, Any], Any]] = {
         "conversations",
         {
             "mask": "User",
-            "system": "",
+            "system": "S",
             "conversations": [{"from": "User", "value": "Q"}, {"from": "Assistant", "value": "a"}],
         },
-        ("u:Q|a:a", 1, (True,)),
+        ("s:S|u:Q|a:a", 2, (True,)),
     ),
     "turns as JSON": (
         "messages_json",
@@ -337,6 +308,8 @@ def test_records_that_people_have_are_read(form: Form, record: dict[str, Any], e
         {"question": "Q", "answers": {"text": ["a"]}},
         {"input": "Q", "output": "a"},
         {"my chat": [user("Q"), said("a")]},
+        {"text": "Q A", "source": "a"},
+        {"messages": "hello"},
     ],
 )
 def test_what_several_readings_fit_has_no_form(record: dict[str, Any]) -> None:

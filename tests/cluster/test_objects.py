@@ -212,19 +212,6 @@ def test_a_stopped_run_that_wakes_after_another_took_over_changes_nothing(
     assert found(here) == expected()
 
 
-def test_two_runs_on_one_store_come_one_after_the_other(
-    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
-) -> None:
-    here, begun = settings(new_place()), threading.Event()
-    proxy.fault = at_put(5, begun.set)
-    driver = Driver(here)
-    assert begun.wait(120)
-    run(here)
-    assert driver.end() == "done\n"
-    assert not made_twice(proxy)
-    assert found(here) == expected()
-
-
 def test_a_server_that_is_killed_and_started_again_is_waited_for(
     settings: Make, expected: Any, corpus: Path, new_place: Callable[[], str], proxy: Proxy, weed: Weed
 ) -> None:

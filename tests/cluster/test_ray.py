@@ -181,27 +181,6 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     assert [name for name in local | ray if local.get(name) != ray.get(name)] == []
 
 
-def test_parts_of_a_selection_are_chosen_alike_wherever_they_are_optimised(
-    ray_address: str, tmp_path: Path, make_settings: Callable[..., Settings]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records())
-    found = []
-    for engine in (
-        {"workers": 1},
-        {"workers": 2},
-        {"address": ray_address},
-    ):
-        settings = make_settings(
-            engine=engine,
-            selection={"method": "spokes", "documents": 20, "vectors": "shallow", "partitions": 3},
-        )
-        run_all(settings, Silent(), GRAPH.needed(settings, "subset_selection"))
-        found.append(tree(tmp_path / "store/stages/subset_selection"))
-        shutil.rmtree(tmp_path / "store")
-    assert len(found[0]) == 2
-    assert found[0] == found[1] == found[2]
-
-
 @pytest.fixture
 def two_stores(
     ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -147,9 +147,3 @@ def test_two_fields_of_one_name_in_a_struct_are_told() -> None:
     inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
     with pytest.raises(InputError, match=r"several columns are called 'a\.x'"):
         column_at(pa.table({"a": inner}), "a.x")
-
-
-def test_two_parquet_columns_of_one_name_are_told() -> None:
-    rows = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
-    with pytest.raises(InputError, match="several columns are called 'x'"):
-        extract(pa.chunked_array([rows]), ["x"])

@@ -198,16 +198,6 @@ def test_renamed_added_and_repeated_files_are_known_by_their_content(corpus: Cor
     assert (figures["new_records"], figures["documents"]) == (2, 43)
 
 
-def test_reject_lines_keep_their_numbers_in_prefix_and_tail(corpus: Corpus) -> None:
-    corpus["a.jsonl"] = b"\xef\xbb\xbf" + joined([LINES[0], b"", BAD, LINES[1], b"  "])
-    corpus.read()
-    corpus["a.jsonl"] = (corpus.folder / "a.jsonl").read_bytes() + joined([LINES[2], b"", b"{", LINES[3]])
-    corpus.read()
-    receipt = run_stage("raw_docs", corpus.settings("store"), Silent())
-    rejects = [orjson.loads(line) for line in corpus.rejects(receipt, "store").splitlines()]
-    assert [reject["line"] for reject in rejects] == [3, 8]
-
-
 def test_too_many_rejects_say_the_same_of_a_prefix_as_of_a_file(corpus: Corpus) -> None:
     from dagster_divorder.errors import RejectLimitError
 

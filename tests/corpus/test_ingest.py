@@ -105,14 +105,6 @@ def test_the_version_depends_on_the_records_in_order_not_on_how_they_came(tmp_pa
     assert ingest(store, lines[::-1]).survey.version != one.survey.version
 
 
-def test_a_line_still_being_written_is_left_for_the_next_run(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path).open()
-    result = ingest(store, [line("a"), b'{"text": "b'], share=0, unterminated=True)
-    assert (len(result.view), result.survey.rejected, len(result.survey.unfinished)) == (1, 0, 1)
-    result = ingest(store, [line("a"), line("b")], share=0, unterminated=True)
-    assert (len(result.view), result.survey.rejected, len(result.survey.unfinished)) == (2, 0, 0)
-
-
 def test_a_record_whose_document_is_gone_is_read_again(tmp_path: Path) -> None:
     store = LocalStore(tmp_path).open()
     result = ingest(store, [line("a"), line("b")])

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from dagster_divorder.corpus.inputs import read_rows
 from dagster_divorder.corpus.parquet_rows import check_columns, json_lines, row_as_json, row_bytes
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import hash_all, words
 from tests.arrow_types import LEAVES, Kind, kinds, parquet
 from tests.conftest import examples
 
@@ -161,9 +160,3 @@ def test_the_page_of_json_forms_names_every_type() -> None:
     for kind in LEAVES:
         name = str(kind.type).split("(")[0].split("[")[0].split("<")[0]
         assert f"`{name}`" in page, name
-
-
-def test_ids_are_hashes_of_the_bytes() -> None:
-    rows = pa.record_batch({"x": [1, 2, 1]})
-    ids = words(hash_all(row_bytes(rows))).tolist()
-    assert ids[0] == ids[2] != ids[1]

@@ -25,6 +25,17 @@ REFUSED = {
     b'{"text": "NaN", "n": }': "not valid JSON",
     b'{"text": "a", "n": NaN': "not valid JSON",
     b'{"text": "\\ud800", "n": NaN}': "not valid JSON",
+    b"text: a": "not valid JSON",
+    b'{"text": "a"} {"text": "b"}': "not valid JSON",
+    b'{"text": "a\x00b"}': "not valid JSON",
+    b'{"text": "a", "score": 1e400}': "not valid JSON: number is infinity",
+    b'\xef\xbb\xbf{"text": "a"}': "not valid JSON",
+    b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}": "not valid JSON: depth limit",
+    '{"text": "a"}'.encode("utf-16-le"): "not valid JSON",
+    b'{"text": "a", "name": "caf\xe9"}': "not valid JSON",
+    b'{"text": "a", "name": "\\udc00"}': "not valid JSON: invalid high surrogate",
+    b'{"text": "a \xed\xa0\x80 b"}': "not valid JSON",
+    b'{"text": ["a"]}': "field 'text' is a JSON array, expected a string",
     b"[1]": "a JSON array, expected an object",
     b"3": "a JSON number, expected an object",
     b'{"body": "x"}': "no field 'text'",
@@ -36,7 +47,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("line", "reason"), REFUSED.items())
+@pytest.mark.parametrize(("line", "reason"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_refused_lines_say_why(line: bytes, reason: str) -> None:
     texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], DEFAULT_SHAPE)
     assert texts == [b"before", None, b"after"]

@@ -1,5 +1,5 @@
 """The commands of `dg` in a project: what they list and write. They run in this process, which imports Dagster
-once; tests/ui/test_project.py and test_command_line.py start `dg`."""
+once; tests/ui/test_dagster_dev.py and test_command_line.py start `dg`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from dagster_divorder.engine.progress import (
     Bar,
     Counter,
     Log,
-    Silent,
     counted,
     describe,
     draw,
@@ -285,18 +284,6 @@ def test_a_loop_that_is_left_halfway_ends_with_the_one_around_it(log: Log, lines
         items.close()
         assert [counter.what for counter in log._open] == ["another"]
     assert not log._open
-
-
-def test_nobody_who_listens_stops_no_work(clock: Clock) -> None:
-    def broken(line: str) -> None:
-        raise BrokenPipeError
-
-    log = Log(broken, clock=clock)
-    with log("run", 2, "items") as advance:
-        clock.pass_(30)
-        advance(1)
-    with Silent()("run") as advance:
-        advance(1)
 
 
 # A loop of a library that gives no hook; NumPy stands for it, which holds no lock meanwhile.

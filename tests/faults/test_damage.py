@@ -259,13 +259,6 @@ def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
     assert differing(config, expected["lose_output"]) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"{}"])
-def test_a_damaged_format_file_is_refused(content: bytes, folder: Path, runner: Runner) -> None:
-    (folder / "store/format.json").write_bytes(content)
-    assert runner.run(folder / "divorder.toml", folder / "log") == 1
-    assert f"{folder}/store/format.json is damaged" in (folder / "log.out").read_text()
-
-
 def test_damage_where_nothing_runs_is_an_error_that_names_the_file(folder: Path) -> None:
     path = min((folder / "store").glob("stages/clusters/*/*"))
     empty(path)

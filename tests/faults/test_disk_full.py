@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,21 +169,3 @@ def measured(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[s
         found |= {what: output_of(config), f"{what} store": disk_use(folder / "store") - used}
         used = disk_use(folder / "store")
     return found
-
-
-def test_a_full_folder_for_temporary_files_is_no_matter(
-    tmp_path: Path, mount: Callable[..., Path], measured: dict[str, Any]
-) -> None:
-    """Files of a moment lie in the store."""
-    disk = mount("disk", DISK)
-    config = make_corpus(tmp_path, files=3)
-    fill_but(disk, 0)
-    command = [sys.executable, "-c", TRAIN_IN.format(str(disk)), "--config", str(config), "run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert differing(config, measured["first"]) == []
-
-
-TRAIN_IN = (
-    "import sys, tempfile; tempfile.tempdir = {!r}; from dagster_divorder.cli import main; sys.exit(main())"
-)

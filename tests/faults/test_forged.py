@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import load_settings
 from dagster_divorder.store.state import signed
 from tests.conftest import examples, topic_records, write_jsonl
 from tests.faults.conftest import CONFIG
@@ -93,7 +93,10 @@ def test_a_state_of_any_shape_ends_well_or_in_a_sentence(
         (store / name).write_bytes(signed(content) if name == "state.json" else content)
         if append:
             write_jsonl(top / "in/1.jsonl", topic_records(2, start=100))
-        check(load_settings(top / "divorder.toml", {}))
+        try:
+            run_all(load_settings(top / "divorder.toml", {}), Silent())
+        except DivOrderError as error:
+            assert str(error)
         assert (top / "victim").read_text() == "mine"
         assert sorted(os.listdir(top)) == ["curated", "divorder.toml", "exports", "in", "store", "victim"]
     finally:
@@ -110,10 +113,3 @@ def test_a_receipt_that_names_no_file_is_as_none(done: Path, tmp_path: Path) -> 
     write_jsonl(tmp_path / "in/1.jsonl", topic_records(2, start=100))
     made = run_all(load_settings(tmp_path / "divorder.toml", {}), Silent())
     assert "table" in made["cluster_table"].files
-
-
-def check(settings: Settings) -> None:
-    try:
-        run_all(settings, Silent())
-    except DivOrderError as error:
-        assert str(error)

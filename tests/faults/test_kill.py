@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder.errors import InputError
-from dagster_divorder.forensics import plan_freeze
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import KINDS, Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
@@ -233,57 +230,6 @@ def test_a_kill_while_an_output_is_extended_leaves_the_old_or_the_new_one(
 ) -> None:
     stages = ("greedy_order", "packed_sequences", "sequence_order", "curated_output", "exports")
     assert wrong_after_kills(extending, tmp_path, [stage for stage in STAGES if stage in stages]) == []
-
-
-def rows_of(config: Path) -> list[list[int]]:
-    """The rows of the export that its manifest names."""
-    folder = config.parent / "exports/parquet"
-    files = sorted((read_manifest(folder, EXPORT_MANIFEST) or {})["files"])
-    names = [name for name in files if name.endswith(".parquet")]
-    return [row for name in names for row in pq.read_table(folder / name)["input_ids"].to_pylist()]
-
-
-def test_what_a_trainer_holds_can_be_frozen_after_a_kill_while_exports_are_written(
-    scenarios: dict[str, Scenario], runner: Runner, tmp_path: Path
-) -> None:
-    scenario = Scenario(tmp_path / "start", runner, per_stage=3)
-    shutil.copytree(scenarios["first"].start.parent / "whole", scenario.start)
-    before = rows_of(scenario.start / "divorder.toml")
-    write_jsonl(scenario.start / "in/6.jsonl", topic_records(10, start=60))
-    scenario.observe(tmp_path / "whole")
-    outcomes = set()
-    for number, point in enumerate(scenario.points["exports"]):
-        config = scenario.copy(tmp_path / str(number))
-        assert scenario.run(config, stop=(point.event, point.when))[0] == -9
-        parquet = config.parent / "exports/parquet"
-        read = rows_of(config) if read_manifest(parquet, EXPORT_MANIFEST) else before
-        settings = load_settings(str(config))
-        try:
-            frozen = plan_freeze(settings, step=2)
-            outcomes.add("as it is")
-        except InputError as error:
-            assert "was published last" in str(error)
-            frozen = plan_freeze(settings, step=2, plan=str(parquet))
-            outcomes.add("named")
-        config.write_text(config.read_text().replace("[order]", f"[order]\nfrozen_tokens = {frozen.tokens}"))
-        status, _ = scenario.run(config)
-        if status:
-            assert "which does not begin with what stays" in (config.parent / "log.out").read_text()
-            for name in ("megatron", "_megatron"):
-                shutil.rmtree(config.parent / "exports" / name)
-            outcomes.add("refused")
-            status, _ = scenario.run(config)
-        assert status == 0, (config.parent / "log.out").read_text()
-        assert rows_of(config)[: frozen.sequences] == read[: frozen.sequences], point
-    assert outcomes == {"as it is", "named", "refused"}
-
-
-def test_an_output_is_extended_and_not_written_again(extending: Scenario) -> None:
-    before, after = (extending.start.parent / name for name in ("start", "whole"))
-    for folder, name in (("curated", MANIFEST), ("exports/parquet", EXPORT_MANIFEST)):
-        files = [(read_manifest(place / folder, name) or {})["files"] for place in (before, after)]
-        known, now = ({entry["content"] for entry in each.values() if "content" in entry} for each in files)
-        assert len(now - known) < len(known & now) >= 2, folder
 
 
 @pytest.mark.parametrize("at", range(AT_RANDOM))

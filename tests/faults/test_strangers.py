@@ -17,23 +17,13 @@ from dagster_divorder.settings import load_settings
 from tests.conftest import examples, topic_records, write_jsonl
 
 CONFIG = """
-[input]
-paths = ["{input}"]
-[store]
-path = "{store}"
-[output]
-path = "{output}"
-sidecars = []
-[advanced]
-vocab_size = 512
-token_dims = 16
-[clusters]
-k = 4
-[order]
-length_bins = 5
-[sequence]
-length = 128
-batch = 4
+input.paths = ["{input}"]
+store.path = "{store}"
+output = {{ path = "{output}", sidecars = [] }}
+advanced = {{ vocab_size = 512, token_dims = 16 }}
+clusters.k = 4
+order.length_bins = 5
+sequence = {{ length = 128, batch = 4 }}
 """
 
 PLACES = {
@@ -156,15 +146,6 @@ def test_a_linked_folder_is_the_folder_that_it_leads_to(tmp_path: Path) -> None:
     status, said = divorder(config, "run")
     assert status == 1
     assert "input.paths" in said and "lies in output.path" in said
-
-
-def test_plan_and_summary_make_no_store(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "in/docs.jsonl", topic_records(10))
-    config = tmp_path / "divorder.toml"
-    config.write_text(CONFIG.format(input="in", store="store", output="out"))
-    assert divorder(config, "plan")[0] == 0
-    assert divorder(config, "summary")[0] == 1
-    assert sorted(os.listdir(tmp_path)) == ["divorder.toml", "in"]
 
 
 def test_all_that_a_run_stores_is_known_as_its_own(done: Path) -> None:

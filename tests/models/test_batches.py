@@ -15,7 +15,6 @@ from dagster_divorder.models.batches import (
     SMALL,
     batch_end,
     cut_windows,
-    position_bytes,
 )
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=40).map(lambda values: np.array(values, dtype=np.int64))
@@ -79,10 +78,3 @@ def test_what_torch_raises_on_a_cpu_is_recognised() -> None:
 )
 def test_other_words_for_it(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
-
-
-def test_a_position_takes_more_in_a_wider_model() -> None:
-    from transformers import BertConfig, LlamaConfig
-
-    assert position_bytes(BertConfig(), 4) == 4 * (8 * 768 + 3 * 3072)
-    assert position_bytes(LlamaConfig(hidden_size=64, intermediate_size=100), 2) == 2 * (8 * 64 + 300)

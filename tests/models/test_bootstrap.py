@@ -15,8 +15,8 @@ from dagster_divorder.core.vectors.pool import document_frequency, pool, token_w
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.bootstrap import train
-from dagster_divorder.models.checkpoint import embedding_table, locate
-from dagster_divorder.models.tokenize import load_encoder, special_ids
+from dagster_divorder.models.checkpoint import embedding_table
+from dagster_divorder.models.tokenize import load_encoder
 
 TEXTS = [
     f"{animal} number {n} eats {food} and sleeps in the {place}. "
@@ -42,19 +42,6 @@ def test_the_report_tells_what_was_learnt(trained):
     assert 0 < report["explained_variance"] <= 1
     assert report["pieces"] == len(TEXTS)
     json.dumps(report)
-
-
-def test_it_is_loaded_like_any_other_checkpoint(trained):
-    directory, report = trained
-    assert locate(str(directory)) == directory
-    encoder = load_encoder(directory, sample=TEXTS)
-    table = embedding_table(directory, vocabulary=encoder.vocab_size)
-    assert (encoder.engine, encoder.vocab_size) == ("gigatoken", report["vocabulary"])
-    assert (table.key, table.weights.shape) == ("model.embed_tokens.weight", (report["vocabulary"], 24))
-    ids, _ = encoder.encode([TEXTS[0]])
-    assert ids.max() < len(table.weights)
-    assert special_ids(directory) == {"eos": 0, "bos": 0, "pad": None}
-    assert 0 not in ids
 
 
 @pytest.mark.slow

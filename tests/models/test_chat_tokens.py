@@ -34,27 +34,11 @@ def _masks() -> Any:
 
 masks = _masks()
 CHATS = masks.conversations(12, seed=1)
-FAMILIES = [
-    "cohere2",
-    "deepseekv3",
-    "gemma3",
-    "gptoss",
-    "llama3",
-    "phi3_5",
-    "qwen2_5",
-    "qwen3",
-    "qwen3_6",
-    "smolvlm",
-]
+MARKED = [name for name in masks.names() if name.endswith("_training")]
+UNMARKED = ("cohere2", "deepseekv3", "gemma3", "llama3", "phi3_5", "qwen2_5", "qwen3", "qwen3_6", "smolvlm")
 PAIRS = [
-    *(
-        (f"{name}{end}", "byte-level")
-        for name in FAMILIES
-        for end in ("", "_training")
-        if name != "gptoss" or end
-    ),
-    *(("qwen3_training", kind) for kind in masks.TOKENIZERS),
-    *(("llama3_training", kind) for kind in masks.TOKENIZERS),
+    *((name, "byte-level") for name in (*MARKED, *UNMARKED)),
+    *((name, kind) for name in ("qwen3_training", "llama3_training") for kind in masks.TOKENIZERS),
 ]
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import urllib.parse
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from dagster_divorder.models.checkpoint import (
     weight_files,
 )
 from dagster_divorder.models.spec import unusable
+from tests.store.remote import serving
 
 TABLE = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
 OTHER = np.ones((3, 4), np.float32)
@@ -86,16 +86,15 @@ def test_files_of_any_name_are_read_where_there_is_no_index(make_checkpoint):
     np.testing.assert_array_equal(embedding_table(directory).weights, TABLE)
 
 
-def as_bfloat16(values):
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
 @pytest.mark.parametrize(
     ("stored", "expected"),
     [
         (TABLE.astype(np.float16), TABLE.astype(np.float16).astype(np.float32)),
         (TABLE.astype(np.float64), TABLE),
-        (as_bfloat16(TABLE), (TABLE.view(np.uint32) & 0xFFFF0000).view(np.float32)),
+        (
+            (TABLE.view(np.uint32) >> 16).astype(np.uint16),
+            (TABLE.view(np.uint32) & 0xFFFF0000).view(np.float32),
+        ),
     ],
     ids=["float16", "float64", "bfloat16"],
 )
@@ -130,12 +129,9 @@ def test_more_token_ids_than_rows_are_refused(make_checkpoint):
     ("damage", "why"),
     [
         (lambda content: content[:-1], "file not fully covered"),
-        (lambda content: content[:40], "invalid header length"),
-        (lambda content: content[:3], "header too small"),
         (lambda content: b"", "header too small"),
         (lambda content: content[:8] + b"x" + content[9:], "invalid JSON in header"),
         (lambda content: content.replace(b"[7, 4]", b"[9, 4]"), "invalid shape, data type, or offset"),
-        (lambda content: content.replace(b"data_offsets", b"data_offsetz"), "missing field `data_offsets`"),
     ],
 )
 def test_a_damaged_file_is_named(make_checkpoint, damage, why):
@@ -198,46 +194,34 @@ class Hub(http.server.BaseHTTPRequestHandler):
     folder: Path
     asked: list[str]
 
-    def name(self) -> str:
-        """What is asked for of /org/model/resolve/<revision>/<name>, which may lie in a folder."""
-        return urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
-
-    def served(self) -> bool:
-        return self.path.startswith("/org/model/resolve/") and (self.folder / self.name()).is_file()
-
-    def do_HEAD(self) -> None:
-        name = self.name()
-        if not self.served():
-            self.send_response(404)
-            self.send_header(
-                "X-Error-Code", "EntryNotFound" if "/org/model/" in self.path else "RepoNotFound"
-            )
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{name}"')
-        self.send_header("Content-Length", str((self.folder / name).stat().st_size))
+    def answer(self, status: int, data: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
 
     def do_GET(self) -> None:
         if self.path.startswith("/api/models/org/model"):
             names = [str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()]
             info = {"id": "org/model", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
             tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
-            answer = json.dumps(tree if "/tree/" in self.path else info).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            data = json.dumps(tree if "/tree/" in self.path else info).encode()
+            self.answer(200, data, Content_Type="application/json")
             return
-        self.do_HEAD()
-        name = self.name()
-        if self.served():
+        # /org/model/resolve/<revision>/<name>, which may lie in a folder.
+        name = urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
+        if not self.path.startswith("/org/model/resolve/") or not (self.folder / name).is_file():
+            self.answer(
+                404, b"", X_Error_Code="EntryNotFound" if "/org/model/" in self.path else "RepoNotFound"
+            )
+            return
+        if self.command == "GET":
             self.asked.append(name)
-            self.wfile.write((self.folder / name).read_bytes())
+        self.answer(200, (self.folder / name).read_bytes(), X_Repo_Commit=COMMIT, ETag=f'"{name}"')
+
+    do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None: ...
 
@@ -245,12 +229,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(tmp_path):
     handler = type("Folder", (Hub,), {"folder": tmp_path / "served", "asked": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield handler, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
+    with serving(handler) as url:
+        yield handler, url
 
 
 def locate_with(base: str, endpoint: str, cache: Path, offline: str = "0", **options: str) -> str:
@@ -330,23 +310,6 @@ def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkp
     assert locate(str(directory)) == directory
     with pytest.raises(InputError, match=r"names 2 weight files, but 1 of them are missing \(model-00001-of"):
         locate(str(directory), weights="all")
-
-
-@pytest.mark.slow
-def test_a_hub_model_that_cannot_be_used_says_why(hub, make_checkpoint, tmp_path):
-    _, endpoint = hub
-    served = make_checkpoint({"wte.weight": TABLE}, name="served")
-    (served / "model.safetensors").rename(served / "pytorch_model.bin")
-    said = locate_with("org/model", endpoint, tmp_path / "a")
-    assert said.startswith("InputError: org/model: expected weights as model.safetensors")
-    assert "found only pytorch_model.bin, which is pickle" in said
-    (served / "adapter_config.json").write_text('{"base_model_name_or_path": "org/whole"}')
-    assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "d")
-    (served / "tokenizer.json").unlink()
-    assert "org/model has no tokenizer.json" in locate_with("org/model", endpoint, tmp_path / "b")
-    (served / "config.json").unlink()
-    assert "org/model is an adapter (PEFT) of org/whole" in locate_with("org/model", endpoint, tmp_path / "e")
-    assert "nor the local cache gives it" in locate_with("nobody/nothing", endpoint, tmp_path / "c")
 
 
 @pytest.mark.slow

@@ -145,24 +145,6 @@ def test_poolings_and_windows(checkpoints: Folders, kind: str, chunk: bool, pool
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_only_models_that_see_ahead_are_told_what_is_padding(checkpoints: Folders, dtype: Any) -> None:
-    masked = {
-        kind: load(checkpoints(kind), read_spec(checkpoints(kind), dtype=dtype)).masked
-        for kind in AFFIXES
-        if kind != "vit"
-    }
-    assert masked == {
-        "llama": False,
-        "qwen3": False,
-        "gpt2": False,
-        "bert": True,
-        "roberta": True,
-        "t5": True,
-    }
-
-
 @pytest.mark.parametrize("kind", list(AFFIXES))
 def test_special_tokens_around_a_text_are_the_tokenizers_own(checkpoints: Folders, kind: str) -> None:
     from tokenizers import Tokenizer

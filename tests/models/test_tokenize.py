@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -132,27 +131,6 @@ def test_a_document_of_fifty_megabytes(engines):
     ids, lengths = engines[0].encode([text])
     assert lengths.tolist() == [len(one) * 1_000_000]
     assert np.array_equal(ids.reshape(-1, len(one)), np.broadcast_to(one, (1_000_000, len(one))))
-
-
-@pytest.mark.slow
-def test_threads_do_not_change_the_ids(make_tokenizer):
-    directory = make_tokenizer("gpt2")
-    script = (
-        "import sys\nfrom dagster_divorder.models.tokenize import load_encoder\n"
-        "texts = [f'word {n} ' * (n % 50) for n in range(500)]\n"
-        "for engine in ('gigatoken', 'tokenizers'):\n"
-        "    sys.stdout.buffer.write(load_encoder(sys.argv[1], engine).encode(texts)[0].tobytes())"
-    )
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", script, str(directory)],
-            env={**os.environ, **variables},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for variables in ({"RAYON_NUM_THREADS": "3"}, {"TOKENIZERS_PARALLELISM": "false"})
-    ]
-    assert outputs[0] == outputs[1] != b""
 
 
 @pytest.mark.slow

@@ -197,21 +197,6 @@ def test_what_cannot_be_measured_is_refused(checkpoint: Folders, heldout: Path, 
         loss_by_source(small, heldout, tokenizer=directory)
 
 
-def test_a_model_that_does_not_fit_into_memory_is_explained(
-    checkpoint: Folders, heldout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = checkpoint("llama")
-
-    def full(*_: object, **__: object) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
-    with pytest.raises(
-        InputError, match="does not fit into the memory of cpu; give a smaller model or another"
-    ):
-        loss_by_source(directory, heldout, device="cpu")
-
-
 def test_the_command_shows_sources_and_the_warning(
     checkpoint: Folders, heldout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,35 +132,6 @@ def test_two_live_iterations_have_a_place_each_and_the_state_is_the_last_ones(
     assert stream.state_dict()["samples"] == BATCH
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 1)])
-def test_a_stateful_loader_keeps_the_samplers_position(
-    export: tuple[Path, list[Any]], before: int, after: int, workers: int
-) -> None:
-    path, rows = export
-    dataset = SequenceDataset(path)
-    assert dataset[3]["input_ids"].tolist() == [
-        rows[3]
-    ]  # what is open is open in the workers that are forked, too
-
-    def loaders(world: int) -> list[StatefulDataLoader[Any]]:
-        samplers = [GlobalBatchSampler(dataset, rank=rank, world_size=world) for rank in range(world)]
-        return [
-            StatefulDataLoader(
-                dataset, batch_sampler=sampler, num_workers=workers, collate_fn=dataset.collate
-            )
-            for sampler in samplers
-        ]
-
-    first, second = loaders(before), loaders(after)
-    read = consumed([iter(loader) for loader in first], 2)
-    for loader in second:
-        loader.load_state_dict(first[0].state_dict())
-    read += consumed([iter(loader) for loader in second], WHOLE // BATCH - 2)
-    assert read == rows[:WHOLE]
-
-
 def test_a_plain_loader_reads_what_its_sampler_says(export: tuple[Path, list[Any]]) -> None:
     path, rows = export
     dataset = SequenceDataset(path)
@@ -228,14 +199,9 @@ def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list
 
 MALFORMED: list[Any] = [
     None,
-    [],
-    "0123",
     {},
     {"samples": 4},
-    {"plan": "0123"},
     {"samples": "4", "plan": "0123"},
-    {"samples": 4.0, "plan": "0123"},
-    {"samples": None, "plan": "0123"},
     {"samples": True, "plan": "0123"},
     {"samples": 4, "plan": 123},
     {"model": {}, "stream": {"samples": 4, "plan": "0123"}},

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from itertools import islice
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -45,21 +43,6 @@ def test_a_stream_of_shards_goes_on_where_it_stopped(sizes: list[int], epochs: i
     # Shards that were read to their end are not opened again in this epoch.
     passed = first.state_dict()["passed"]
     assert opened == [names[number % len(names)] for number in range(passed, epochs * len(names))]
-
-
-def test_compressed_lines_are_read_on(tmp_path: Path) -> None:
-    def lines(name: str):  # type: ignore[no-untyped-def]
-        with gzip.open(tmp_path / name, "rt") as file:
-            yield from map(json.loads, file)
-
-    for name, numbers in (("a", range(3)), ("b", range(3, 5))):
-        with gzip.open(tmp_path / name, "wt") as file:
-            file.writelines(f"{number}\n" for number in numbers)
-    stream = ShardStream(["a", "b"], lines)
-    assert list(islice(stream, 4)) == [0, 1, 2, 3]
-    assert stream.state_dict() == {"shard": "b", "passed": 1, "offset": 1}
-    assert list(stream) == [4]
-    assert list(stream) == []
 
 
 def test_two_live_iterations_have_a_place_each() -> None:

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import MemoryStore
 
-from dagster_divorder.errors import DamagedFileError, LeaseLostError, StoreBusyError, StoreError
+from dagster_divorder.errors import LeaseLostError, StoreBusyError, StoreError
 from dagster_divorder.store import head, sources
 from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, LEASE_FILE, STATE
 from dagster_divorder.store.head import HEAD, TTL, Head
@@ -163,15 +163,6 @@ def test_the_verbs_do_what_those_of_a_folder_do(tmp_path_factory: pytest.TempPat
         lambda: Verbs(tmp_path_factory.mktemp("verbs")),
         settings=settings(max_examples=examples(20), stateful_step_count=15, deadline=None),
     )
-
-
-def test_a_damaged_object_is_told(
-    store: ObjectStore, process: Callable[[], ObjectStore], memory: MemoryStore
-) -> None:
-    name = store.put_hashed("views", "key", b"content", "bin")
-    PUT(memory, name, b"conteNt")
-    with pytest.raises(DamagedFileError, match="damaged"):
-        process().read_verified(name)
 
 
 def test_copies_go_with_the_store_and_workers_of_this_machine_share_them(

@@ -333,12 +333,6 @@ def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, w
     assert "input.paths" in str(caught.value) and "Sesame99" not in str(caught.value)
 
 
-def test_variables_hold_several_urls() -> None:
-    given = "s3://bucket/a:https://host:8080/b.jsonl:/data/c:hf://datasets/o/n/*.parquet"
-    paths = load_settings(environ={"DIVORDER_INPUT__PATHS": given}).input.paths
-    assert paths == ("s3://bucket/a", "https://host:8080/b.jsonl", "/data/c", "hf://datasets/o/n/*.parquet")
-
-
 def test_settings_are_proposed_for_a_place(place: Place, tmp_path: Path) -> None:
     put(f"{place}/a.jsonl", b"".join(LINES))
     settings = write_settings(Proposal(blocks=look([str(place)])), tmp_path / "divorder.toml")

@@ -50,32 +50,6 @@ def store(process: Process) -> Iterator[Store]:
         yield store
 
 
-def test_what_is_put_is_there_for_everybody(store: Store, process: Process) -> None:
-    store.put("views/x.bin", b"1")
-    store.put("views/y.bin", [b"2", b"3"])
-    store.put("views/deep/z.bin", lambda file: file.write(b"4"))
-    for seen in (store, process()):
-        assert seen.list("views") == ["views/x.bin", "views/y.bin"] and seen.folders("views") == [
-            "views/deep"
-        ]
-        assert [seen.read(name) for name in ("views/x.bin", "views/y.bin", "views/deep/z.bin")] == [
-            b"1",
-            b"23",
-            b"4",
-        ]
-        assert {name: stat.size for name, stat in seen.stats("views").items()} == {
-            "views/x.bin": 1,
-            "views/y.bin": 2,
-        }
-        assert seen.exists("views/x.bin") and not seen.exists("views/none.bin") and not seen.exists("views")
-        assert seen.list("nowhere") == seen.folders("nowhere") == []
-        with seen.open_file("views/y.bin") as file:
-            assert (file.seek(1), file.read()) == (1, b"3")
-        assert seen.local("views/deep").joinpath("z.bin").read_bytes() == b"4"
-    store.delete("views/x.bin", "views/deep/z.bin", "views/none.bin")
-    assert process().list("views") == ["views/y.bin"] and process().list("views/deep") == []
-
-
 def test_a_name_keeps_its_bytes_unless_asked_and_large_ones_go_in_parts(
     store: Store, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from torch import nn, optim
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from dagster_divorder.torch import BalancedSampler, GlobalBatchSampler
 from dagster_divorder.trainers import Reading
 from tests.trainers.replay import global_batches
 from tests.trainers.test_lightning import QUIET, as_lightning_reads
+from tests.trainers.test_trl import QUIET as QUIET_TRL
+from tests.trainers.test_trl import tokens_and_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -110,73 +109,39 @@ def test_the_hugging_face_trainer_reads_epochs_and_resumes(workers: int, tmp_pat
     assert train(resume_from_checkpoint=str(tmp_path / "checkpoint-8")) == whole[29:]
 
 
-@pytest.mark.parametrize("name", ["SFT", "DPO", "GRPO"])
-def test_trl_reads_the_order_under_its_own_sampler(name: str, tmp_path: Path) -> None:
+def test_grpo_of_trl_reads_the_order_under_its_own_sampler(tmp_path: Path) -> None:
+    """Its other trainers have the sampler of Hugging Face's."""
     trl = pytest.importorskip("trl")
     from datasets import Dataset
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    vocabulary = {"<pad>": 0, "<eos>": 1, **{f"{row}": row + 2 for row in range(ROWS)}}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokens = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(vocabulary), **sizes, **special))
-    rows = [f"{row}" for row in range(ROWS)]
-    columns = {
-        "SFT": {"text": rows},
-        "DPO": {"prompt": rows, "chosen": [" 1"] * ROWS, "rejected": [" 2"] * ROWS},
-        "GRPO": {"prompt": rows},
-    }[name]
+    tokens, model = tokens_and_model(ROWS)
     read: list[int] = []
 
     def reward(prompts: list[str], **other: Any) -> list[float]:
         read.extend(map(int, prompts))
         return [0.0] * len(prompts)
 
-    more: dict[str, Any] = {
-        "SFT": {"packing": False, "max_length": None},
-        "DPO": {},
-        "GRPO": {"shuffle_dataset": False, "num_generations": 2, "max_completion_length": 2},
-    }[name]
-    configuration = getattr(trl, f"{name}Config")(
+    configuration = trl.GRPOConfig(
         output_dir=str(tmp_path),
         train_sampling_strategy="sequential",
         per_device_train_batch_size=4,
         num_train_epochs=2,
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        **more,
+        shuffle_dataset=False,
+        num_generations=2,
+        max_completion_length=2,
+        **QUIET_TRL,
     )
-    trainer = reading_under(getattr(trl, f"{name}Trainer"), sampler())(
+    trainer = reading_under(trl.GRPOTrainer, sampler())(
         model=model,
         args=configuration,
-        train_dataset=Dataset.from_dict({**columns, **TABLE}),
+        train_dataset=Dataset.from_dict({"prompt": [f"{row}" for row in range(ROWS)], **TABLE}),
         processing_class=tokens,
-        **{"GRPO": {"reward_funcs": reward}, "DPO": {"ref_model": deepcopy(model)}}.get(name, {}),
+        reward_funcs=reward,
     )
-    if name != "GRPO":
-        # What the collator is given, before it pads.
-        collate = trainer.data_collator
-        key = "input_ids" if name == "SFT" else "prompt_ids"
-
-        def recorded(examples: list[dict[str, Any]]) -> Any:
-            read.extend(example[key][0] - 2 for example in examples)
-            return collate(examples)
-
-        trainer.data_collator = recorded
     trainer.train()
     first, second = orders(2)
-    if name == "GRPO":
-        # Both of a prompt's completions are of one step, and two prompts fill one of 4; what does not is left out.
-        assert read == np.repeat(first[:20] + second[:20], 2).tolist()
-    else:
-        assert read == first + second
+    # Both of a prompt's completions are of one step, and two prompts fill one of 4; what does not is left out.
+    assert read == np.repeat(first[:20] + second[:20], 2).tolist()
 
 
 @pytest.mark.parametrize("way", ["sampler", "batch sampler"])
@@ -220,30 +185,3 @@ def test_lightnings_ranks_share_global_batches_unless_it_puts_its_own_sampler_ov
         read.append(list(loader))
     batches_read = global_batches(read, Reading(rows=ROWS, batch=4, world_size=2, micro_batch=1))
     assert sampler().kept(batches_read).text == ("5 of 5 batches" if ours else "0 of 5 batches")
-
-
-def test_trainers_that_take_a_class_path_construct_it() -> None:
-    """SkyRL: ClassName(examples, **sampler_kwargs). verl: ClassName(data_source=..., data_config=...), of a class that
-    is an AbstractSampler of its own, whose shape stands here for it."""
-    module, _, name = "dagster_divorder.torch.BalancedSampler".rpartition(".")
-    examples = [{"input_ids": [1, 2, 3], "topic": topic} for topic in TABLE["topic"]]
-    trainer_sampler = getattr(import_module(module), name)(examples, by="topic", batch_size=4)
-    assert list(trainer_sampler) == orders(1)[0]
-
-    class AbstractSampler(Sampler[int]):
-        def __init__(self, data_source: Any, data_config: Any) -> None:
-            raise NotImplementedError
-
-    class PromptSampler(BalancedSampler, AbstractSampler):
-        def __init__(self, data_source: Any, data_config: Any) -> None:
-            BalancedSampler.__init__(
-                self,
-                data_source.dataframe,
-                by=data_config.sampler.by,
-                batch_size=data_config.train_batch_size,
-            )
-
-    config = SimpleNamespace(train_batch_size=4, sampler=SimpleNamespace(by="topic"))
-    trainer_sampler = PromptSampler(data_source=SimpleNamespace(dataframe=TABLE), data_config=config)
-    assert isinstance(trainer_sampler, AbstractSampler)
-    assert list(trainer_sampler.under(SequentialSampler(range(ROWS)))) == orders(1)[0]

@@ -43,10 +43,3 @@ def test_a_stateful_dataloader_reads_what_the_models_say(
     for way, model in ((default, trainer.default), (best, trainer.best)):
         read = global_batches([list(way(rank)) for rank in range(world_size)], reading)
         np.testing.assert_array_equal(ascending(model(reading)), read)
-
-
-def test_workers_of_a_dataloader_change_nothing() -> None:
-    from torch.utils.data import DataLoader
-
-    alone, helped = (list(DataLoader(range(30), 4, num_workers=workers)) for workers in (0, 2))
-    assert [batch.tolist() for batch in alone] == [batch.tolist() for batch in helped]

@@ -29,14 +29,6 @@ def test_contiguous_ranks_are_read_in_the_plans_order(
     assert 0 <= rows - len(file) < world_size * micro_batch * max(workers, 1)
 
 
-def test_the_formulas_for_one_and_for_several_workers() -> None:
-    one = rows_for_contiguous_ranks(24, world_size=2, micro_batch=3)
-    np.testing.assert_array_equal(one, np.arange(24).reshape(-1, 2, 3).transpose(1, 0, 2).reshape(-1))
-    two = rows_for_contiguous_ranks(24, world_size=2, micro_batch=3, workers=2)
-    expected = np.arange(24).reshape(2, 2, 2, 3).transpose(2, 1, 0, 3).reshape(-1)
-    np.testing.assert_array_equal(two, expected)
-
-
 @given(
     steps=st.integers(1, 12),
     world_size=st.sampled_from([1, 2, 4]),

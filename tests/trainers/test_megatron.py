@@ -1,84 +1,52 @@
-"""What Megatron's GPTDataset reads, without cache files and with them, against the models. Its sampler is not in the
-megatron-core wheel for Python 3.11: the models state it, consecutive micro-batches of all ranks."""
+"""What Megatron's GPTDataset reads without cache files, against the model (with them: tests/write/exports).
+
+Its sampler is not in the megatron-core wheel for Python 3.11: the models state it, consecutive micro-batches of all
+ranks.
+"""
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dagster_divorder.trainers import TRAINERS, Reading
-
-pytestmark = pytest.mark.slow
+from tests.readers.made import write_export
+from tests.write.exports.made import TAG
 
 ROWS, LENGTH = 101, 4
 
 
-def write_rows(prefix: Path) -> None:
-    """Each row one item of LENGTH equal tokens, 1 more than the row."""
-    np.repeat(np.arange(1, ROWS + 1, dtype=np.uint16), LENGTH).tofile(prefix.with_suffix(".bin"))
-    with prefix.with_suffix(".idx").open("wb") as file:
-        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, ROWS, ROWS + 1))
-        file.write(np.full(ROWS, LENGTH, np.int32).tobytes())
-        file.write((np.arange(ROWS, dtype=np.int64) * LENGTH * 2).tobytes())
-        file.write(np.arange(ROWS + 1, dtype=np.int64).tobytes())
-
-
-def dataset(prefix: Path, samples: int, seed: int) -> Any:
+@pytest.mark.slow
+@pytest.mark.parametrize(("epochs", "batch"), [(1, 16), (2, 16), (1, 101), (3, 50)])
+def test_gpt_dataset_shuffles_as_the_model_does(epochs: int, batch: int, tmp_path: Path) -> None:
+    """With a last epoch of many samples, and of so few that it is shuffled apart."""
     pytest.importorskip("megatron.core")
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.utils import Split
 
+    corpus = {"lengths": [LENGTH] * ROWS, "length": LENGTH, "end_of_text": False, "vocabulary": 60_000}
+    rows = [ids for (ids,) in write_export(tmp_path / "export", "megatron", corpus)]
+    prefix = str(tmp_path / f"export/train-{TAG}")
+    reading = Reading(rows=ROWS, batch=batch, epochs=epochs, seed=7)
     config = GPTDatasetConfig(
-        random_seed=seed,
+        random_seed=7,
         sequence_length=LENGTH,
-        blend_per_split=[([str(prefix)], None), None, None],
-        path_to_cache=str(prefix.parent / "cache"),
-        tokenizer=SimpleNamespace(vocab_size=500, eod=499, pad=498, unique_identifiers=OrderedDict()),
+        blend_per_split=[([prefix], None), None, None],
+        path_to_cache=str(tmp_path / "cache"),
+        tokenizer=SimpleNamespace(
+            vocab_size=60_002, eod=60_001, pad=60_000, unique_identifiers=OrderedDict()
+        ),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,
         create_attention_mask=False,
     )
-    low = GPTDataset.build_low_level_dataset(str(prefix), config)
-    return GPTDataset(low, str(prefix), np.arange(ROWS, dtype=np.int32), samples, Split.train, config)
-
-
-def read(data: Any, reading: Reading) -> np.ndarray:
-    """Rows of each global batch, under the sampler."""
-    tokens = [data[at]["tokens"].unique().tolist() for at in range(reading.steps * reading.batch)]
-    return np.array(tokens).reshape(-1, reading.batch) - 1
-
-
-@pytest.mark.parametrize(("epochs", "batch"), [(1, 16), (2, 16), (1, 101), (3, 50)])
-def test_gpt_dataset_shuffles_as_the_model_does(epochs: int, batch: int, tmp_path: Path) -> None:
-    """With a last epoch of many samples, and of so few that it is shuffled apart."""
-    write_rows(tmp_path / "rows")
-    reading = Reading(rows=ROWS, batch=batch, epochs=epochs, seed=7)
-    data = dataset(tmp_path / "rows", reading.steps * batch, 7)
-    np.testing.assert_array_equal(read(data, reading), TRAINERS["megatron"].default(reading))
-
-
-def test_cache_files_keep_the_order_until_the_seed_changes(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows")
-    reading = Reading(rows=ROWS, batch=16, epochs=2)
-    samples = reading.steps * reading.batch
-    first = dataset(tmp_path / "rows", samples, 0).unique_description_hash
-    index = np.arange(ROWS)
-    files = {
-        "document_index": index.astype(np.int32),
-        "sample_index": np.c_[index, 0 * index, index, 0 * index + LENGTH - 1]
-        .reshape(-1, 2)
-        .astype(np.int32),
-        "shuffle_index": np.tile(2 * index, 2).astype(np.uint32),
-    }
-    for name, content in files.items():
-        np.save(tmp_path / "cache" / f"{first}-GPTDataset-train-{name}.npy", content)
-    expected = TRAINERS["megatron"].best(reading) % ROWS
-    np.testing.assert_array_equal(read(dataset(tmp_path / "rows", samples, 0), reading), expected)
-    assert not np.array_equal(read(dataset(tmp_path / "rows", samples, 1), reading), expected)
+    low = GPTDataset.build_low_level_dataset(prefix, config)
+    samples = reading.steps * batch
+    data = GPTDataset(low, prefix, np.arange(ROWS, dtype=np.int32), samples, Split.train, config)
+    read = [rows.index(data[at]["tokens"].tolist()) for at in range(samples)]
+    np.testing.assert_array_equal(np.reshape(read, (-1, batch)), TRAINERS["megatron"].default(reading))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from dagster_divorder.trainers import TRAINERS, Reading
@@ -125,13 +124,6 @@ def test_trl_reads_records_in_order_with_its_lines(name: str, tmp_path: Path) ->
     np.testing.assert_array_equal(ascending(TRAINERS[name].best(reading)), read)
 
 
-def test_kto_takes_pairs_apart_and_reads_the_rejected_answers_last(tmp_path: Path) -> None:
-    reading = Reading(rows=ROWS, batch=16, micro_batch=2)
-    write_jsonl(tmp_path / "curated.jsonl", records("trl-dpo"))
-    trainer = trainer_over("trl-kto", reading, tmp_path / "curated.jsonl", "best")
-    assert trainer.train_dataset["label"][:] == [True] * ROWS + [False] * ROWS
-
-
 def test_a_record_that_is_too_long_shifts_the_batches_unless_max_length_is_none(tmp_path: Path) -> None:
     reading = Reading(rows=ROWS, batch=16, micro_batch=2)
     rows = records("trl-dpo")
@@ -143,13 +135,3 @@ def test_a_record_that_is_too_long_shifts_the_batches_unless_max_length_is_none(
         kept[way] = [ids[0] - 2 for ids in trainer.train_dataset["prompt_ids"]]
     assert kept["best"] == list(range(ROWS))
     assert kept["default"] == [row for row in range(ROWS) if row != 3]
-
-
-def test_files_of_an_output_in_shards_come_in_their_order(tmp_path: Path) -> None:
-    from datasets import load_dataset
-
-    rows = [orjson.dumps(row) for row in records("trl-dpo")]
-    for shard in range(11):
-        (tmp_path / f"curated-{shard:05}.jsonl").write_bytes(b"\n".join(rows[10 * shard : 10 * shard + 10]))
-    data = load_dataset("json", data_files=f"{tmp_path}/curated*.jsonl", split="train")
-    assert [int(prompt.split()[0]) for prompt in data["prompt"]] == list(range(ROWS))

@@ -62,8 +62,8 @@ class DagsterDev:
     """A running `dagster dev`: a context manager. `folder` holds its history, its log, and its settings file where none
     is named.
 
-    workspace: a file that lists the code locations; None: `-m` names the only one, `module`, as people do in a folder
-    of their own.
+    workspace: a file that lists the code locations; None: `-m` names the only one, as people do in a folder of their
+    own.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class DagsterDev:
         folder: Path,
         config: Path | None = None,
         workspace: Path | None = ROOT / "workspace.yaml",
-        module: str = "dagster_divorder.definitions",
     ) -> None:
         self.folder = folder
         self.log = folder / "dagster_dev.log"
@@ -90,7 +89,7 @@ class DagsterDev:
         shutil.copy(ROOT / "dagster.yaml", folder)
         if workspace:
             shutil.copy(workspace, folder / "workspace.yaml")
-        self.location = "divorder" if workspace else module
+        self.location = "divorder" if workspace else "dagster_divorder.definitions"
         self.options = [] if workspace else ["-m", self.location]
 
     def __enter__(self) -> DagsterDev:
@@ -161,11 +160,11 @@ class DagsterDev:
             if node["isMaterializable"] and node["staleStatus"] != "FRESH"
         }
 
-    def launch(self, job: str, assets: Sequence[str] | None = None, location: str | None = None) -> str:
+    def launch(self, job: str, assets: Sequence[str] | None = None) -> str:
         """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
         selector: dict[str, Any] = {
             **REPOSITORY,
-            "repositoryLocationName": location or self.location,
+            "repositoryLocationName": self.location,
             "jobName": job,
         }
         if assets:

@@ -13,7 +13,6 @@ import io
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dagster_divorder import load_settings
 from dagster_divorder.cli.runs import summary
@@ -28,9 +27,6 @@ from tests.ui.pages import (
     show_orders,
     show_picture,
 )
-
-if TYPE_CHECKING:
-    pass
 
 LIMIT = 200_000
 COLOURS = 256

@@ -1,7 +1,4 @@
-"""`dagster dev` left running: appended lines start a run, a cancelled run does no harm. Its pages: test_walk.py.
-
-The tests share one process and go on from each other's state, but each makes what it needs if it runs alone.
-"""
+"""`dagster dev` left running: appended lines start a run, a cancelled run does no harm. Its pages: test_walk.py."""
 
 from __future__ import annotations
 
@@ -17,59 +14,13 @@ from tests.faults.conftest import differing, output_of
 from tests.faults.test_together import is_free
 from tests.ui.dagster_dev import DagsterDev, until
 
-SENSOR = "dagster/sensor_name"
-
-
-def append(config: Path, start: int, per_topic: int) -> int:
-    """Append records of four topics; how many."""
-    records = topic_records(per_topic, start=start)
-    with open(config.parent / "docs.jsonl", "ab") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in records)
-    return len(records)
-
-
-def curate(dev: DagsterDev) -> None:
-    """Make an output if none was made yet."""
-    if not dev.made("curated_output"):
-        assert dev.end_of(dev.launch("curate")) == "SUCCESS"
-
-
-def started_by_sensor(dev: DagsterDev) -> list[str]:
-    return [run for run, about in dev.runs().items() if SENSOR in about["tags"]]
-
-
-def test_appended_lines_start_one_run_that_computes_only_them(dev: DagsterDev, config: Path) -> None:
-    curate(dev)
-    until(lambda: dev.ticks()[:1], 60, "tick of the sensor")
-    before = set(dev.runs())
-    assert started_by_sensor(dev) == []
-    new = append(config, start=100, per_topic=2)
-    until(lambda: set(dev.runs()) - before, 120, "run after lines were appended")
-    (run,) = set(dev.runs()) - before
-    about = dev.runs()[run]
-    assert (about["jobName"], about["tags"][SENSOR]) == ("curate", "watch_input")
-    assert dev.end_of(run) == "SUCCESS"
-    for stage in ("raw_docs", "token_counts", "shallow_embeddings", "clusters", "curated_output"):
-        made = dev.made(stage)
-        assert made["run"] == run
-        assert (made["new_documents"], made["reused_documents"]) == (new, 120), stage
-    assert dev.made("base_model")["changed"] is False
-    folder = config.parent / "curated"
-    lines = (folder / "curated.jsonl").read_bytes().splitlines()
-    assert sorted(lines) == sorted((config.parent / "docs.jsonl").read_bytes().splitlines())
-    # The sensor goes on looking, and starts no second run.
-    nothing = ["no change in 1 input file"] * 2
-    until(
-        lambda: [tick["skipReason"] for tick in dev.ticks()[:2]] == nothing, 60, "two ticks without a change"
-    )
-    assert started_by_sensor(dev) == [run]
-
 
 def test_a_cancelled_run_leaves_a_sound_store(dev: DagsterDev, config: Path, tmp_path: Path) -> None:
-    curate(dev)
+    assert dev.end_of(dev.launch("curate")) == "SUCCESS"
     shutil.copytree(config.parent / "store", tmp_path / "store")
     before = set(dev.runs())
-    append(config, start=1000, per_topic=500)
+    with open(config.parent / "docs.jsonl", "ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(500, start=1000))
     until(lambda: set(dev.runs()) - before, 120, "run after lines were appended")
     (run,) = set(dev.runs()) - before
 

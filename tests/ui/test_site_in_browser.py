@@ -1,4 +1,4 @@
-"""The built site in a real browser, from its files: the search without a network, links of terms, and small screens."""
+"""The built site in a real browser, from its files: the search without a network, links, and small screens."""
 
 from __future__ import annotations
 
@@ -58,25 +58,6 @@ def test_the_search_finds_the_page_among_the_first_three(query: str, site: Path,
     )
     assert any(re.search(rf"/{QUERIES[query]}(#|$)", url.split("?")[0]) for url in first), first
     assert not [url for url in asked if not url.startswith(("file:", "data:"))]
-
-
-def test_the_first_use_of_a_term_links_to_the_glossary_and_no_code_or_heading_does(
-    site: Path, page: Page
-) -> None:
-    page.goto((site / "docs/concepts.html").as_uri())
-    hrefs = page.locator("article a.term").evaluate_all("links => links.map(of => of.getAttribute('href'))")
-    assert "glossary.html#window" in hrefs and "glossary.html#trait" in hrefs
-    assert len(hrefs) == len(set(hrefs))
-    inside = "article :is(pre, code, h1, h2, h3, table, a) a.term"
-    for name in ("concepts", "trainers/torchtitan", "glossary", "reference/settings"):
-        page.goto((site / f"docs/{name}.html").as_uri())
-        assert page.locator(inside).count() == 0
-        assert bool(page.locator("article a.term").count()) == (
-            name not in ("glossary", "reference/settings")
-        )
-    page.goto((site / "docs/concepts.html").as_uri())
-    page.locator('article a.term[href$="#window"]').click()
-    assert page.locator("#window").inner_text() == "window"
 
 
 def test_a_link_to_a_page_beside_a_folder_of_its_name_is_one(site: Path, page: Page) -> None:

@@ -271,20 +271,6 @@ def test_metadata_is_not_clipped_on_a_common_screen(dev: DagsterDev, page: Page,
         assert clipped == [], asset
 
 
-def test_pages_say_where_settings_and_files_are(dev: DagsterDev, page: Page, walk: Walk) -> None:
-    from playwright.sync_api import expect
-
-    curate(dev)
-    page.goto(f"{dev.url}/locations/{dev.location}/jobs/curate")
-    expect(page.get_by_role("cell", name="clusters.k", exact=True)).to_be_visible()
-    page.goto(f"{dev.url}/locations/{dev.location}/jobs/curate/playground")
-    expect(page.get_by_text(f"divorder/settings: {walk.config}")).to_be_visible()
-    page.goto(f"{dev.url}/assets/curated_output")
-    expect(page.get_by_text(str(walk.output), exact=True).first).to_be_visible()
-    # A browser opens no file for a page, so there is no link to one.
-    assert page.locator("a[href^='file:']").count() == 0
-
-
 Metadata = dict[str, dict[str, Any]]
 
 
@@ -315,22 +301,6 @@ def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(made: Me
         for row in rows_of(metadata["stored_files"]):
             assert Path(str(row["path"])).exists(), (name, row)
     assert {name for name, metadata in made.items() if pictures(metadata)} >= PICTURED
-
-
-def test_tables_show_the_evidence(made: Metadata, walk: Walk) -> None:
-    settings = load_settings(walk.config)
-    measures = rows_of(made["diversity_metrics"]["measures"])
-    windows = {"sequence", "sequence (flush)", "batch", "batch (anywhere)", "prefix", "corpus"}
-    assert {row["window"] for row in measures} >= windows
-    assert {row["trait"] for row in measures} >= {"cluster", "length", "source"}
-    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
-    assert len(rows_of(made["strategy_comparison"]["comparison"])) == pairs
-    (file,) = rows_of(made["raw_docs"]["input_files"])
-    assert (file["records"], file["rejected"]) == (4 * (PER_TOPIC + APPENDED), 0)
-    shares = [row["share"] for row in rows_of(made["clusters"]["cluster_sizes"])]
-    assert sum(shares) == pytest.approx(1, abs=0.01)
-    assert "curated.jsonl" in [row["file"] for row in rows_of(made["curated_output"]["output_files"])]
-    assert made["curated_output"]["output_folder"].value == str(settings.output.path)
 
 
 def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata, walk: Walk) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from dagster_divorder.settings.sections import Heldout, Selection
 from dagster_divorder.store.base import STATE, TEMPORARY
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
-from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.state import signed
 from dagster_divorder.write.curated import (
     BESIDE,
@@ -60,25 +59,6 @@ def publish(store: LocalStore, folder: Path, *names: str) -> None:
         for name in names:
             output.stage(name, lambda file, name=name: file.write(name.encode()))
         output.commit(ABOUT)
-
-
-def test_commit_replaces_the_output_and_removes_only_its_own_stale_files(
-    store: LocalStore, folder: Path
-) -> None:
-    (folder / "mine.txt").write_text("the user's")
-    publish(store, folder, "a-0", "a-1")
-    publish(store, folder, "a")
-    assert sorted(os.listdir(folder)) == ["a", MANIFEST, "mine.txt"]
-    manifest = read_manifest(folder)
-    assert manifest is not None
-    digest = hashlib.sha256(b"a").hexdigest()
-    assert manifest["files"] == {"a": {"bytes": 1, "sha256": digest, "head": digest}}
-    assert manifest["store"]["id"] == store.id
-    assert is_whole(folder, manifest["files"])
-    (folder / "a").write_text("b")
-    assert not is_whole(folder, manifest["files"])
-    (folder / "a").unlink()
-    assert not is_whole(folder, manifest["files"])
 
 
 def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(

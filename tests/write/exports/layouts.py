@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -128,8 +128,11 @@ def _unpadded(rows: Rows, ids: np.ndarray, mask: np.ndarray | None) -> list[list
     return [ids[kept].tolist()]
 
 
-def mds(folder: Path, rows: Rows) -> Read:
-    read: Read = []
+Columns = dict[str, np.ndarray]
+"""A row of a format of samples."""
+
+
+def mds_rows(folder: Path, rows: Rows) -> Iterator[Columns]:
     for shard in json.loads((folder / "index.json").read_bytes())["shards"]:
         data = (folder / shard["raw_data"]["basename"]).read_bytes()
         head, samples = _samples(data)
@@ -144,12 +147,11 @@ def mds(folder: Path, rows: Rows) -> Read:
         assert shard["column_sizes"] == [np.dtype(dtype).itemsize for _, dtype in columns]
         for sample in samples:
             (row,) = np.frombuffer(sample, columns)
-            read.append(_unpadded(rows, row["tokens"], row["attention_mask"] if rows.padded else None))
-    return read
+            yield {name: row[name] for name, _ in columns}
 
 
-def litdata(folder: Path, rows: Rows) -> Read:
-    index, read = json.loads((folder / "index.json").read_bytes()), Read()
+def litdata_rows(folder: Path, rows: Rows) -> Iterator[Columns]:
+    index = json.loads((folder / "index.json").read_bytes())
     types = {"no_header_tensor:11": "u1", "no_header_tensor:16": "<i4", "no_header_tensor:20": "<u2"}
     names = json.loads(json.loads(index["config"]["data_spec"])[1]["context"])
     for chunk in index["chunks"]:
@@ -163,8 +165,17 @@ def litdata(folder: Path, rows: Rows) -> Read:
                 leaves[name] = np.frombuffer(sample[at : at + size], types[code])
                 at += size
             assert at == len(sample) and {len(leaf) for leaf in leaves.values()} == {rows.length}
-            read.append(_unpadded(rows, leaves["input_ids"], leaves.get("attention_mask")))
-    return read
+            yield leaves
+
+
+def mds(folder: Path, rows: Rows) -> Read:
+    return [_unpadded(rows, row["tokens"], row.get("attention_mask")) for row in mds_rows(folder, rows)]
+
+
+def litdata(folder: Path, rows: Rows) -> Read:
+    return [
+        _unpadded(rows, row["input_ids"], row.get("attention_mask")) for row in litdata_rows(folder, rows)
+    ]
 
 
 UNMARKED = ("mds", "litdata")

@@ -68,18 +68,6 @@ def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", TOKENS)
-@pytest.mark.parametrize(
-    "corpus",
-    [
-        {"lengths": [0, 0, 70_000], "vocabulary": 70_000, "length": 1000},
-    ],
-    ids=["ids over uint16"],
-)
-def test_corpora_at_the_edge_read_back(name: str, corpus: dict[str, Any]) -> None:
-    check(name, made(name, **corpus))
-
-
-@pytest.mark.parametrize("name", TOKENS)
 def test_ids_of_two_bytes_take_two_wherever_the_trainer_reads_them(name: str) -> None:
     with tempfile.TemporaryDirectory() as path:
         dtypes = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.parquet import COLUMNS
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
+from tests.write.exports.layouts import litdata_rows, mds_rows
 from tests.write.exports.made import TAG, Folder, arguments, drawn_memory, masks_of, rows_of, runs_of
 
 Masks = list[list[bool]]
@@ -41,32 +40,11 @@ def olmo(folder: Path, rows: Rows) -> Masks:
 
 
 def mds(folder: Path, rows: Rows) -> Masks:
-    read = []
-    for shard in json.loads((folder / "index.json").read_bytes())["shards"]:
-        data = (folder / shard["raw_data"]["basename"]).read_bytes()
-        encodings = [encoding.split(":") for encoding in shard["column_encodings"]]
-        sample = np.dtype(
-            [
-                (name, f"({length},){np.dtype(dtype).str}")
-                for name, (_, dtype, length) in zip(shard["column_names"], encodings, strict=True)
-            ]
-        )
-        for begin, _ in pairwise(np.frombuffer(data, "<u4", shard["samples"] + 1, 4).tolist()):
-            read.append(np.frombuffer(data, sample, 1, begin)[0]["loss_mask"].astype(bool).tolist())
-    return read
+    return [row["loss_mask"].astype(bool).tolist() for row in mds_rows(folder, rows)]
 
 
 def litdata(folder: Path, rows: Rows) -> Masks:
-    index, read = json.loads((folder / "index.json").read_bytes()), []
-    place = json.loads(json.loads(index["config"]["data_spec"])[1]["context"]).index("loss_mask")
-    for chunk in index["chunks"]:
-        data = (folder / chunk["filename"]).read_bytes()
-        for begin, _ in pairwise(np.frombuffer(data, "<u4", chunk["chunk_size"] + 1, 4).tolist()):
-            columns = len(index["config"]["data_format"])
-            sizes = np.frombuffer(data, "<u4", columns, begin).tolist()
-            at = begin + 4 * columns + sum(sizes[:place])
-            read.append([byte == 1 for byte in data[at : at + sizes[place]]])
-    return read
+    return [row["loss_mask"].astype(bool).tolist() for row in litdata_rows(folder, rows)]
 
 
 READERS: dict[str, Callable[[Path, Rows], Masks]] = {

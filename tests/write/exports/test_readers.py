@@ -17,6 +17,7 @@ from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.parquet import COLUMNS
 from dagster_divorder.write.exports.rows import Rows
+from tests.trainers.test_trl import QUIET, tokens_and_model
 from tests.write.exports.made import TAG, Folder, masks_of, rows_of, runs_of
 
 pytestmark = pytest.mark.slow
@@ -161,28 +162,20 @@ def sft_trainer(path: Path, **config: Any) -> Any:
     """TRL's trainer of a tiny model over an export in Parquet, in the order of its rows."""
     trl = pytest.importorskip("trl")
     from datasets import load_dataset
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-    sizes = dict.fromkeys(("hidden_size", "intermediate_size"), 8)
-    heads = dict.fromkeys(("num_attention_heads", "num_hidden_layers"), 1)
+    tokens, model = tokens_and_model(1000)
     return trl.SFTTrainer(
-        model=LlamaForCausalLM(LlamaConfig(vocab_size=1000, **sizes, **heads)),
+        model=model,
         args=trl.SFTConfig(
             output_dir=str(path / "out"),
             train_sampling_strategy="sequential",
             max_length=None,
             per_device_train_batch_size=2,
-            bf16=False,
-            use_cpu=True,
-            report_to="none",
+            **QUIET,
             **config,
         ),
         train_dataset=load_dataset("parquet", data_dir=str(path), split="train", cache_dir=f"{path}-cache"),
-        processing_class=PreTrainedTokenizerFast(
-            tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"
-        ),
+        processing_class=tokens,
     )
 
 
