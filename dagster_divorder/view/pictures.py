@@ -57,11 +57,6 @@ LEFT, RIGHT, GAP, STRIP = (
 BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the height: the first bar's foot, bar to bar, a bar
 HALF, BESIDE, FOOT, PANEL = 0.415, 0.012, 0.225, 0.21  # of the figure: the charts along the dataset
 HEADING = 18  # letters of a line above a column of numbers
-ACROSS, TRAIT_ROW, SCHEDULE_HEAD = (
-    4,
-    225,
-    600,
-)  # charts of traits in a row; pixels of a row, and of the part above
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 

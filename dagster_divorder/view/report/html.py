@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagster_divorder.view import words
@@ -20,6 +19,7 @@ from dagster_divorder.view.answer import NUMERIC
 from dagster_divorder.view.drawing import COLOURS, svg
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -94,6 +94,8 @@ def chart(name: str, panels: Sequence[Panel], description: str, caption: str, *,
 
 @functools.cache
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("dagster_divorder.view.report"),
         autoescape=True,
