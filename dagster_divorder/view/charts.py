@@ -61,18 +61,14 @@ SHUFFLES = Series("three shuffles", "shuffled")
 ASKED = Series("asked", "muted", dashed=True)
 
 
-def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float) -> None:
-    """Distinct clusters in every sequence: the mean of neighbouring sequences, and a band from fewest to most.
-
-    orders: by name. top: the most in any chart beside this one.
-    """
+def distinct(axes: Axes, name: str, bins: Binned, clusters: int, top: float) -> None:
+    """Distinct clusters in every sequence of an order: the mean of neighbouring sequences, and a band from fewest to
+    most. top: the most in any chart beside this one."""
     from matplotlib.ticker import MaxNLocator
 
-    for name, bins in orders.items():
-        line = SERIES[name].line
-        at = 100 * bins.at
-        axes.fill_between(at, bins.low, bins.high, color=line["color"], alpha=0.18, linewidth=0, step="mid")
-        axes.plot(at, bins.mean, **line)
+    line, at = SERIES[name].line, 100 * bins.at
+    axes.fill_between(at, bins.low, bins.high, color=line["color"], alpha=0.18, linewidth=0, step="mid")
+    axes.plot(at, bins.mean, **line)
     if clusters <= 1.6 * top:
         axes.axhline(clusters, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
         axes.text(100, clusters, f"all {clusters}", color=COLOURS["muted"], ha="right", va="bottom")

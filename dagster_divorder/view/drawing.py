@@ -169,7 +169,7 @@ def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
 
 
 def stamped(file: bytes, line: str) -> bytes:
-    """A PNG file with a line of text below the picture that names its output."""
+    """A PNG file with a line of text below the picture that names its output, in the picture's colours."""
     import PIL.Image
 
     image = PIL.Image.open(io.BytesIO(file))
@@ -177,16 +177,9 @@ def stamped(file: bytes, line: str) -> bytes:
     def draw(figure: Figure) -> None:
         figure.text(0.985, 0.5, line, size=11, ha="right", va="center", color=COLOURS["muted"])
 
-    return with_below(file, picture(image.width, STAMP, draw))
-
-
-def with_below(file: bytes, lower: bytes) -> bytes:
-    """A PNG file with another of the same width below, in the first one's colours."""
-    import PIL.Image
-
-    images = [PIL.Image.open(io.BytesIO(each)) for each in (file, lower)]
-    both = [np.asarray(image.convert("RGB")) for image in images]
-    return _file(np.concatenate(both), images[0].mode == "P")
+    below = PIL.Image.open(io.BytesIO(picture(image.width, STAMP, draw)))
+    both = [np.asarray(each.convert("RGB")) for each in (image, below)]
+    return _file(np.concatenate(both), image.mode == "P")
 
 
 def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:

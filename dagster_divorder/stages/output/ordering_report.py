@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from dagster_divorder.core.measure.worst_windows import sequence_variation, wind
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
 from dagster_divorder.errors import MissingStageError, without_secrets
-from dagster_divorder.pipeline.changes import DECIDES_NOTHING
+from dagster_divorder.pipeline.changes import given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row, stages_table
 from dagster_divorder.pipeline.stage import (
@@ -69,6 +70,7 @@ from dagster_divorder.view.drawing import OTHERS, cluster_colours, data_uri, sta
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.html import Section, part, table
 from dagster_divorder.view.report.sections import TraitAlong
+from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import READ, cells, clip, count, number, output_label, percent
 from dagster_divorder.write.curated import write_beside
 
@@ -79,7 +81,7 @@ MAIN = (
     *("sequence.length", "sequence.batch", "sequence.strategy", "seed"),
 )
 """Settings that every page shows."""
-NOT_SHOWN = {*DECIDES_NOTHING, "output", "exports", "engine", "comparison", "evidence"}
+NOT_SHOWN = {"output", "exports", "engine", "comparison", "evidence"}
 """Sections of settings that no page shows."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
 """Figures of every stage about its last run."""
@@ -108,7 +110,7 @@ Window = tuple[str, str, list[tuple[str, Example]]]
 
 def _write_ordering_report(run: Run) -> Made:
     (evidence, missing), manifest, verdict = at_hand(run), load_manifest(run), load_verdict(run)
-    shown = _sections(run, manifest, evidence, missing)
+    shown = _sections(run, manifest, verdict, evidence, missing)
     page = sections.report(manifest, verdict, _trained_tokens(run), shown)
     figures = {
         "path": str(run.settings.output.path / PAGE),
@@ -152,16 +154,11 @@ def _trained_tokens(run: Run) -> int | None:
 def _asked(settings: Settings) -> dict[str, str]:
     """MAIN, and all other shown settings that are not at their defaults, by name."""
 
-    def flat(defaults: bool) -> dict[str, Any]:
-        dump = settings.model_dump(mode="json", exclude=NOT_SHOWN, exclude_defaults=not defaults)
-        return {
-            f"{section}.{name}" if name else section: value
-            for section, values in dump.items()
-            for name, value in (values if isinstance(values, dict) else {"": values}).items()
-        }
-
-    every = flat(defaults=True)
-    shown = {name: every[name] for name in MAIN} | flat(defaults=False)
+    shown = {name: reduce(getattr, name.split("."), settings) for name in MAIN}
+    for section, values in given_settings(settings).items():
+        if section not in NOT_SHOWN:
+            keys = values if isinstance(values, dict) else {"": values}
+            shown |= {f"{section}.{key}".rstrip("."): value for key, value in keys.items()}
     return {
         name: without_secrets(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for name, value in shown.items()
@@ -169,10 +166,14 @@ def _asked(settings: Settings) -> dict[str, str]:
 
 
 def _sections(
-    run: Run, manifest: Mapping[str, Any], evidence: Mapping[str, Receipt], missing: Mapping[str, str]
+    run: Run,
+    manifest: Mapping[str, Any],
+    verdict: Verdict,
+    evidence: Mapping[str, Receipt],
+    missing: Mapping[str, str],
 ) -> list[Section]:
     """All sections, in reading order. evidence, missing: see `at_hand`."""
-    settings, verdict, corpus, graph = run.settings, load_verdict(run), _load_corpus(run), run.graph
+    settings, corpus, graph = run.settings, _load_corpus(run), run.graph
     traits, metrics, k = corpus.stream.traits, verdict.metrics, manifest["k"]
     coloured = largest(traits.counted, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
     clusters = _along(corpus, "cluster", corpus.names, coloured, "smaller clusters")
@@ -193,7 +194,13 @@ def _sections(
         _along(corpus, field, names, largest(traits.counted, codes, len(names), KEPT), "other values")
         for field, (codes, names) in corpus.categories.items()
     ]
-    worst = _worst_batches(corpus, metrics["sequences"]["windows"]["batch"]) + _worst_sequences(corpus)
+    batches = metrics["sequences"]["windows"]["batch"]
+    worst = [
+        _worst_batch(corpus, trait, batches[trait])
+        for trait in list(settings.order.traits)[:WORST_TRAITS]
+        if len(corpus.packed) and not batches[trait]["partial"]
+    ]
+    worst += _worst_sequences(corpus)
     chosen = [stage for stage in ("subset_selection", "repeats") if graph[stage].when(settings)]
     rows = [
         stage_row(name, run.receipt(name).figures)
@@ -231,6 +238,7 @@ def _sections(
 def _as_shown(run: Run, receipt: Receipt) -> Section:
     """What a stage shows of its result, and its figures."""
     stage, parts = run.graph[receipt.stage], []
+    own_name = stage.name.replace("_", " ")
     # Times and numbers of new documents are left out, because they differ from run to run.
     figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
     for name, shown in stage.show(run, receipt).items():
@@ -238,7 +246,7 @@ def _as_shown(run: Run, receipt: Receipt) -> Section:
             case Picture(file, what):
                 parts.append(part("picture", data_uri(file.read_bytes()), what))
             case Table(rows):
-                parts.append(table(name.replace("_", " ").capitalize(), cells(rows)))
+                parts.append(table(f"{own_name}: {name.replace('_', ' ')}", cells(rows)))
             case Text(markdown):
                 parts.append(part("text", markdown.splitlines()))
                 figures.pop(name, None)
@@ -247,19 +255,16 @@ def _as_shown(run: Run, receipt: Receipt) -> Section:
             case value:
                 figures[name] = value
     plain = [
-        {
-            "figure": name.replace("_", " "),
-            "value": "; ".join(value) if name == "notes" else value,
-        }
+        {"figure": name.replace("_", " "), "value": "; ".join(value) if name == "notes" else value}
         for name, value in figures.items()
         if name == "notes" or isinstance(value, (str, float, int))
     ]
-    title = stage.evidence or stage.name.replace("_", " ")
+    title = stage.evidence or own_name
     return Section(
         stage.name.replace("_", "-"),
         title[0].upper() + title[1:],
         stage.description_under(run.settings),
-        [*parts, table("Figures", cells(plain))],
+        [*parts, table(f"{own_name}: figures", cells(plain))],
     )
 
 
@@ -326,15 +331,8 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
     return TraitAlong(trait, kept, np.array(tokens) / max(total, 1), mixes)
 
 
-def _worst_batches(corpus: _Corpus, batches: Mapping[str, Mapping[str, Any]]) -> list[Window]:
-    """The worst batch for each trait. batches: by trait, the deviation of batches of the sequences at every position
-    (`WindowDeviation`)."""
-    traits = list(corpus.run.settings.order.traits)[:WORST_TRAITS]
-    compared = [trait for trait in traits if len(corpus.packed) and not batches[trait]["partial"]]
-    return [_worst_batch(corpus, trait, batches[trait]) for trait in compared]
-
-
 def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Window:
+    """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
     packed, traits = corpus.packed, corpus.stream.traits
     counted = corpus.tokens_of(packed)
     total = int(counted.sum())
@@ -403,19 +401,12 @@ def _worst_sequences(corpus: _Corpus) -> list[Window]:
 
 def _notes(corpus: _Corpus) -> list[str]:
     """Notes below the worst windows."""
-    alone, packing = int((np.diff(corpus.packed.indptr) == 1).sum()), corpus.run.settings.packing
-    cut = (
-        "; packing.piece_tokens cuts long documents into pieces, at the cost of long context"
-        if packing.packs
-        else ""
-    )
-    notes = [
+    alone, bold = int((np.diff(corpus.packed.indptr) == 1).sum()), _trained_tokens(corpus.run) is not None
+    of_one = (
         f"{number(alone)} of {number(len(corpus.packed))} sequences hold tokens of only one document, which no order "
-        f"of whole documents can mix{cut}"
-        if alone
-        else "Every sequence holds more than one document"
-    ]
-    return notes if _trained_tokens(corpus.run) is None else [*notes, "Bold: trained on"]
+        "of whole documents can mix; packing.piece_tokens cuts long documents"
+    )
+    return [*([of_one] if alone else []), *(["Bold: trained on"] if bold else [])]
 
 
 def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -439,13 +430,13 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
         documents[chosen], ids, tokens[chosen].tolist(), texts, strict=True
     ):
         whole, noun = int(traits.counted[document]), corpus.noun
-        part = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
+        size = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
         if traits.trained is not None:
-            part += f", {count(int(traits.tokens[document]), 'token')} in all"
+            size += f", {count(int(traits.tokens[document]), 'token')} in all"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
         cluster = corpus.names[traits.codes["cluster"][document]]
-        shown.append((" · ".join([*known, part, cluster, *source]), text))
+        shown.append((" · ".join([*known, size, cluster, *source]), text))
     return shown
 
 
@@ -468,15 +459,15 @@ def _parts(text: str, spans: Sequence[tuple[int, int]]) -> Example:
     for first, last in spans[:PARTS]:
         parts += [(text[at:first], False), (text[first:last], True)]
         at = last
-    return [(part, trained) for part, trained in [*parts, (text[at:], False)] if part.strip()][:PARTS]
+    return [(words, trained) for words, trained in [*parts, (text[at:], False)] if words.strip()][:PARTS]
 
 
 def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
-    sections, missing = (
+    titles, missing = (
         Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
         for name in ("sections", "missing")
     )
-    return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
+    return {"path": Link(run.settings.output.path / PAGE), "sections": titles, "missing": missing}
 
 
 def _ordering_report_inputs(run: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ dark mode, and prints.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +59,14 @@ def part(name: str, *values: Any) -> Markup:
     return getattr(_environment().get_template("parts.html.j2").module, name)(*values)
 
 
-def table(
-    caption: str, rows: Sequence[Mapping[str, Any]], marked: Collection[int] = (), *, strips: bool = False
-) -> Markup:
+def table(caption: str, rows: Sequence[Mapping[str, Any]], *, strips: bool = False) -> Markup:
     """A table, folded below its caption; the first cells are row heads. Empty without rows.
 
-    rows: cells, text or markup, by column name. marked: numbers of the rows to mark. strips: a table of pictures, which
+    rows: cells, text or markup, by column name. strips: a table of pictures, which
     is unfolded and changes its layout on a phone.
     """
     numbers = [all(NUMERIC.match(row[head]) for row in rows) for head in (rows[0] if rows else ())]
-    return part("table", caption, rows, numbers, marked, strips) if rows else Markup("")
+    return part("table", caption, rows, numbers, strips) if rows else Markup("")
 
 
 def chart(name: str, panels: Sequence[Panel], description: str, caption: str, *, across: int = 3) -> Markup:

@@ -18,7 +18,7 @@ from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import by_place, data_uri, indexed, png, stacked
-from dagster_divorder.view.measures import beside_shuffled, mix_rows, summary_row
+from dagster_divorder.view.measures import MEASURES, beside_shuffled, mix_rows, summary_row
 from dagster_divorder.view.report.html import Panel, Section, chart, page, part, table
 from dagster_divorder.view.verdict import SHOWN, Verdict
 from dagster_divorder.view.words import ORDERS, cells, clip, fixed, listed, number, percent, points
@@ -34,6 +34,7 @@ STRETCHES = 40
 CHARTS_OF_DRIFT = 3
 """Number of features with a chart: the ones whose farthest tenths exceed shuffling most."""
 
+PREFIX = "mean prefix deviation, tokens"
 ALONG = "Along the position in the dataset, % of tokens"
 
 
@@ -139,7 +140,7 @@ def bars(
     panels, descriptions = [], []
     for name, bins in distinct.items():
         title = f"{SERIES[name].name}: {fixed(metrics[name]['split']['mean'])}"
-        draw = partial(charts.distinct, orders={name: bins}, clusters=k, top=top)
+        draw = partial(charts.distinct, name=name, bins=bins, clusters=k, top=top)
         panels.append(Panel(title, draw, SERIES[name].colour))
         if len(bins.at):
             low, high = number(bins.low.min()), number(bins.high.max())
@@ -194,7 +195,7 @@ def windows(verdict: Verdict, traits: Sequence[str]) -> Section:
         f"How far windows of training stray from {whose}, against the mean of three shuffles. Any "
         f"window is the difference of two prefixes, so the charts below show prefixes too. Up to any point, training "
         f"sequences in order stray {number(ours)} tokens on average, {percent(ours / max(1, tokens))} of all "
-        f"{tokens:,}, shuffled ones {number(shuffled)}: {words.times(ours, shuffled)}. Then each trait "
+        f"{tokens:,}, shuffled ones {number(shuffled)}: {MEASURES[PREFIX].compared(ours, shuffled)}. Then each trait "
         f"separately, as in “Don’t Shuffle, Optimize”.",
         [
             part("legend", [SERIES[name] for name in prefixes]),
