@@ -442,14 +442,14 @@ def test_one_figure_is_the_same_everywhere(
             assert f"{row['trait']} {off} points off at worst, {other} shuffled" in findings
 
     # Evidence: five clusters, which the corpus was given too as it is; agreement; the pairs of strategies.
-    tried = {row["k"]: row for row in tables["k calibration: calibration"]}
+    tried = {row["k"]: row for row in tables["K calibration: calibration"]}
     sizes = sorted(orjson.loads(walk.made["run, other k"]["curated_meta.json"])["cluster_sizes"])
     assert [tried["5"][name] for name in ("smallest", "median", "largest")] == [
         str(size) for size in (sizes[0], sizes[2], sizes[4])
     ]
-    figures = {row["figure"]: row["value"] for row in tables["ari comparison: figures"]}
+    figures = {row["figure"]: row["value"] for row in tables["Ari comparison: figures"]}
     assert figures["ari"] == f"{made['ari_comparison']['ari'].value:.4g}"
-    pairs = tables["strategy comparison: comparison"]
+    pairs = tables["Strategy comparison: comparison"]
     assert len(pairs) == len(rows_of(made["strategy_comparison"]["comparison"]))
 
     # Counts.

@@ -238,7 +238,7 @@ def _sections(
 def _as_shown(run: Run, receipt: Receipt) -> Section:
     """What a stage shows of its result, and its figures."""
     stage, parts = run.graph[receipt.stage], []
-    own_name = stage.name.replace("_", " ")
+    own_name = stage.name.replace("_", " ").capitalize()
     # Times and numbers of new documents are left out, because they differ from run to run.
     figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
     for name, shown in stage.show(run, receipt).items():
