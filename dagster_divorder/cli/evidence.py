@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.runs import epoch_lines
@@ -15,23 +14,21 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
 
 
-def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
+def compare(settings: Settings, *, details: bool) -> Answer:
     """Make strategy_comparison and its inputs. Shows its conclusions and a table of the pairs of strategies.
 
-    details: every measure of each pair. plot: PNG file of the trade-off.
+    details: every measure of each pair.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
-    from dagster_divorder.store.local import write_atomically
     from dagster_divorder.view.measures import as_shown
-    from dagster_divorder.view.strategies import by_batches, conclusions, draw, four_columns
+    from dagster_divorder.view.strategies import DISTINCT, TV, by_batches, conclusions
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
-    if plot:
-        write_atomically(plot, draw(rows))
-    table = [as_shown(row) for row in rows] if details else four_columns(rows)
+    columns = [*rows[0]] if details else ["documents", "sequences", DISTINCT, TV]
+    table = [as_shown({name: row[name] for name in columns}) for row in rows]
     return Answer(
         [
             *(Line(sentence, "strong") for sentence in sentences),
@@ -42,7 +39,7 @@ def compare(settings: Settings, *, details: bool, plot: Path | None) -> Answer:
             *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None, settings),
             "",
             TextTable(table),
-            *([f"picture: {plot}"] if plot else ["every measure: --details; a picture: --plot FILE.png"]),
+            *([] if details else ["every measure: --details"]),
         ],
         {"conclusions": sentences, "comparison": rows},
     )
@@ -88,7 +85,6 @@ def prove(settings: Settings, *, details: bool) -> Answer:
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--details", action="store_true", help="every measure of each pair")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG file of the trade-off")
 
 
 def _add_details(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +99,7 @@ VERBS = (
         "measures every pair of strategies in `comparison`",
         "divorder compare",
         "about as long as a run; grows with the pairs",
-        lambda options: compare(settings_of(options), details=options.details, plot=options.plot),
+        lambda options: compare(settings_of(options), details=options.details),
         _add_compare,
     ),
     Verb(

@@ -61,18 +61,14 @@ SHUFFLES = Series("three shuffles", "shuffled")
 ASKED = Series("asked", "muted", dashed=True)
 
 
-def distinct(axes: Axes, orders: Mapping[str, Binned], clusters: int, top: float) -> None:
-    """Distinct clusters in every sequence: the mean of neighbouring sequences, and a band from fewest to most.
-
-    orders: by name. top: the most in any chart beside this one.
-    """
+def distinct(axes: Axes, name: str, bins: Binned, clusters: int, top: float) -> None:
+    """Distinct clusters in every sequence of an order: the mean of neighbouring sequences, and a band from fewest to
+    most. top: the most in any chart beside this one."""
     from matplotlib.ticker import MaxNLocator
 
-    for name, bins in orders.items():
-        line = SERIES[name].line
-        at = 100 * bins.at
-        axes.fill_between(at, bins.low, bins.high, color=line["color"], alpha=0.18, linewidth=0, step="mid")
-        axes.plot(at, bins.mean, **line)
+    line, at = SERIES[name].line, 100 * bins.at
+    axes.fill_between(at, bins.low, bins.high, color=line["color"], alpha=0.18, linewidth=0, step="mid")
+    axes.plot(at, bins.mean, **line)
     if clusters <= 1.6 * top:
         axes.axhline(clusters, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
         axes.text(100, clusters, f"all {clusters}", color=COLOURS["muted"], ha="right", va="bottom")
@@ -142,24 +138,21 @@ def documents_map(
     labels: NDArray[np.integer],
     names: Sequence[str],
     colours: NDArray[np.floating],
-    *,
-    outlined: bool = True,
 ) -> None:
     """Documents at their places xy (n, 2), in their clusters' colours, RGB (K, 3), with the largest clusters' names.
 
-    Points are drawn in the given order, so that no cluster covers another; in an SVG drawing they are one picture.
-    outlined: names have a white outline, which turns text into shapes; in a page the style sheet outlines them.
+    Points are drawn in the given order, so that no cluster covers another.
     """
     axes.set_axis_off()
     axes.set_aspect("equal", adjustable="datalim")
     side = float(np.clip(340.0 / np.sqrt(max(1, len(xy))), 2.0, 9.0))  # points of 1/72 inch
-    axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0, rasterized=True)
+    axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0)
     axes.margins(0.02)
-    _draw_names(axes, xy, labels, names, outlined)
+    _draw_names(axes, xy, labels, names)
 
 
 def _draw_names(
-    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str], outlined: bool
+    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str]
 ) -> None:
     """Names of the largest clusters, each at the document nearest to its cluster's middle."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -183,7 +176,7 @@ def _draw_names(
             weight="bold",
             ha="center",
             va="center",
-            path_effects=[withStroke(linewidth=3, foreground="white")] if outlined else [],
+            path_effects=[withStroke(linewidth=3, foreground="white")],
         )
         box = text.get_window_extent(renderer)
         # Moves a name that sticks out at the left or right back inside.
@@ -215,60 +208,6 @@ def cluster_legend(
             break
         figure.text(left, top, "■", size=11, color=colours[cluster])
         left = right + space
-
-
-def trade_off(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Pairs of strategies: clusters in a sequence against the batches' distance from the mix, on a logarithmic axis.
-    Each sequence strategy has a colour; document strategies have their names at their lowest point, if they fit.
-
-    rows: of `stages.evidence.strategy_comparison.row`.
-    """
-    from matplotlib.transforms import Bbox
-
-    strategies = list(dict.fromkeys(row["sequences"] for row in rows))
-    for strategy, colour in zip(strategies, cluster_colours(len(strategies)), strict=True):
-        places = [_place(row) for row in rows if row["sequences"] == strategy]
-        axes.scatter(*zip(*places, strict=True), color=colour, label=strategy)
-    _log_axis(axes)
-    axes.margins(x=0.12, y=0.12)
-    axes.legend(title="sequences in order of", loc="upper right", labelcolor=COLOURS["muted"])
-    lowest: dict[str, Mapping[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row["batch TV, clusters"]):
-        lowest.setdefault(row["documents"], row)
-    dots = axes.transData.transform([_place(row) for row in rows])
-    occupied: list[Any] = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in dots]
-    for name, row in lowest.items():
-        for away in ((7, 4), (7, -14), (-7, 4), (-7, -14), (7, 20), (-7, 20), (7, -30), (-7, -30)):
-            side = "left" if away[0] > 0 else "right"
-            text = axes.annotate(name, _place(row), xytext=away, textcoords="offset points", ha=side, size=12)
-            box = text.get_window_extent()
-            if not any(box.overlaps(other) for other in occupied):
-                occupied.append(box)
-                break
-            text.remove()
-
-
-def shapes(
-    axes: Axes, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], measure: str, unit: float
-) -> None:
-    """A row for each shape of schedules, the first on top: a measure with windows shuffled and with windows ordered,
-    joined by a line. measure: its name in the rows; unit: its factor."""
-    for at, pair in enumerate(pairs):
-        values = [unit * row[measure] for row in pair]
-        axes.plot(values, [at, at], color=COLOURS["rule"], linewidth=3, zorder=1)
-        for value, row, colour in zip(values, pair, ("shuffled", "sequences"), strict=True):
-            label = "" if at else f"windows {row['windows']}"
-            axes.scatter(value, at, color=COLOURS[colour], zorder=2, label=label)
-    axes.set_yticks(range(len(pairs)), [ordered["shape"] for _, ordered in pairs])
-    axes.tick_params(axis="y", labelsize=10.5, pad=3)
-    axes.set_ylim(len(pairs) - 0.5, -0.5)
-    axes.margins(x=0.1)
-    axes.set_xlim(left=0)
-
-
-def _place(row: Mapping[str, Any]) -> tuple[float, float]:
-    """A pair of strategies in the chart."""
-    return row["distinct clusters a sequence"], 100 * row["batch TV, clusters"]
 
 
 def _position_axis(axes: Axes) -> None:

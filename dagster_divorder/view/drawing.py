@@ -41,7 +41,7 @@ COLOURS = {
 so that one drawing serves light, dark and print."""
 
 DPI = 100
-SHADES, POINT_SHADES = 255, 64
+SHADES = 255
 NEARLY_WHITE = 250
 STAMP = 34
 """Height of the line below a picture that names its output, in pixels."""
@@ -169,7 +169,7 @@ def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
 
 
 def stamped(file: bytes, line: str) -> bytes:
-    """A PNG file with a line of text below the picture that names its output."""
+    """A PNG file with a line of text below the picture that names its output, in the picture's colours."""
     import PIL.Image
 
     image = PIL.Image.open(io.BytesIO(file))
@@ -177,16 +177,9 @@ def stamped(file: bytes, line: str) -> bytes:
     def draw(figure: Figure) -> None:
         figure.text(0.985, 0.5, line, size=11, ha="right", va="center", color=COLOURS["muted"])
 
-    return with_below(file, picture(image.width, STAMP, draw))
-
-
-def with_below(file: bytes, lower: bytes) -> bytes:
-    """A PNG file with another of the same width below, in the first one's colours."""
-    import PIL.Image
-
-    images = [PIL.Image.open(io.BytesIO(each)) for each in (file, lower)]
-    both = [np.asarray(image.convert("RGB")) for image in images]
-    return _file(np.concatenate(both), images[0].mode == "P")
+    below = PIL.Image.open(io.BytesIO(picture(image.width, STAMP, draw)))
+    both = [np.asarray(each.convert("RGB")) for each in (image, below)]
+    return _file(np.concatenate(both), image.mode == "P")
 
 
 def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:
@@ -203,8 +196,7 @@ def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> M
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         draw(figure)
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        # The resolution of the points' picture inside the drawing.
-        figure.savefig(file, format="svg", dpi=144, metadata=metadata)
+        figure.savefig(file, format="svg", metadata=metadata)
     return Markup(f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">') + Markup(
         _for_the_page(name, file.getvalue())
     )
@@ -216,7 +208,6 @@ def _for_the_page(name: str, text: str) -> str:
     text = text[text.index("</defs>") + len("</defs>") :]
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # every drawing numbers its groups alike
     text = re.sub(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)', f"{name}-", text).replace("xlink:href", "href")
-    text = re.sub(r"(?<=data:image/png;base64,)[^\"]*", _in_few_shades, text)
     text = re.sub(r'(?<= d=")[^"]*', _shortened, text)
     return re.sub(r'(?<= style=")[^"]*', _in_colours_of_the_page, text)
 
@@ -225,15 +216,6 @@ def _shortened(path: re.Match[str]) -> str:
     """A path on one line, rounded to a tenth of a pixel."""
     numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path[0])
     return " ".join(numbers.split())
-
-
-def _in_few_shades(file: re.Match[str]) -> str:
-    """A transparent picture inside a drawing, in a quarter of the bytes."""
-    import PIL.Image
-
-    image = PIL.Image.open(io.BytesIO(base64.b64decode(file[0])))
-    few = image.quantize(POINT_SHADES, method=PIL.Image.Quantize.FASTOCTREE)
-    return base64.b64encode(png(few)).decode()
 
 
 def _in_colours_of_the_page(declarations: re.Match[str]) -> str:

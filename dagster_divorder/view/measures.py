@@ -80,14 +80,14 @@ MEASURES = {
     "distinct clusters a sequence": Measure(
         "clusters in a sequence, mean",
         fixed,
-        "different topics in one training sequence",
+        "different clusters in one training sequence",
         ("split", "mean"),
         better="more",
     ),
     "fewest": Measure(
         "clusters in a sequence, fewest",
         number,
-        "topics in the sequence with the fewest",
+        "clusters in the sequence with the fewest",
         ("split", "min"),
         better="more",
     ),
@@ -100,7 +100,7 @@ MEASURES = {
     "batch TV, clusters": Measure(
         "batch TV, mean",
         points,
-        "tokens of a batch that would have to change for the corpus's mix of topics",
+        "tokens of a batch that would have to change for the corpus's mix of clusters",
         ("batch_shares", "cluster", "mean_tv"),
         "%",
     ),
@@ -114,7 +114,7 @@ MEASURES = {
     "worst share, batch anywhere": Measure(
         "worst batch anywhere",
         points,
-        "how far a topic's share is off in the worst batch, wherever a batch starts",
+        "how far a cluster's share is off in the worst batch, wherever a batch starts",
         ("windows", "batch", "cluster", "worst"),
         "points off",
     ),
@@ -135,7 +135,7 @@ MEASURES = {
     "every cluster seen after": Measure(
         "every cluster seen after",
         percent,
-        "share of training after which every topic has come up",
+        "share of training after which every cluster has come up",
         ("coverage",),
     ),
     "features that drift": Measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,15 @@ def draw_mixes(
 
     mixes: by trait and order, shares (C, J), rows sum to 1. names: of the J values, by trait.
     """
-    from dagster_divorder.view.shown_figure import ShownFigure
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        """Notebooks show a plain Figure only if `matplotlib.pyplot` has made it."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
 
     height = HEAD + PANEL * len(mixes)
     with style():

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.measure import Diversity
-from dagster_divorder.core.measure.along import Binned, binned
+from dagster_divorder.core.measure.along import binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import (
     COLOURS,
@@ -57,39 +56,26 @@ LEFT, RIGHT, GAP, STRIP = (
 BARS, BETWEEN, BAR = 0.789, 0.129, 0.095  # of the height: the first bar's foot, bar to bar, a bar
 HALF, BESIDE, FOOT, PANEL = 0.415, 0.012, 0.225, 0.21  # of the figure: the charts along the dataset
 HEADING = 18  # letters of a line above a column of numbers
-ACROSS, TRAIT_ROW, SCHEDULE_HEAD = (
-    4,
-    225,
-    600,
-)  # charts of traits in a row; pixels of a row, and of the part above
 BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 
-@dataclass(frozen=True, eq=False)
-class PicturedOrder:
-    """A measured order. distinct: distinct clusters in each sequence, int (S,), if the order has a chart of them. mix:
-    float (C, K), from `core.measure.cluster_mix`, if the order has a bar; sharpest with C = min(S, BAR_PIXELS)."""
-
-    diversity: Diversity
-    distinct: NDArray[np.int64] | None = None
-    mix: NDArray[np.float32] | None = None
-
-
 def ordering_comparison(
-    orders: Mapping[str, PicturedOrder],
+    measured: Mapping[str, Diversity],
+    distinct: Mapping[str, NDArray[np.int64]],
+    mixes: Mapping[str, NDArray[np.float32]],
     names: Sequence[str] = (),
 ) -> bytes:
     """Effects of orders, 1600 x 1100 pixels. For each order with a mix a bar of the dataset:
     each column is coloured by its tokens' clusters and should resemble the corpus's own mix beside it. Below: distinct
     clusters in each sequence, the prefix deviation, and a table of the numbers.
 
-    orders: by name, see `charts.SERIES`; up to three have a mix, of the same K clusters. names: of the K clusters, by
-    label; a row above the bars shows the largest, as many as fit.
+    measured, distinct, mixes: by order, see `charts.SERIES`. distinct: clusters in each sequence, int (S,). mixes: of
+    up to three orders, float (C, K), from `core.measure.cluster_mix`; sharpest with C = min(S, BAR_PIXELS). names: of
+    the K clusters, by label; a row above the bars shows the largest, as many as fit.
     """
 
     def draw(figure: Figure) -> None:
-        any_order = next(iter(orders.values())).diversity
-        mixes = {name: order.mix for name, order in orders.items() if order.mix is not None}
+        any_order = next(iter(measured.values()))
         k = next(iter(mixes.values())).shape[1]
         facts = (
             f"{any_order.documents:,} documents · {short(any_order.tokens)} tokens · {k} clusters · sequences of "
@@ -99,20 +85,15 @@ def ordering_comparison(
         _title(figure, "The same documents, before and after", _joined(facts, missing), LEFT, 0.97)
         _draw_bars(figure, mixes, any_order.tokens, drawable_names)
         right = figure.add_axes((RIGHT + GAP + STRIP - HALF, FOOT, HALF, PANEL))
-        distinct = {
-            name: binned(order.distinct, int(np.clip(len(order.distinct) // 16, 20, 70)))
-            for name, order in orders.items()
-            if order.distinct is not None
-        }
         _draw_distinct(figure, distinct, k)
-        prefixes = {name: order.diversity.prefix for name, order in orders.items()}
+        prefixes = {name: diversity.prefix for name, diversity in measured.items()}
         lines = [(prefix.share, prefix.l2, charts.SERIES[name]) for name, prefix in prefixes.items()]
         charts.along(right, lines, log=True)
         _headline(
             right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
         )
         right.set_xlabel("position in the dataset, % of tokens")
-        _draw_table(figure, {name: order.diversity for name, order in orders.items()})
+        _draw_table(figure, measured)
 
     return picture(WIDTH, HEIGHT, draw)
 
@@ -315,13 +296,14 @@ def _draw_bars(
             figure.text(RIGHT + GAP + STRIP / 2, head, "corpus", color=MUTED, size=12, ha="center")
 
 
-def _draw_distinct(figure: Figure, distinct: Mapping[str, Binned], clusters: int) -> None:
+def _draw_distinct(figure: Figure, distinct: Mapping[str, NDArray[np.int64]], clusters: int) -> None:
     """A panel for each order, on one scale: in one panel, bands would hide each other."""
-    top = max((float(bins.high.max(initial=1)) for bins in distinct.values()), default=1.0)
+    top = max((float(values.max(initial=1)) for values in distinct.values()), default=1.0)
     width = (HALF - BESIDE * (len(distinct) - 1)) / max(1, len(distinct))
-    for at, (name, bins) in enumerate(distinct.items()):
+    for at, (name, values) in enumerate(distinct.items()):
+        bins = binned(values, int(np.clip(len(values) // 16, 20, 70)))
         axes = figure.add_axes((LEFT + at * (width + BESIDE), FOOT, width, PANEL))
-        charts.distinct(axes, {name: bins}, clusters, top)
+        charts.distinct(axes, name, bins, clusters, top)
         axes.set_xticks([0, 50, 100])
         # Labels stay inside their own panel.
         for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):

@@ -1,4 +1,4 @@
-"""Strategies compared, in sentences, a table and a picture: whether the order of documents or of sequences decides.
+"""Strategies compared, in sentences: whether the order of documents or of sequences decides.
 
 rows: of `stages.evidence.strategy_comparison.row`, one a pair of a document and a sequence strategy.
 """
@@ -6,38 +6,20 @@ rows: of `stages.evidence.strategy_comparison.row`, one a pair of a document and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dagster_divorder.view import charts
-from dagster_divorder.view.drawing import picture
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import listed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
 TV, DISTINCT, DRIFT = "batch TV, clusters", "distinct clusters a sequence", "features that drift"
-WIDTH, HEIGHT = 900, 620
 
 
 def by_batches(rows: Sequence[Row]) -> list[Row]:
     """The pairs by their batches' distance from the mix, nearest first; for a corpus smaller than a batch, by clusters
     in a sequence, most first."""
     return sorted(rows, key=lambda row: (row[TV] if row[TV] is not None else 0.0, -row[DISTINCT]))
-
-
-def four_columns(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """The columns to choose by, as text."""
-    return [
-        {
-            "documents": row["documents"],
-            "sequences": row["sequences"],
-            **{MEASURES[name].label: MEASURES[name].show(row[name]) for name in (DISTINCT, TV)},
-        }
-        for row in by_batches(rows)
-    ]
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
@@ -98,16 +80,3 @@ def _range(shares: Sequence[float]) -> str:
     """`5.3 to 7.3 %`."""
     low, high = (MEASURES[TV].show(share) for share in (min(shares), max(shares)))
     return f"{low} %" if low == high else f"{low} to {high} %"
-
-
-def draw(rows: Sequence[Row]) -> bytes:
-    """The trade-off as a PNG file: topics in a sequence against the batches' distance from the mix."""
-
-    def fill(figure: Figure) -> None:
-        axes = figure.add_axes((0.09, 0.12, 0.88, 0.8))
-        axes.set_title("Strategies of documents, by the strategy of sequences")
-        charts.trade_off(axes, rows)
-        axes.set_xlabel("clusters in a sequence, mean: more is better")
-        axes.set_ylabel("batch TV, mean, %: less is better")
-
-    return picture(WIDTH, HEIGHT, fill)

@@ -76,19 +76,6 @@ def short(value: float) -> str:
     return number(value)
 
 
-def times(ours: float, other: float) -> str:
-    """How many times smaller ours is, such as `3.4 times less`."""
-    if ours == other or 0.95 < ours / (other or 1) < 1.05:
-        return "about the same"
-    if ours == 0:
-        return "none left"
-    if other == 0:
-        return "shuffling: none"
-    return (
-        f"{number(other / ours, 2)} times less" if ours < other else f"{number(ours / other, 2)} times more"
-    )
-
-
 def count(items: int, noun: str) -> str:
     """`1 document`, `2,000 documents`."""
     return f"{items:,} {noun}" if items == 1 else f"{items:,} {noun}s"

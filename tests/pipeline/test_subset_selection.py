@@ -98,7 +98,7 @@ def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_repor
     settings = selecting(make_settings, corpus, documents=12)
     run = ran(settings, "ordering_report", "set_diversity")
     page = (settings.output.path / "ordering_report.html").read_text()
-    for shown in (str(summary(settings, details=True)), page.partition("What was chosen")[2]):
+    for shown in (str(summary(settings, details=True)), page.partition("Subset selection</h2>")[2]):
         assert all(row["choice"] in shown for row in load_choices(run))
         scores = [row.get("mean vendi", row.get("vendi")) for load in TABLES for row in load(run)]
         assert len(scores) > 10 and all(f"{score:.4g}" in shown for score in scores)

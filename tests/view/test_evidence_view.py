@@ -1,4 +1,4 @@
-"""Training evidence as people see it: tables, picture and section of the report, whatever the trainings showed."""
+"""Training evidence as people see it: tables and picture, whatever the trainings showed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from dagster_divorder.core.evidence.training_evidence import (
 )
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.pictures import training_evidence
-from dagster_divorder.view.report.sections import trained
 
 HOSTILE = "<script>alert(1)</script>"
 MATRICES = ("layers.0.self_attn.q.weight", "layers.0.mlp.up.weight")
@@ -77,16 +76,12 @@ def summary(
     "given",
     [{}, {"seeds": 1}, {"epochs": 1}, {"failed": "curated"}, {"orders": ("random_sequences", "curated")}],
 )
-def test_the_section_and_the_picture_say_what_there_is(given: dict[str, Any]) -> None:
+def test_the_tables_and_the_picture_say_what_there_is(given: dict[str, Any]) -> None:
     from PIL import Image
 
     of = summary(**given)
-    section = trained(of)
-    shown = "".join([section.lead, *section.parts])
-    assert "<script" not in shown
     assert len(order_rows(of)) == len(of["orders"]) and len(rate_rows(of)) == 2 * len(of["orders"])
     for row in order_rows(of):
-        assert row["held-out loss"] in shown
         failed = row["order"] == given.get("failed")
         for name, cell in row.items():
             if name not in ("order", "held-out loss") and not failed:

@@ -11,14 +11,17 @@ from PIL import Image
 
 from dagster_divorder.core import measure
 from dagster_divorder.view import charts, drawing, pictures
-from dagster_divorder.view.pictures import PicturedOrder, ordering_comparison
+from dagster_divorder.view.pictures import ordering_comparison
 from dagster_divorder.view.words import brief, points
 
 
-def pictured(order: np.ndarray, n: int, k: int, columns: int = 60) -> PicturedOrder:
+def pictured(
+    order: np.ndarray, n: int, k: int, columns: int = 60
+) -> tuple[measure.Diversity, np.ndarray, np.ndarray]:
+    """An order's measures, the clusters in each of its sequences, and its mix."""
     tokens = np.random.default_rng(0).integers(1, 200, n)
     labels = np.arange(n) * k // max(n, 1)
-    return PicturedOrder(
+    return (
         measure.measure(order, tokens, {"cluster": labels}, {"cluster": k}, sequence_length=256, batch=4),
         measure.distinct_clusters(order, tokens, labels, 256),
         measure.cluster_mix(order, tokens, labels, k, columns),
@@ -33,10 +36,15 @@ def png(n: int = 400, k: int = 30, shuffled: bool = True, columns: int = 60, nam
     shuffle = pictured(np.random.default_rng(1).permutation(n), n, k, columns)
     orders = {
         "original": pictured(np.arange(n), n, k, columns),
-        **({"random": PicturedOrder(shuffle.diversity), "sequences_random": shuffle} if shuffled else {}),
+        **({"sequences_random": shuffle} if shuffled else {}),
         "sequences": pictured(riffled(n), n, k, columns),
     }
-    return ordering_comparison(orders, names or [])
+    measured = {name: diversity for name, (diversity, _, _) in orders.items()}
+    if shuffled:
+        measured = {"original": measured.pop("original"), "random": shuffle[0], **measured}
+    distinct = {name: clusters for name, (_, clusters, _) in orders.items()}
+    mixes = {name: mix for name, (_, _, mix) in orders.items()}
+    return ordering_comparison(measured, distinct, mixes, names or [])
 
 
 @pytest.fixture
@@ -81,7 +89,7 @@ def test_the_largest_clusters_are_named_in_their_colours(figure):
     drawn = figure(names=names)
     written = [text for text in drawn.texts if text.get_text().startswith("$name of")]
     squares = [text for text in drawn.texts if text.get_text() == "■"]
-    mix = pictured(np.arange(400), 400, k).mix
+    mix = pictured(np.arange(400), 400, k)[2]
     largest = np.argsort(-mix.mean(axis=0, dtype=np.float64), kind="stable")
     assert 3 <= len(written) < k, "as many as there is room for"
     assert [text.get_text() for text in written] == [brief(names[label]) for label in largest[: len(written)]]
@@ -92,7 +100,7 @@ def test_the_largest_clusters_are_named_in_their_colours(figure):
 
 def test_names_and_numbers_are_written(figure):
     texts = {text.get_text() for text in figure().texts}
-    curated = pictured(riffled(400), 400, 30).diversity
+    curated = pictured(riffled(400), 400, 30)[0]
     orders = ("original", "random", "sequences_random", "sequences")
     assert {charts.SERIES[name].name for name in orders} <= texts
     assert {f"{curated.split.mean:.2f}", points(curated.batch_shares["cluster"].max_tv)} <= texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dagster_divorder.view.strategies import by_batches, conclusions, four_columns
+from dagster_divorder.view.strategies import by_batches, conclusions
 
 
 def pair(
@@ -33,7 +33,7 @@ def test_the_order_that_decides_batches_is_named_with_its_range() -> None:
         "with original.",
         "Features drift, more than in any shuffle, with original.",
     ]
-    assert [tuple(row.values())[:2] for row in four_columns(rows)] == [
+    assert [tuple(row.values())[:2] for row in by_batches(rows)] == [
         ("balanced", "balanced"),
         ("original", "balanced"),
         ("balanced", "original"),

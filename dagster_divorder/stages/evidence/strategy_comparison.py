@@ -16,13 +16,14 @@ from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, Cos
 from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, Shown, Table, Text, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.sequence_order import vector_sums
 from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import summary_row
+from dagster_divorder.view.strategies import conclusions
 
 Result = TypeVar("Result")
 
@@ -117,11 +118,12 @@ def _strategy_comparison_inputs(run: Run) -> dict[str, Any]:
 
 
 def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
-    """The comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
+    """Conclusions, and the comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
     rows, pair = load_comparison(run), ("documents", "sequences")
     last = [*rows[0]].index(DEVIATIONS[-1]) + 1 if rows else 0
     rest = [{name: row[name] for name in (*pair, *[*row][last:])} for row in rows]
     return {
+        "conclusions": Text("\n\n".join(conclusions(rows))),
         "comparison": Table([dict([*row.items()][:last]) for row in rows]),
         "drift_and_cost": Table(rest),
     }

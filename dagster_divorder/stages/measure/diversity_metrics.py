@@ -370,18 +370,22 @@ def _planned_pieces(plan: PackedSequences, order: np.ndarray) -> Pieces:
 
 
 def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Diversity]) -> bytes:
-    from dagster_divorder.view.pictures import BAR_PIXELS, PicturedOrder, ordering_comparison
+    from dagster_divorder.view.pictures import BAR_PIXELS, ordering_comparison
 
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
-    orders = {name: PicturedOrder(diversity) for name, diversity in measured.items()}
-    for name, (runs, distinct) in read_in_order(run, traits).items():
+    distinct, mixes = {}, {}
+    for name, (runs, in_sequences) in read_in_order(run, traits).items():
         # The picture leaves out the documents in order, which lie between shuffled and ordered sequences.
         if name != "curated":
-            columns = int(np.clip(len(distinct) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS))
+            columns = int(
+                np.clip(len(in_sequences) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS)
+            )
             tokens = count(runs)
-            mix = cluster_mix(np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns)
-            orders[name] = PicturedOrder(measured[name], distinct, mix)
-    return ordering_comparison(orders, load_names(run))
+            distinct[name] = in_sequences
+            mixes[name] = cluster_mix(
+                np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns
+            )
+    return ordering_comparison(measured, distinct, mixes, load_names(run))
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:

@@ -14,9 +14,10 @@ Memory: some 80 bytes a record beside C J numbers.
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,14 @@ from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, runs_in_o
 from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.errors import MissingStageError, without_secrets
+from dagster_divorder.pipeline.changes import given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.run import Run, stage_row, stages_table
 from dagster_divorder.pipeline.stage import (
     File,
     Link,
     Made,
-    PerDocument,
     Picture,
     Shown,
     Table,
@@ -46,16 +47,10 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
-from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
-from dagster_divorder.stages.evidence.training_evidence import load_evidence
-from dagster_divorder.stages.measure.diversity_metrics import (
-    load_verdict,
-    read_in_order,
-)
+from dagster_divorder.stages.measure.diversity_metrics import load_verdict, read_in_order
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
@@ -67,39 +62,30 @@ from dagster_divorder.stages.order.bin_edges import load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
-from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from dagster_divorder.stages.topics import ari_comparison, k_calibration
-from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import chosen_kind
 from dagster_divorder.store.sample import beginnings, contents
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view.drawing import stamped
-from dagster_divorder.view.report.numbers import (
-    LENGTH_QUANTILES,
-    Agreement,
-    Card,
-    Evidence,
-    Example,
-    MapPoints,
-    Numbers,
-    StageRun,
-    TraitAlong,
-    marked_parts,
-)
-from dagster_divorder.view.words import READ, clip, count, number, output_label, percent
+from dagster_divorder.view.drawing import OTHERS, cluster_colours, data_uri, stamped
+from dagster_divorder.view.report import sections
+from dagster_divorder.view.report.html import Section, part, table
+from dagster_divorder.view.report.sections import TraitAlong
+from dagster_divorder.view.verdict import Verdict
+from dagster_divorder.view.words import READ, cells, clip, count, number, output_label, percent
 from dagster_divorder.write.curated import write_beside
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
-SECTIONS = (
-    *("strategy_comparison", "k_calibration", "ari_comparison", "cluster_map"),
-    *("training_evidence", "set_diversity"),
+MAIN = (
+    *("model.base", "embedding.kind", "clusters.k", "order.strategy", "order.traits", "packing.method"),
+    *("sequence.length", "sequence.batch", "sequence.strategy", "seed"),
 )
-"""Evidence with a section of its own. Other evidence gets a section like its page in Dagster."""
+"""Settings that every page shows."""
+NOT_SHOWN = {"output", "exports", "engine", "comparison", "evidence"}
+"""Sections of settings that no page shows."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
 """Figures of every stage about its last run."""
+LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 LENGTH_COLUMNS, BINS = 100, 100
 """Slices of the dataset in the chart of lengths; bins of sequences."""
 COLUMNS = (60, 240)
@@ -113,21 +99,26 @@ WORST_TRAITS, WORST_DOCUMENTS, WORST_SEQUENCES = 4, 3, 5
 document."""
 WORST_CANDIDATES = 1000
 """Candidates for the worst sequences; many, because a single book fills hundreds."""
+PARTS = 6
+"""Most parts of a conversation that are shown."""
+
+Example = str | Sequence[tuple[str, bool]]
+"""A text, or its parts, each with whether it is trained on."""
+Window = tuple[str, str, list[tuple[str, Example]]]
+"""A window: its title, a lead, and its largest documents: facts and text of each."""
 
 
 def _write_ordering_report(run: Run) -> Made:
-    from dagster_divorder.view.report.sections import report
-
-    (evidence, missing), manifest = at_hand(run), load_manifest(run)
-    shown = numbers(run, manifest, evidence, missing)
-    page, sections = report(shown)
+    (evidence, missing), manifest, verdict = at_hand(run), load_manifest(run), load_verdict(run)
+    shown = _sections(run, manifest, verdict, evidence, missing)
+    page = sections.report(manifest, verdict, _trained_tokens(run), shown)
     figures = {
         "path": str(run.settings.output.path / PAGE),
         "bytes": len(page),
         "beside": [CLOUD] if "cluster_map" in evidence else [],
-        "check": " ".join(shown.check.sentences),
-        "better_than_shuffling": shown.check.passed if shown.check.compared else None,
-        "sections": sections,
+        "check": " ".join(verdict.sentences),
+        "better_than_shuffling": verdict.passed if verdict.compared else None,
+        "sections": [section.title for section in shown],
         "missing": list(missing),
     }
     files = {"page": File(page, "html")}
@@ -146,138 +137,142 @@ def _publish_report(run: Run, receipt: Receipt) -> None:
 def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
     """(stage -> receipt of its evidence for these settings and this corpus; stage -> why its evidence is missing)."""
     evidence, missing = {}, {}
-    for stage in dict.fromkeys([*SECTIONS, *run.graph.evidence]):
+    for stage in run.graph.evidence:
         try:
             evidence[stage] = run.receipt(stage)
         except MissingStageError as error:
             if run.graph[stage].when(run.settings):
                 missing[stage] = str(error).partition(";")[0]
-    if "cluster_map" in evidence and "places" not in evidence["cluster_map"].files:
-        missing["cluster_map"] = evidence["cluster_map"].facts["note"].partition(";")[0]
     return evidence, missing
 
 
-def numbers(
-    run: Run, manifest: Mapping[str, Any], evidence: Mapping[str, Receipt], missing: Mapping[str, str]
-) -> Numbers:
-    """Everything that the report shows. evidence, missing: see `at_hand`."""
-    settings, verdict, corpus = run.settings, load_verdict(run), _load_corpus(run)
-    metrics, traits = verdict.metrics, corpus.stream.traits
-    tokens = traits.tokens
+def _trained_tokens(run: Run) -> int | None:
+    """None if no input holds conversations."""
+    return run.receipt("token_counts").figures.get("trained_tokens")
+
+
+def _asked(settings: Settings) -> dict[str, str]:
+    """MAIN, and all other shown settings that are not at their defaults, by name."""
+
+    shown = {name: reduce(getattr, name.split("."), settings) for name in MAIN}
+    for section, values in given_settings(settings).items():
+        if section not in NOT_SHOWN:
+            keys = values if isinstance(values, dict) else {"": values}
+            shown |= {f"{section}.{key}".rstrip("."): value for key, value in keys.items()}
+    return {
+        name: without_secrets(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for name, value in shown.items()
+    }
+
+
+def _sections(
+    run: Run,
+    manifest: Mapping[str, Any],
+    verdict: Verdict,
+    evidence: Mapping[str, Receipt],
+    missing: Mapping[str, str],
+) -> list[Section]:
+    """All sections, in reading order. evidence, missing: see `at_hand`."""
+    settings, corpus, graph = run.settings, _load_corpus(run), run.graph
+    traits, metrics, k = corpus.stream.traits, verdict.metrics, manifest["k"]
     coloured = largest(traits.counted, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
+    clusters = _along(corpus, "cluster", corpus.names, coloured, "smaller clusters")
+    colours = np.concatenate([cluster_colours(k)[coloured.values], [OTHERS]])[: len(clusters.names)]
     sizes = cluster_sizes(run)
     documents = sizes[coloured.values].tolist()
-    batches = metrics["sequences"]["windows"]["batch"]
-    still = list(settings.order.traits)[:WORST_TRAITS]
-    calibrated = evidence.get("k_calibration")
-    return Numbers(
-        settings=settings,
-        manifest=manifest,
-        tokens=int(traits.counted.sum()),
-        trained_tokens=run.receipt("token_counts").figures.get("trained_tokens"),
-        space=chosen_kind(run),
-        check=verdict,
-        drift=load_stationarity(run),
-        distinct={name: binned(distinct, BINS) for name, (_, distinct) in corpus.orders.items()},
-        lengths={
-            name: quantiles_along(
-                np.arange(len(runs.length)),
-                runs.length,
-                tokens[runs.document],
-                LENGTH_COLUMNS,
-                LENGTH_QUANTILES,
-            )
-            for name, (runs, _) in corpus.orders.items()
-        },
-        clusters=_along(corpus, "cluster", corpus.names, coloured, "smaller clusters"),
-        cluster_numbers=coloured.values,
-        cluster_documents=[*documents, int(sizes.sum()) - sum(documents)],
-        other_clusters=coloured.others,
-        categories=[
-            _along(corpus, field, names, largest(traits.counted, codes, len(names), KEPT), "other values")
-            for field, (codes, names) in corpus.categories.items()
-        ],
-        worst=[
-            *(
-                _worst_batch(corpus, trait, batches[trait])
-                for trait in still
-                if len(corpus.packed) and not batches[trait]["partial"]
-            ),
-            *_worst_sequences(corpus),
-        ],
-        alone=int((np.diff(corpus.packed.indptr) == 1).sum()),
-        strategies=load_comparison(run) if "strategy_comparison" in evidence else None,
-        calibration=(
-            k_calibration.load_table(run.store, calibrated.files["fit"]),
-            calibrated.facts["notes"],
+    lengths = {
+        name: quantiles_along(
+            np.arange(len(runs.length)),
+            runs.length,
+            traits.tokens[runs.document],
+            LENGTH_COLUMNS,
+            LENGTH_QUANTILES,
         )
-        if calibrated
-        else None,
-        agreement=_agreement(run, evidence["ari_comparison"]) if "ari_comparison" in evidence else None,
-        map=_map(corpus, coloured) if "cluster_map" in evidence else None,
-        trained=load_evidence(run) if "training_evidence" in evidence else None,
-        chosen=_tables(run, "subset_selection") if settings.selects else {},
-        diversity=_tables(run, "set_diversity") if "set_diversity" in evidence else {},
-        others=[_as_shown(run, receipt) for stage, receipt in evidence.items() if stage not in SECTIONS],
-        runs=_stage_runs(run, evidence),
-        missing={stage: (run.graph[stage].evidence, why) for stage, why in missing.items()},
-    )
+        for name, (runs, _) in corpus.orders.items()
+    }
+    categories = [
+        _along(corpus, field, names, largest(traits.counted, codes, len(names), KEPT), "other values")
+        for field, (codes, names) in corpus.categories.items()
+    ]
+    batches = metrics["sequences"]["windows"]["batch"]
+    worst = [
+        _worst_batch(corpus, trait, batches[trait])
+        for trait in list(settings.order.traits)[:WORST_TRAITS]
+        if len(corpus.packed) and not batches[trait]["partial"]
+    ]
+    worst += _worst_sequences(corpus)
+    chosen = [stage for stage in ("subset_selection", "repeats") if graph[stage].when(settings)]
+    rows = [
+        stage_row(name, run.receipt(name).figures)
+        for name in graph.needed(settings, "ordering_report", *evidence)
+        if graph[name].asset and name != "ordering_report"
+    ]
+    return [
+        sections.asked(_asked(settings), settings.counts_trained),
+        sections.bars(
+            clusters,
+            colours,
+            {name: binned(distinct, BINS) for name, (_, distinct) in corpus.orders.items()},
+            metrics,
+            k,
+        ),
+        sections.windows(verdict, list(settings.order.traits)),
+        *(
+            [sections.stretches(metrics["sequences"], settings.curriculum.score)]
+            if verdict.stretches > 1
+            else []
+        ),
+        sections.drift(load_stationarity(run)),
+        *([sections.worst(worst, _notes(corpus))] if worst else []),
+        sections.along(lengths, categories),
+        sections.clusters(clusters, colours, [*documents, int(sizes.sum()) - sum(documents)], k),
+        *(_as_shown(run, receipt) for receipt in [*map(run.receipt, chosen), *evidence.values()]),
+        sections.last_run(
+            stages_table(rows).rows,
+            manifest["delta"],
+            {stage: (graph[stage].evidence, why) for stage, why in missing.items()},
+        ),
+    ]
 
 
-def _as_shown(run: Run, receipt: Receipt) -> Evidence:
-    stage = run.graph[receipt.stage]
-    pictures, tables = {}, {}
+def _as_shown(run: Run, receipt: Receipt) -> Section:
+    """What a stage shows of its result, and its figures."""
+    stage, parts = run.graph[receipt.stage], []
+    own_name = stage.name.replace("_", " ").capitalize()
     # Times and numbers of new documents are left out, because they differ from run to run.
     figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
     for name, shown in stage.show(run, receipt).items():
-        if isinstance(shown, Picture):
-            pictures[shown.what] = shown.file.read_bytes()
-        elif isinstance(shown, Table):
-            tables[name] = shown.rows
-        elif isinstance(shown, Link):
-            figures[name] = str(shown.path)
-        else:
-            figures[name] = shown.markdown if isinstance(shown, Text) else shown
-    return Evidence(
-        stage.name, stage.evidence, stage.description_under(run.settings), figures, tables, pictures
+        match shown:
+            case Picture(file, what):
+                parts.append(part("picture", data_uri(file.read_bytes()), what))
+            case Table(rows):
+                parts.append(table(f"{own_name}: {name.replace('_', ' ')}", cells(rows)))
+            case Text(markdown):
+                parts.append(part("text", markdown.splitlines()))
+                figures.pop(name, None)
+            case Link(path):
+                figures[name] = str(path)
+            case value:
+                figures[name] = value
+    plain = [
+        {"figure": name.replace("_", " "), "value": "; ".join(value) if name == "notes" else value}
+        for name, value in figures.items()
+        if name == "notes" or isinstance(value, (str, float, int))
+    ]
+    title = stage.evidence or own_name
+    return Section(
+        stage.name.replace("_", "-"),
+        title[0].upper() + title[1:],
+        stage.description_under(run.settings),
+        [*parts, table(f"{own_name}: figures", cells(plain))],
     )
-
-
-def _tables(run: Run, stage: str) -> dict[str, list[dict[str, Any]]]:
-    """The tables that a stage shows, by name."""
-    shown = run.graph[stage].show(run, run.receipt(stage))
-    return {name: table.rows for name, table in shown.items() if isinstance(table, Table)}
-
-
-def _stage_runs(run: Run, evidence: Mapping[str, Receipt]) -> list[StageRun]:
-    """The last run of each stage before this one, including stages without an asset."""
-    runs = []
-    for name in run.graph.needed(run.settings, "ordering_report", *evidence):
-        if name != "ordering_report":
-            receipt, part = run.receipt(name), not run.graph[name].asset
-            documents, seconds = receipt.figures["documents"], receipt.figures["seconds"]
-            written = _last_written(run, receipt)
-            runs.append(StageRun(name, part, documents, receipt.facts["computed"], seconds, written))
-    return runs
-
-
-def _last_written(run: Run, receipt: Receipt) -> str:
-    """When the newest file of a stage's result was written; "" if no file is left."""
-    stage, files = run.graph[receipt.stage], receipt.files
-    if isinstance(stage, PerDocument):
-        files = stage.files(run, receipt.key).present()
-    folders = {file.rpartition("/")[0] for file in files.values()}
-    stats = {name: stat for folder in folders for name, stat in run.store.stats(folder).items()}
-    newest = max((stats[file].modified for file in files.values() if file in stats), default=None)
-    return "" if newest is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
 
 
 @dataclass(frozen=True, eq=False)
 class _Corpus:
     """The stream and its orders. names: of the clusters. orders: see `read_in_order`. epochs: orders of the sequences,
-    int64 (E, S). edges: inner edges of the bins of every numeric trait, including the length. categories: the source
-    and the balanced fields that are not numeric: codes int32 (M,), names by code. tokens_of: counts the tokens of runs
-    that shares are of."""
+    int64 (E, S). categories: the source and the balanced fields that are not numeric: codes int32 (M,), names by code.
+    tokens_of: counts the tokens of runs that shares are of."""
 
     run: Run
     names: Sequence[str]
@@ -285,7 +280,6 @@ class _Corpus:
     packed: PackedSequences
     epochs: np.ndarray
     orders: Mapping[str, tuple[ReadRuns, np.ndarray]]
-    edges: Mapping[str, np.ndarray]
     categories: Mapping[str, tuple[np.ndarray, Sequence[str]]]
     tokens_of: RunCounter
 
@@ -298,14 +292,11 @@ class _Corpus:
 def _load_corpus(run: Run) -> _Corpus:
     stream, packed, epochs = load_stream(run), load_packed(run), load_sequence_order(run)
     traits, settings = stream.traits, run.settings
-    edges = {
-        trait: inner
-        for trait, inner in load_edges(run).items()
-        if trait in built_in(settings) or is_number(load_fields(run, trait).column(trait).type)
-    }
     categories: dict[str, tuple[np.ndarray, Sequence[str]]] = {}
     for field in dict.fromkeys([settings.input.source_field, *settings.order.traits]):
-        if field is None or field in built_in(settings) or field in edges:
+        if field is None or field in built_in(settings):
+            continue
+        if field in load_edges(run) and is_number(load_fields(run, field).column(field).type):
             continue
         if field in traits.codes:
             categories[field] = traits.codes[field], traits.names[field]
@@ -314,7 +305,7 @@ def _load_corpus(run: Run) -> _Corpus:
             categories[field] = stream.of_items(coded.codes), coded.names
     orders = read_in_order(run, traits)
     tokens_of = run_counter(run, stream.view)
-    return _Corpus(run, load_names(run), stream, packed, epochs, orders, edges, categories, tokens_of)
+    return _Corpus(run, load_names(run), stream, packed, epochs, orders, categories, tokens_of)
 
 
 def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
@@ -340,7 +331,7 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
     return TraitAlong(trait, kept, np.array(tokens) / max(total, 1), mixes)
 
 
-def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
+def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Window:
     """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
     packed, traits = corpus.packed, corpus.stream.traits
     counted = corpus.tokens_of(packed)
@@ -364,18 +355,19 @@ def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Card:
     whole = np.bincount(codes, traits.counted, values) / traits.counted.sum()
     value = int(np.abs(shares - whole).argmax())
     over = shares[value] > whole[value]
+    name = corpus.names[value] if trait == "cluster" else traits.names[trait][value]
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
-    return Card(
+    return (
         f"The worst batch for {trait}",
         f"It starts at {percent(start / total)} of the {corpus.noun}s"
         f"{f' of epoch {epoch + 1}' if len(corpus.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
-        f"{_named(corpus, trait, value)} makes up {percent(shares[value])} of its {corpus.noun}s, but "
+        f"The {trait} “{clip(name, 60)}” makes up {percent(shares[value])} of its {corpus.noun}s, but "
         f"{percent(whole[value])} of the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
         _largest(corpus, documents[chosen], tokens[chosen]),
     )
 
 
-def _worst_sequences(corpus: _Corpus) -> list[Card]:
+def _worst_sequences(corpus: _Corpus) -> list[Window]:
     """The sequences whose clusters differ most from the corpus's; none if the plan is empty."""
     packed, traits = corpus.packed, corpus.stream.traits
     if not len(packed):
@@ -387,24 +379,34 @@ def _worst_sequences(corpus: _Corpus) -> list[Card]:
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
     place[first_reads(corpus.epochs)] = np.arange(len(place))
-    cards: dict[int, Card] = {}
+    windows: dict[int, Window] = {}
     # Equally distant sequences come in the order of training.
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
         runs = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
         documents, tokens = _by_document(packed.document[runs], counted[runs])
         row = int(corpus.stream.view.document_row[documents[tokens.argmax()]])
-        if row in cards:
+        if row in windows:
             continue
         clusters = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
-        cards[row] = Card(
+        windows[row] = (
             f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
             f"{percent(variation[sequence])} of its {corpus.noun}s would have to change to match the corpus. It holds "
             f"{count(clusters, 'cluster')} and {count(len(documents), 'document')}. The largest:",
             _largest(corpus, documents, tokens)[:1],
         )
-        if len(cards) == WORST_SEQUENCES:
+        if len(windows) == WORST_SEQUENCES:
             break
-    return list(cards.values())
+    return list(windows.values())
+
+
+def _notes(corpus: _Corpus) -> list[str]:
+    """Notes below the worst windows."""
+    alone, bold = int((np.diff(corpus.packed.indptr) == 1).sum()), _trained_tokens(corpus.run) is not None
+    of_one = (
+        f"{number(alone)} of {number(len(corpus.packed))} sequences hold tokens of only one document, which no order "
+        "of whole documents can mix; packing.piece_tokens cuts long documents"
+    )
+    return [*([of_one] if alone else []), *(["Bold: trained on"] if bold else [])]
 
 
 def _by_document(documents: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -421,24 +423,20 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     view, traits = corpus.stream.view, corpus.stream.traits
     rows = view.document_row[documents[chosen]]
     texts = _examples(corpus.run, rows)
-    mask = load_loss_mask(corpus.run)
-    trained = [None] * len(rows) if mask is None else mask.tokens(rows).tolist()
     codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []
     ids = own_ids(corpus.run, corpus.stream.record(documents[chosen]))
-    for document, own_id, inside, text, answer in zip(
-        documents[chosen], ids, tokens[chosen].tolist(), texts, trained, strict=True
+    for document, own_id, inside, text in zip(
+        documents[chosen], ids, tokens[chosen].tolist(), texts, strict=True
     ):
         whole, noun = int(traits.counted[document]), corpus.noun
-        part = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
+        size = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
         if traits.trained is not None:
-            part += f", {count(int(traits.tokens[document]), 'token')} in all"
-        elif answer is not None:
-            part += f", {number(answer)} trained on"
+            size += f", {count(int(traits.tokens[document]), 'token')} in all"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
         cluster = corpus.names[traits.codes["cluster"][document]]
-        shown.append((" · ".join([*known, part, cluster, *source]), text))
+        shown.append((" · ".join([*known, size, cluster, *source]), text))
     return shown
 
 
@@ -452,69 +450,24 @@ def _examples(run: Run, rows: np.ndarray) -> list[Example]:
         as_read(document, template_of(run), run.settings.chats.train_on)
         for document in contents(run.store, run.view.documents, rows).to_pylist()
     ]
-    return [marked_parts(conversation.text, conversation.spans) for conversation in read]
+    return [_parts(conversation.text, conversation.spans) for conversation in read]
 
 
-def _named(corpus: _Corpus, trait: str, value: int) -> str:
-    """A trait's value in words, for the beginning of a sentence."""
-    if trait == "cluster":
-        return f"The cluster “{corpus.names[value]}”"
-    if trait == "length":
-        edges = [number(edge) for edge in corpus.edges["length"].tolist()]
-        if not edges:
-            return "Every length"
-        if value == 0:
-            return f"The length below {edges[0]} tokens"
-        if value == len(edges):
-            return f"The length of {edges[-1]} tokens and more"
-        return f"The length from {edges[value - 1]} to below {edges[value]} tokens"
-    return f"The {trait} “{clip(corpus.stream.traits.names[trait][value], 60)}”"
-
-
-def _agreement(run: Run, receipt: Receipt) -> Agreement:
-    store, fit = run.store, receipt.files["fit"]
-    heatmap = f"{fit}/{ari_comparison.HEATMAP}"
-    return Agreement(
-        receipt.figures,
-        ari_comparison.load_rows(store, fit, ari_comparison.PAIRS),
-        ari_comparison.load_rows(store, fit, ari_comparison.DISAGREE),
-        store.read(heatmap) if store.exists(heatmap) else None,
-    )
-
-
-def _map(corpus: _Corpus, coloured: Largest) -> MapPoints:
-    shown, documents = load_map(corpus.run), corpus.run.receipt("cluster_map").facts["of_documents"]
-    row = np.full(len(corpus.names), len(coloured.values), np.int64)
-    row[coloured.values] = np.arange(len(coloured.values))
-    rows = row[shown.labels]
-    # A cluster without tokens has no colour; its documents are empty.
-    visible = rows < coloured.count
-    return MapPoints(shown.xy[visible], rows[visible], documents)
+def _parts(text: str, spans: Sequence[tuple[int, int]]) -> Example:
+    """The first PARTS parts of a text whose characters in `spans`, rising, are trained on."""
+    parts, at = [], 0
+    for first, last in spans[:PARTS]:
+        parts += [(text[at:first], False), (text[first:last], True)]
+        at = last
+    return [(words, trained) for words, trained in [*parts, (text[at:], False)] if words.strip()][:PARTS]
 
 
 def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
-    sections, missing = (
+    titles, missing = (
         Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
         for name in ("sections", "missing")
     )
-    return {"path": Link(run.settings.output.path / PAGE), "sections": sections, "missing": missing}
-
-
-def _ordering_report_settings(settings: Settings) -> dict[str, Any]:
-    # The settings that the report shows.
-    embedding, advanced = settings.embedding, settings.advanced
-    base, deep = (id_and_revision(name)[0] for name in (settings.model.base, settings.deep_model))
-    sections = {name: getattr(settings, name) for name in ("packing", "sequence")}
-    return {
-        **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        "order": settings.order.written,
-        "model": [base, advanced.vocab_size, advanced.token_dims, deep],
-        "vectors": [embedding.kind, embedding.pooling, settings.components, str(embedding.path)],
-        "k": settings.clusters.number or "auto",
-        "source_field": settings.input.source_field,
-        "output": str(settings.output.path),
-        "seed": settings.seed,
-    }
+    return {"path": Link(run.settings.output.path / PAGE), "sections": titles, "missing": missing}
 
 
 def _ordering_report_inputs(run: Run) -> dict[str, Any]:
@@ -533,7 +486,7 @@ def _ordering_report_inputs(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=8,
+    version=9,
     group="report",
     kinds={"html", "matplotlib"},
     description="A report to send to others: one HTML file beside the output. Settings, comparison with shuffling, "
@@ -546,7 +499,7 @@ ORDERING_REPORT = WholeCorpus(
         *(["ids"] if settings.input.id_field else []),
     ),
     shows_evidence=True,
-    settings=_ordering_report_settings,
+    settings=lambda settings: {"asked": _asked(settings), "output": str(settings.output.path)},
     inputs=_ordering_report_inputs,
     quotes=("*",),
     publish=_publish_report,

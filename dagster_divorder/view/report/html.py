@@ -8,11 +8,10 @@ dark mode, and prints.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagster_divorder.view import words
@@ -20,6 +19,7 @@ from dagster_divorder.view.answer import NUMERIC
 from dagster_divorder.view.drawing import COLOURS, svg
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -59,16 +59,14 @@ def part(name: str, *values: Any) -> Markup:
     return getattr(_environment().get_template("parts.html.j2").module, name)(*values)
 
 
-def table(
-    caption: str, rows: Sequence[Mapping[str, Any]], marked: Collection[int] = (), *, strips: bool = False
-) -> Markup:
+def table(caption: str, rows: Sequence[Mapping[str, Any]], *, strips: bool = False) -> Markup:
     """A table, folded below its caption; the first cells are row heads. Empty without rows.
 
-    rows: cells, text or markup, by column name. marked: numbers of the rows to mark. strips: a table of pictures, which
+    rows: cells, text or markup, by column name. strips: a table of pictures, which
     is unfolded and changes its layout on a phone.
     """
     numbers = [all(NUMERIC.match(row[head]) for row in rows) for head in (rows[0] if rows else ())]
-    return part("table", caption, rows, numbers, marked, strips) if rows else Markup("")
+    return part("table", caption, rows, numbers, strips) if rows else Markup("")
 
 
 def chart(name: str, panels: Sequence[Panel], description: str, caption: str, *, across: int = 3) -> Markup:
@@ -94,6 +92,8 @@ def chart(name: str, panels: Sequence[Panel], description: str, caption: str, *,
 
 @functools.cache
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("dagster_divorder.view.report"),
         autoescape=True,
