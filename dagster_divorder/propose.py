@@ -147,12 +147,6 @@ class Field:
         is_short = self.characters < LABEL_CHARACTERS * self.records
         return is_short and len(self.values) <= most and self.kinds <= {"text", "true or false"}
 
-    @property
-    def repeats(self) -> str:
-        """A warning if its texts are few or very short; "" otherwise."""
-        values = len(self.values)
-        return repeated_texts(self.records, values, self.characters * values // self.records)
-
 
 @dataclass
 class Alike:
@@ -441,7 +435,11 @@ def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock
         texts += [sample.text] if sample.text else []
         kind = sample.listing.kind
         columns = str(read_schema(sample.listing.files[0], None)) if kind == "parquet" else ""
-        key = kind, sample.text or (sample.structure.kind if sample.structure else ""), columns
+        key: tuple[str, str, str] = (
+            kind,
+            sample.text or (sample.structure.kind if sample.structure else ""),
+            columns,
+        )
         if not sample.records:  # an empty file joins the first of its kind
             key = next((other for other in apart if other[0] == kind), key)
         apart.setdefault(key, []).append(sample)
@@ -506,6 +504,7 @@ class Proposal:
 
     @property
     def forms(self) -> set[str]:
+        """What records hold, as in `Input.form`."""
         return {block.form for block in self.blocks}
 
     @property
@@ -581,17 +580,21 @@ class Proposal:
         if refusals:
             refused = sum(each.refused for each in refusals)
             looked_at = sum(block.refusals.looked_at for block in self.blocks)
-            stops, then = refused > Input().max_reject_share * looked_at, "and listed with the output"
-            if stops:
+            allowed = Input().max_reject_share
+            then = "and listed with the output"
+            if stops := refused > allowed * looked_at:
                 then = (
-                    f"more than input.max_reject_share = {Input().max_reject_share:g} allows, so plan and run will stop: "
-                    f"correct the input, name another text_field, or raise input.max_reject_share"
+                    f"more than input.max_reject_share = {allowed:g} allows, so plan and run will stop: correct the "
+                    f"input, name another text_field, or raise input.max_reject_share"
                 )
             share = f"{refused:,} of {looked_at:,} records examined will be refused"
             first = f"The first: {refusals[0].first}{refusals[0].looks}"
             parts.append(Line(f"{share}, {then}. {first}", "bad" if stops else "quiet"))
-        repeats = [block.fields[block.text].repeats for block in self.blocks if block.text]
-        return [*parts, *(Line(warning, "bad") for warning in repeats if warning)]
+        for text in [block.fields[block.text] for block in self.blocks if block.text]:
+            values = len(text.values)
+            if warning := repeated_texts(text.records, values, text.characters * values // text.records):
+                parts.append(Line(warning, "bad"))
+        return parts
 
     def toml(self, folder: Path, project: Path | None = None) -> str:
         """The settings, for a file in `folder`. project: a folder around it, such as a Dagster project; files are
@@ -651,12 +654,12 @@ class Proposal:
         # An existing folder belongs to somebody else; it may be the input.
         bases = itertools.chain(["divorder"], (f"divorder-{number}" for number in itertools.count(2)))
         beside = next(name for name in bases if not (folder / name).exists())
-        reader = "megatron, olmo, ds, mds, litdata: `divorder verify` shows what your trainer needs"
+        why = "megatron, olmo, ds, mds, litdata: `divorder verify` shows what your trainer needs"
         if self.reader:
-            reader = f"for {self.reader.title}"
-        exports = f"formats = {json.dumps(self.formats)}      # {reader}"
+            why = f"for {self.reader.title}"
         if self.prefers:
-            exports = "formats = []               # preferences, prompts: train on the output's records"
+            why = "preferences, prompts: train on the output's records"
+        exports = f"formats = {json.dumps(self.formats)}      # {why}"
         for name, number in self.layout.items():
             exports += f"\n{name} = {number}{'  # that each read a part of the rows' if name == 'world_size' else ''}"
         base = os.path.relpath(project / "divorder" / folder.name, folder) if project else beside

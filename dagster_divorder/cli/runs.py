@@ -17,7 +17,7 @@ from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, setti
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
-from dagster_divorder.view.words import count
+from dagster_divorder.view.words import cells, count
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
@@ -53,7 +53,9 @@ def init(options: Options) -> Answer:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
     blocks = proposal.blocks
-    read = " and ".join(dict.fromkeys(block.structure.name if block.structure else repr(block.text) for block in blocks))
+    read = " and ".join(
+        dict.fromkeys(block.structure.name if block.structure else repr(block.text) for block in blocks)
+    )
     verb = "it reads" if any(block.structure for block in blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     looked_at, refused = (
@@ -123,7 +125,6 @@ def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]
 def _fields(proposal: Proposal) -> list[Part]:
     """The fields of each input, the files that are not read, and what the fields are taken for."""
     from dagster_divorder.propose import FIELDS_SHOWN, NAME_CHARACTERS
-    from dagster_divorder.view.words import cells
 
     parts: list[Part] = []
     for block in proposal.blocks:
@@ -303,7 +304,6 @@ def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
     from dagster_divorder.core.order.strategy import one_of
     from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.view.words import cells
 
     parts: list[Part] = []
     data: dict[str, dict[str, Any]] = {}
@@ -354,7 +354,6 @@ def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) ->
     from dagster_divorder.pipeline.stage import Table
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.view.measures import side_by_side
-    from dagster_divorder.view.words import cells
 
     parts: list[Part] = [
         "",
@@ -469,7 +468,6 @@ def _to_train_on(place: str, size: int) -> Line:
 def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
     """The configuration of the first trainer that keeps the order of the rows as they lie."""
     from dagster_divorder.trainers.replay import keeps_order
-    from dagster_divorder.view.words import count
 
     trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
     if trainer is None:
