@@ -116,11 +116,11 @@ def terminal(folder: Path) -> Iterator[Terminal]:
 def test_answers_are_taken_and_asked_for_again_where_they_cannot_be(terminal: Terminal) -> None:
     for question, given in (
         ("Text field [body]: ", "txt\n"),
-        ("there is no field 'txt'; did you mean 'text'?", "text\n"),
+        ("the text field is 'txt'; expected one of", "text\n"),
         ("Field of your own ids [none]: ", "name\n"),
         ("Field of the source [none]: ", "src\n"),
         (
-            "Traits to balance, separated by commas (also lang) [cluster, length, src]: ",
+            "Traits to balance, separated by commas [cluster, length, src, lang]: ",
             "cluster, lang, langs\n",
         ),
         ("a trait is 'langs'", "cluster, lang\n"),
@@ -130,8 +130,8 @@ def test_answers_are_taken_and_asked_for_again_where_they_cannot_be(terminal: Te
         ("'four' is not a whole number", "4\n"),
         ("Sequences that a rank reads at a time [1]: ", "2\n"),
         ("Loader processes of a rank [1]: ", "\n"),
-        ("Tokens of a sequence [512]: ", "0\n"),
-        ("sequence.length = 0", "64\n"),
+        ("Tokens of a sequence [512]: ", "2\n"),
+        ("sequence.length = 2; expected 16 to", "64\n"),
         ("Sequences of a batch [8]: ", "12\n"),
         ("A batch of 12 sequences is not a whole number of steps", "16\n"),
     ):
@@ -153,8 +153,8 @@ def test_answers_are_taken_and_asked_for_again_where_they_cannot_be(terminal: Te
         1,
     )
     # The table came before the questions, and not again.
-    assert terminal.said.count("of records") == 1
-    assert terminal.said.index("of records") < terminal.said.index("Text field")
+    assert terminal.said.count("fields of") == 1
+    assert terminal.said.index("fields of") < terminal.said.index("Text field")
 
 
 @pytest.mark.slow

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import DivOrderError, InputError, printable
-from dagster_divorder.propose import BUILT_IN_TRAITS, InputBlock, Proposal, one_line
+from dagster_divorder.propose import BUILT_IN_TRAITS, NUMBERS, RANKS, InputBlock, Proposal, one_line
 from dagster_divorder.trainers import TRAINERS
 
 Answered = TypeVar("Answered")
 NONE = "none"
-RANKS = {
-    "world_size": "Ranks (the world size)",
-    "micro_batch": "Sequences that a rank reads at a time",
-    "workers": "Loader processes of a rank",
-}
 
 
 def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answered:
@@ -46,104 +41,71 @@ def ask(question: str, default: str, read: Callable[[str], Answered]) -> Answere
 
 def replaces(file: str) -> bool:
     """Whether an existing file may be replaced."""
-
-    def read(answer: str) -> bool:
-        return one_of("the answer", answer.lower(), ("yes", "no", "y", "n"))[0] == "y"
-
-    return ask(f"{file} is there already. Replace it", "no", read)
+    known = ("yes", "no", "y", "n")
+    question = f"{file} is there already. Replace it"
+    return ask(question, "no", lambda answer: one_of("the answer", answer.lower(), known)[0] == "y")
 
 
 def complete(proposal: Proposal) -> Proposal:
-    """The proposal completed by answers: fields of each input, traits, and trainer and sizes unless given."""
-    blocks = [
-        _fields(block, f" of {block.paths[0]}" if proposal.several else "") for block in proposal.blocks
-    ]
-    proposal = replace(proposal, blocks=blocks)
-    proposal = replace(proposal, traits=_traits(proposal))
+    """The proposal completed by answers: fields of each input, traits, and trainer and numbers unless given."""
+    several = len(proposal.blocks) > 1
+    blocks = [_fields(block, f" of {block.paths[0]}" if several else "") for block in proposal.blocks]
+    proposal = _traits(replace(proposal, blocks=blocks))
     if not proposal.trainer:
-        proposal = _trainer(proposal)
-    if proposal.reads_parts:
-        for name in [name for name in RANKS if name not in proposal.ranks]:
-            proposal = _rank(proposal, name)
-    for name, question in (("length", "Tokens of a sequence"), ("batch", "Sequences of a batch")):
-        if getattr(proposal, name) is None:
-            proposal = _size(proposal, name, question)
+
+        def trainer(answer: str) -> Proposal:
+            return replace(proposal, trainer=None if answer == NONE else one_of("trainer", answer, TRAINERS))
+
+        proposal = ask(f"Trainer: {', '.join(TRAINERS)}", NONE, trainer)
+    for name in NUMBERS:
+        if name not in proposal.numbers and (name not in RANKS or proposal.reads_parts):
+            proposal = _number(proposal, name)
     return proposal
 
 
 def _fields(block: InputBlock, of_input: str) -> InputBlock:
-    if not block.read[0]:
-        print(printable(f"\n{block.why}"))
-
     def text(answer: str) -> InputBlock:
         if not answer:
             raise InputError("name one of the fields")
         return block if answer == block.text else block.with_text(answer, "as you said")
 
+    def optional(answer: str) -> str | None:
+        return (
+            None if answer == NONE and NONE not in block.fields else one_of("the field", answer, block.fields)
+        )
+
+    if not block.read:
+        print(printable(f"\n{block.why}"))
     if not block.structure:
         block = ask(f"Text field{of_input}", block.text, text)
-
-    def optional(answer: str) -> str | None:
-        return None if answer == NONE and NONE not in block.fields else block.known(answer)
-
     own_id = ask(f"Field of your own ids{of_input}", block.own_id or NONE, optional)
     source = ask(f"Field of the source{of_input}", block.source or NONE, optional)
     return replace(block, own_id=own_id, source=source)
 
 
-def _traits(proposal: Proposal) -> Sequence[str]:
-    known = [*BUILT_IN_TRAITS, *proposal.sources, *proposal.fields]
-
-    def read(answer: str) -> list[str]:
-        if answer == default:
-            # Names in the default may contain commas.
-            return proposal.balanced
-        names = [name.strip() for name in answer.split(",")]
-        return list(dict.fromkeys(one_of("a trait", name, known) for name in names))
-
+def _traits(proposal: Proposal) -> Proposal:
     default = ", ".join(map(one_line, proposal.balanced))
-    more = f" (also {', '.join(map(one_line, proposal.candidates))})" if proposal.candidates else ""
-    return ask(f"Traits to balance, separated by commas{more}", default, read)
+    known = [
+        *BUILT_IN_TRAITS,
+        *proposal.balanced,
+        *(name for block in proposal.blocks for name in block.fields),
+    ]
 
-
-def _trainer(proposal: Proposal) -> Proposal:
     def read(answer: str) -> Proposal:
-        trainer = None if answer == NONE else one_of("trainer", answer, TRAINERS)
-        return checked(replace(proposal, trainer=trainer))
+        # Names in the default may contain commas.
+        if answer == default:
+            return proposal
+        names = [one_of("a trait", name.strip(), known) for name in answer.split(",")]
+        return replace(proposal, traits=list(dict.fromkeys(names)))
 
-    return ask(f"Trainer: {', '.join(TRAINERS)}", NONE, read)
+    return ask("Traits to balance, separated by commas", default, read)
 
 
-def _rank(proposal: Proposal, name: str) -> Proposal:
+def _number(proposal: Proposal, name: str) -> Proposal:
     def read(answer: str) -> Proposal:
-        return checked(replace(proposal, ranks={**proposal.ranks, name: _whole(answer)}))
+        if not answer.isdecimal():
+            raise InputError(f"{answer!r} is not a whole number")
+        return replace(proposal, numbers={**proposal.numbers, name: int(answer)})
 
-    return ask(RANKS[name], "1", read)
-
-
-def _size(proposal: Proposal, name: str, question: str) -> Proposal:
-    def read(answer: str) -> Proposal:
-        changed: dict[str, Any] = {name: _whole(answer)}
-        return checked(replace(proposal, **changed))
-
-    length, batch = proposal.sequence
-    return ask(question, str(length if name == "length" else batch), read)
-
-
-def checked(proposal: Proposal) -> Proposal:
-    """The proposal, if its numbers are possible; the number of ranks may still be unknown.
-
-    Raises:
-        InputError, SettingsError: as `Proposal.layout` does.
-    """
-    _ = proposal.sequence
-    if "world_size" in proposal.ranks or not proposal.reads_parts:
-        _ = proposal.layout
-    return proposal
-
-
-def _whole(answer: str) -> int:
-    try:
-        return int(answer)
-    except ValueError:
-        raise InputError(f"{answer!r} is not a whole number") from None
+    default = 1 if name in RANKS else getattr(proposal, name)
+    return ask(NUMBERS[name][0], str(default), read)

@@ -18,10 +18,11 @@ from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, setti
 from dagster_divorder.errors import InputError, MissingStageError, SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.words import cells, count
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
-    from dagster_divorder.propose import Proposal
+    from dagster_divorder.propose import InputBlock, Proposal
     from dagster_divorder.settings import Settings
     from dagster_divorder.trainers import Trainer
     from dagster_divorder.trainers.replay import Shape
@@ -52,10 +53,15 @@ def init(options: Options) -> Answer:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
     settings = write_settings(proposal, file, replaces=replaces)
-    read = " and ".join(dict.fromkeys(block.said for block in proposal.blocks))
-    verb = "it reads" if any(block.structure for block in proposal.blocks) else "the text is in"
+    blocks = proposal.blocks
+    read = " and ".join(
+        dict.fromkeys(block.structure.name if block.structure else repr(block.text) for block in blocks)
+    )
+    verb = "it reads" if any(block.structure for block in blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    looked_at, refused, allowed = proposal.refusals
+    looked_at, refused = (
+        sum(getattr(block.refusals, name) for block in blocks) for name in ("looked_at", "refused")
+    )
     dagster_parts, dagster_files = (
         write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {"dagster": None, "workspace": None})
     )
@@ -64,7 +70,7 @@ def init(options: Options) -> Answer:
             f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
             f"{', '.join(settings.order.traits)}",
             *fields,
-            *proposal.warnings(),
+            *proposal.warnings,
             "check it, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
@@ -73,11 +79,11 @@ def init(options: Options) -> Answer:
         ],
         {
             "settings": str(file),
-            "text_fields": [block.text or None for block in proposal.blocks],
-            "inputs": [block.data() for block in proposal.blocks],
+            "text_fields": [block.text or None for block in blocks],
+            "inputs": [block.data() for block in blocks],
             "looked_at": looked_at,
             "refused": refused,
-            "will_stop": refused > allowed * looked_at,
+            "will_stop": refused > settings.input.max_reject_share * looked_at,
             "traits": list(settings.order.traits),
             "sequence": settings.sequence.model_dump(include={"length", "batch"}),
             "trainer": proposal.trainer,
@@ -92,7 +98,7 @@ def init(options: Options) -> Answer:
 def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
     """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
     from dagster_divorder.cli import dialogue
-    from dagster_divorder.propose import Proposal, look, refuse_existing
+    from dagster_divorder.propose import NUMBERS, Proposal, look, refuse_existing
     from dagster_divorder.trainers import TRAINERS
 
     if not options.paths:
@@ -103,30 +109,54 @@ def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]
     replaces = asks and file.is_file() and dialogue.replaces(str(file))
     if not replaces:
         refuse_existing(file)
-    ranks = {name: getattr(options, name) for name in dialogue.RANKS}
+    numbers = {name: getattr(options, "sequence_length" if name == "length" else name) for name in NUMBERS}
     # A trainer of texts that are records reads prompts, and no answers beside them.
     prompt = "prompt" if "text" in getattr(TRAINERS.get(options.trainer), "forms", ()) else None
     proposal = Proposal(
         blocks=look(options.paths, options.text_field or prompt),
-        length=options.sequence_length,
-        batch=options.batch,
         trainer=options.trainer,
-        ranks={name: number for name, number in ranks.items() if number is not None},
+        numbers={name: number for name, number in numbers.items() if number is not None},
     )
     if not asks:
         return proposal, _fields(proposal), replaces
-    dialogue.checked(proposal)
     print(shown(_fields(proposal)))
     return dialogue.complete(proposal), [], replaces
 
 
 def _fields(proposal: Proposal) -> list[Part]:
-    """The fields of each input, and their use."""
+    """The fields of each input, the files that are not read, and what the fields are taken for."""
+    from dagster_divorder.propose import FIELDS_SHOWN, NAME_CHARACTERS
+
     parts: list[Part] = []
     for block in proposal.blocks:
-        title = f"{', '.join(block.paths)}: " if proposal.several else ""
-        parts += ["", *block.parts(title), "", *(block.chosen if block.read[0] else [])]
+        data = block.data()["fields"]
+        title = f"{', '.join(block.paths)}: " if len(proposal.blocks) > 1 else ""
+        rows = cells(data[:FIELDS_SHOWN], NAME_CHARACTERS)
+        parts += ["", TextTable(rows, f"{title}fields of {count(block.records, 'record')}")]
+        if len(data) > FIELDS_SHOWN:
+            parts.append(f"and {len(data) - FIELDS_SHOWN:,} more: --json has all of them")
+        if block.listing.others:
+            others = ", ".join(f"{number:,} {ending}" for ending, number in block.listing.others.items())
+            parts.append(f"files that are not read: {others}")
+        parts += ["", *(_reasons(block) if block.read else [])]
     return parts
+
+
+def _reasons(block: InputBlock) -> list[Part]:
+    parts: list[Part] = [f"text: {block.text!r}, {block.why}"]
+    if block.structure:
+        parts = [f"format: {block.form}, as these are {block.why}", f"first record: {block.first}"]
+    if block.label:
+        parts.append(
+            f"label: {block.label!r} says whether an answer is wanted, so that a sequence holds one record"
+        )
+    own_id = "none: no field named id, url or similar has a different text or whole number in each record"
+    source = "none: no field named source, dataset or similar has few different texts"
+    if block.own_id:
+        own_id = f"{block.own_id!r}, different in each record"
+    if block.source:
+        source = f"{block.source!r}, {count(len(block.fields[block.source].values), 'value')}"
+    return [*parts, f"id: {own_id}", f"source: {source}"]
 
 
 def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[str]:
@@ -280,7 +310,6 @@ def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
     from dagster_divorder.core.order.strategy import one_of
     from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.view.words import cells
 
     parts: list[Part] = []
     data: dict[str, dict[str, Any]] = {}
@@ -331,7 +360,6 @@ def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) ->
     from dagster_divorder.pipeline.stage import Table
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.view.measures import side_by_side
-    from dagster_divorder.view.words import cells
 
     parts: list[Part] = [
         "",
@@ -446,7 +474,6 @@ def _to_train_on(place: str, size: int) -> Line:
 def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
     """The configuration of the first trainer that keeps the order of the rows as they lie."""
     from dagster_divorder.trainers.replay import keeps_order
-    from dagster_divorder.view.words import count
 
     trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
     if trainer is None:

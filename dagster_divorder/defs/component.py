@@ -65,7 +65,7 @@ def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
     if params.paths:
         proposal = Proposal(blocks=look(params.paths, params.text_field))
         write_settings(proposal, file, project=project)
-        click.echo(as_text(proposal.warnings()), nl=False)
+        click.echo(as_text(proposal.warnings), nl=False)
     else:
         refuse_existing(file)
         file.write_text(blank(file.parent, project), encoding="utf-8")
