@@ -139,7 +139,10 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             '[mixing]\nphase = [{ until = 0.5, weights = {} }, { weights = "natural" }]',
             "mixing.phase.0.weights = {}: no value has a share; give values",
         ),
-        ('[mixing]\ntrait = ["lang", "lang"]', "mixing.trait = ['lang', 'lang']: both traits are 'lang'; expected two"),
+        (
+            '[mixing]\ntrait = ["lang", "lang"]',
+            "mixing.trait = ['lang', 'lang']: both traits are 'lang'; expected two",
+        ),
         (
             "[mixing]\nweights = 3",
             "mixing.weights = 3: Input should be less than or equal to 1",

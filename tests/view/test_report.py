@@ -295,7 +295,7 @@ def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(
     claim, because = of.sentences
     assert "at the mix of their stretch, in all 3, better than shuffling inside it does" in claim
     assert "strays from the stretch's by more than 4.12 percentage points" in because
-    made = sections.stretches(numbers(check=of, settings=Settings(curriculum={"score": "quality"})))
+    made = sections.stretches(of.metrics["sequences"], "quality")
     assert "This order has 3 stretches" in made.lead
     assert "0.012 off the schedule of quality, 0.046 shuffled inside its windows" in made.lead
     assert len(check(a_page(made)).all("figure")) == 1

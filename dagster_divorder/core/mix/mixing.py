@@ -103,8 +103,8 @@ def plan_mix(
 
     weights: one of POWERS, a power >= 0, or value -> share >= 0, divided by their sum if that is not 1. sizes: value ->
     tokens that may be trained on. total_tokens: length of the stream; None: the tokens of all values with a weight.
-    max_repeats: most epochs of one value; None: no limit. read: int64 (K,), tokens that are read already: what is left
-    of the total has the shares, whatever was read.
+    max_repeats: most epochs of one value; None: no limit. read: int64 (K,), tokens that are read already: what is
+    unread of the total has the shares, whatever was read.
 
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
@@ -165,7 +165,7 @@ def plan_phases(
     """(planned tokens of each value over all of training, its tokens in each phase that is left, float64 (K, S)).
 
     phases: (where it ends: a share below 1 of all tokens, a number of tokens, or None for the end of training; its
-    weights, as in `plan_mix`). Tokens that are `read` fill the first phases; what is left of a phase has its shares.
+    weights, as in `plan_mix`). Tokens that are `read` fill the first phases; the rest of a phase has its shares.
     Other arguments and errors: as in `plan_mix`, with max_repeats over all phases.
     """
     names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)

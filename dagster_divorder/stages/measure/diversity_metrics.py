@@ -88,7 +88,7 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
 SHUFFLES = 3
 SLICES, SHOWN_VALUES = 100, 8
-"""Most slices of training, and values of a trait, of which the mix along training is shown."""
+"""Most slices and values of a trait in the mix along training."""
 ORDER_BYTES = 100
 """Peak bytes a document while an order is measured."""
 FEWEST_COLUMNS = 60

@@ -7,7 +7,7 @@ measure and write the stream: a view with an item for each time, the items of a 
 If part of a value of `mixing.trait` is read once more than the rest, the part is spread evenly over its clusters and
 lengths. It is drawn by the records' ids, so that appended or moved input hardly changes the times of other records.
 Shares, epochs and `mixing.total_tokens` count the tokens in `Traits.counted`. Records that a trainer has read
-(`order.frozen_tokens`) keep the times they were read; what is left of training has the shares that are asked, whatever
+(`order.frozen_tokens`) keep the times they were read; the rest of training has the shares that are asked, whatever
 was read. `quotas` float64 (K, S): the tokens of each value in each phase that is left. If every epoch is packed anew,
 times are those of all epochs.
 """

@@ -40,8 +40,8 @@ on is a total variation of some 0.55 over its number of sequences."""
 
 
 class Sections(NamedTuple):
-    """items: int64 (R,), the items of the stream that are left to pack, section by section. traits: of what is left of
-    them. bounds: int64 (K + 1,), where sections begin and end in `items`. stretch: int64 (K,), rising. left_out:
+    """items: int64 (R,), the items of the stream that are left to pack, section by section. traits: of what is unread
+    of them. bounds: int64 (K + 1,), where sections begin and end in `items`. stretch: int64 (K,), rising. left_out:
     records of which a rest stays unread, because their values have no more share."""
 
     items: np.ndarray
@@ -99,8 +99,8 @@ def keeps_copies_apart(settings: Settings) -> bool:
 
 
 def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarray, Traits, np.ndarray]:
-    """(items with unread tokens, or without tokens and not read; the traits of what is left of them; whether an item is
-    partly read)."""
+    """(items with unread tokens, or without tokens and not read; the traits of what is unread of them; whether an item
+    is partly read)."""
     traits, end = stream.traits, run.settings.packing.end_of_text
     read = np.bincount(frozen.sequences.document, frozen.sequences.length, len(traits.tokens)).astype(
         np.int64

@@ -190,7 +190,7 @@ def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
 
 def _section_by_section(orders: list[np.ndarray], reads: np.ndarray) -> np.ndarray:
     """All epochs of a section before the next section, int64 (E, S). orders: int64 (E, n), by section. reads: int64,
-    the beginning that was read, as it was read; what is left of its epochs follows."""
+    the beginning that was read, as it was read; the rest of its epochs follows."""
     epochs, flat = len(orders[0]), [reads]
     if len(reads):
         times = np.bincount(reads)
