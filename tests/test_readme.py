@@ -62,7 +62,7 @@ def test_the_training_script_is_the_one_that_is_tested() -> None:
 
 
 def test_every_strategy_has_a_row_and_every_row_a_strategy() -> None:
-    table = page("strategies").split("## Strategies")[1].split("\n## ")[0]
+    table = page("sections").split("## Strategies")[1].split("\n## ")[0]
     named = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.M)
     assert sorted(re.findall(r"\w+", " ".join(named))) == sorted(STRATEGIES)
 
