@@ -529,10 +529,10 @@ def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() ->
     changed = {
         stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(pinned)
     }
-    assert changed == {"base_model", "deep_model"}
+    assert changed == {"base_model", "deep_model", "ordering_report"}
     deep = Settings(model={"base": "org/model"}, deep={"model": "org/model@v1"})
     changed = {stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(deep)}
-    assert changed == {"deep_model"}
+    assert changed == {"deep_model", "ordering_report"}
 
 
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:

@@ -58,7 +58,6 @@ def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, total, repeats):
 def test_shares_have_no_size_that_they_must_not_have(weights):
     plan = plan_mix(weights, SIZES, total_tokens=1000)
     assert plan.tokens.tolist() == [500, 0, 500, 0]
-    assert plan.normalised
 
 
 def test_quadrillions_of_tokens_sum_to_their_total():
@@ -97,14 +96,12 @@ def test_unimax_equals_its_twin(sizes, total, repeats):
     assert np.abs(plan.tokens - by_the_algorithm_of_unimax(sizes, total, repeats)).max() <= 1
 
 
-def test_a_table_gives_its_shares_and_says_when_they_are_divided_by_their_sum():
+def test_shares_of_a_table_are_divided_by_their_sum():
     plan = plan_mix({"tldr": 0.25, "law": 0.75}, SIZES, total_tokens=1200)
     assert plan.tokens.tolist() == [0, 0, 900, 300]
     assert plan.epochs.tolist() == [0, 0, 1, 3]
-    assert not plan.normalised
     plan = plan_mix({"tldr": 1, "law": 3, "news": 0}, SIZES, total_tokens=1200)
     assert plan.tokens.tolist() == [0, 0, 900, 300]
-    assert plan.normalised
     # By default as many tokens as the values have that are in.
     assert plan_mix({"tldr": 0.2, "law": 0.8}, SIZES).tokens.tolist() == [0, 0, 800, 200]
 

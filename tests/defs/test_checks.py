@@ -53,8 +53,8 @@ def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
     load: Load, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dagster_divorder.stages.order.greedy_order.order_documents",
-        lambda documents, **_: np.zeros(len(documents.traits.tokens), np.int64),
+        "dagster_divorder.stages.order.greedy_order._order_section",
+        lambda section, **_: np.zeros(len(section[0].tokens), np.int64),
     )
     with dg.DagsterInstance.ephemeral() as instance:
         run = load().resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)

@@ -204,7 +204,7 @@ def fields() -> Iterator[tuple[str, list[Any]]]:
 
 
 GIVEN: dict[str, list[tuple[str, Any]]] = {
-    "curriculum": [("curriculum.score", "score"), ("sequence.epochs", 2)],
+    "curriculum": [("curriculum.score", "score"), ("curriculum.window", 61), ("sequence.epochs", 2)],
     "evidence": [("heldout.documents", 0.2)],
 }
 """Settings of a section without which it refuses its others."""

@@ -29,7 +29,9 @@ from dagster_divorder.settings.sections import TRAINED_ORDERS, trained_order
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence import training_evidence as stage
 from dagster_divorder.stages.mix.heldout_copies import load_heldout
-from dagster_divorder.stages.order.scores import sequence_ranks
+from dagster_divorder.stages.mix.repeats import load_stream
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
@@ -216,7 +218,10 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
         # Every sequence is read once an epoch, or as often in all.
         assert (np.bincount(read.ravel()) == epochs).all()
     curated = made.planned(trained_order("curated"), 0)[1].ravel()
-    ranks = sequence_ranks(run, made.stream, made.plan)[curated]
+    packed = load_packed(run)
+    of = np.repeat(np.arange(len(packed.indptr) - 1), np.diff(packed.indptr))
+    rank = stream_ranks(run, load_stream(run))[packed.document]
+    ranks = (np.bincount(of, rank * packed.length) / np.bincount(of, packed.length))[curated]
     first, last = ranks[: len(ranks) // 4].mean(), ranks[-len(ranks) // 4 :].mean()
     assert first < 0.3 and last > 0.7
     # It is the plan's own order of these sequences.

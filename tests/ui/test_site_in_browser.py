@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUERIES = {
     "resume": r"docs/(trainers/\w+|questions)\.html",
     "torchtitan": r"docs/trainers/torchtitan\.html",
-    "held-out": r"docs/mixing\.html",
+    "held-out": r"docs/sections\.html",
     "frozen": r"docs/(recipes|reruns)\.html",
     "label mask": r"docs/(exports|chats)\.html",
 }

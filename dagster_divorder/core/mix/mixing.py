@@ -67,7 +67,7 @@ ODD = np.uint64(0x9E3779B97F4A7C15)
 class MixPlan:
     """A plan by value. names: the K values of the trait. sizes int64 (K,): available tokens. shares float64 (K,):
     planned, sum 1. tokens int64 (K,): planned. epochs float64 (K,): tokens / sizes, 1 for a value without tokens that a
-    rule includes. normalised: whether the given shares did not sum to 1.
+    rule includes.
     """
 
     names: tuple[str, ...]
@@ -75,7 +75,6 @@ class MixPlan:
     shares: Floats
     tokens: Ints
     epochs: Floats
-    normalised: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +119,6 @@ def plan_mix(
     if total_tokens is not None and total_tokens < 1:
         raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
     weight = _weights(weights, names, available, max_repeats)
-    normalised = isinstance(weights, Mapping) and not abs(sum(weights.values()) - 1) <= SUM_TOLERANCE
     weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
     total = (int(available[used].sum()) if total_tokens is None else total_tokens) - int(read.sum())
@@ -151,7 +149,7 @@ def plan_mix(
         raise InputError(
             f"mixing.total_tokens is {total}: {epochs.max():.3g} epochs of a value; expected fewer"
         )
-    return MixPlan(names, available, planned / max(total, 1), tokens, epochs, normalised)
+    return MixPlan(names, available, planned / max(total, 1), tokens, epochs)
 
 
 def plan_phases(

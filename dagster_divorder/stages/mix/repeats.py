@@ -26,6 +26,7 @@ from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
+    SUM_TOLERANCE,
     MixPlan,
     even_order,
     plan_mix,
@@ -230,11 +231,15 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
             f"tokens; expected at most {MOST_EPOCHS:,}: lower its share, or mixing.total_tokens"
         )
-    if plan.normalised:
-        shares = ", ".join(
-            f"{name} {share:.4g}" for name, share in zip(names, plan.shares.tolist(), strict=True) if share
-        )
-        run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
+    for phase in mixing.phases:
+        if (
+            isinstance(phase.weights, dict)
+            and abs((total := sum(phase.weights.values())) - 1) > SUM_TOLERANCE
+        ):
+            shares = ", ".join(
+                f"{name} {share / total:.4g}" for name, share in phase.weights.items() if share
+            )
+            run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
 
 
