@@ -221,7 +221,7 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     packed = load_packed(run)
     of = np.repeat(np.arange(len(packed.indptr) - 1), np.diff(packed.indptr))
     rank = stream_ranks(run, load_stream(run))[packed.document]
-    ranks = (np.bincount(of, rank * packed.length) / np.bincount(of, packed.length))[curated]
+    ranks = (np.bincount(of, rank * packed.length) / np.bincount(of, packed.length))[made.numbers[curated]]
     first, last = ranks[: len(ranks) // 4].mean(), ranks[-len(ranks) // 4 :].mean()
     assert first < 0.3 and last > 0.7
     # It is the plan's own order of these sequences.
