@@ -310,17 +310,17 @@ class Settings(Checked):
     @property
     def repeats(self) -> bool:
         """Whether the stage `repeats` decides how often each record is trained on; if not, each is used once."""
-        return self.mixing.on or self.holds_out or self.selects or self.packs_anew or bool(self.order.cut)
+        return self.mixing.on or self.holds_out or self.selects or self.packings > 1 or bool(self.order.cut)
 
     @property
-    def packs_anew(self) -> bool:
-        """Whether every epoch is packed anew. The epochs then follow each other in one order."""
-        return self.sequence.repack and self.sequence.epochs > 1
+    def packings(self) -> int:
+        """How often records are packed: once, or anew for every epoch. Packings follow each other in one order."""
+        return self.sequence.epochs if self.sequence.repack else 1
 
     @property
     def epochs(self) -> int:
         """The number of orders of the same sequences."""
-        return 1 if self.packs_anew else self.sequence.epochs
+        return self.sequence.epochs // self.packings
 
     @property
     def copies_apart(self) -> bool:

@@ -90,7 +90,7 @@ def _longest_first(
     if copies is None:
         keys = tokens[number]
     else:
-        # Near copies count as long as the longest of them.
+        # The rest of a text that is partly read is a copy of it, and counts as long.
         longest = np.zeros(copies.max(initial=-1) + 1, np.int64)
         np.maximum.at(longest, copies, tokens)
         keys = longest[copies[number]]

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
+from dagster_divorder.core.order.sections import FEWEST_SEQUENCES
 from dagster_divorder.core.order.strategy import StrategyOptions, checked
 
 Floats = NDArray[np.float64]
@@ -122,9 +123,8 @@ SHAPES: Mapping[str, type[StrategyOptions]] = {
 WINDOW = 1 / 32
 """Share of training of a window, if none is set."""
 
-FEWEST_SEQUENCES, LARGEST_LEAST = 64, 1 / 8
-"""A window has at least so many sequences, or this share of a shorter training. What is carried from a window to the
-next one is a total variation of some 0.55 over its number of sequences."""
+LARGEST_LEAST = 1 / 8
+"""A window has at least FEWEST_SEQUENCES, or this share of a shorter training."""
 
 
 def pieces_of(shape: str, options: Mapping[str, Any]) -> Pieces:

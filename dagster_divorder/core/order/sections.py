@@ -33,6 +33,10 @@ Ints = NDArray[np.int64]
 MOST_PARTS = 4096
 """Most parts of a span; each costs 16 bytes a trait value, and time for every record."""
 
+FEWEST_SEQUENCES = 64
+"""Fewest sequences of a section: the remainder that it hands on is a total variation of some 0.55 over its number of
+sequences."""
+
 SERVED = 0.95
 """Share of the copies that parts are made for."""
 
@@ -40,10 +44,8 @@ PARTS_PER_COPY = 2
 """Parts of a span for each copy: with more, copies stand nearer to their even distance, and parts hold fewer
 records."""
 
-
 LONGEST = 8
 """A part has at least so many times the tokens of the longest document, whose sequences would fill a smaller one."""
-
 
 STEADY = 10.0
 """Parts, over the design effect of the lengths, up to which features that are no traits vary between parts no more than

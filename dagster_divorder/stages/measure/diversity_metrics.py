@@ -103,7 +103,7 @@ UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 LEGEND = "\n".join(
     [
         "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
-        "the input as it is. Topics are the clusters that were found in the corpus.",
+        "the input as it is. Clusters are those that were found in the corpus.",
         "",
         *(f"- **{measure.label}**: {measure.meaning}." for measure in MEASURES.values()),
     ]

@@ -155,7 +155,7 @@ def _plan_repeats(run: Run) -> Made:
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
     # Epochs that are packed anew have one mix each, whatever was read of them.
-    epochs = run.settings.sequence.epochs if run.settings.packs_anew else 1
+    epochs = run.settings.packings
     weights = read_tokens(run)[training] if epochs == 1 else np.zeros(len(training))
     read = np.rint(np.bincount(codes, weights, len(names))).astype(np.int64)
     plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
@@ -232,12 +232,12 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             f"tokens; expected at most {MOST_EPOCHS:,}: lower its share, or mixing.total_tokens"
         )
     for phase in mixing.phases:
-        if (
-            isinstance(phase.weights, dict)
-            and abs((total := sum(phase.weights.values())) - 1) > SUM_TOLERANCE
-        ):
+        if isinstance(phase.weights, dict) and abs(sum(phase.weights.values()) - 1) > SUM_TOLERANCE:
+            # The sum of very large weights overflows.
+            largest = max(phase.weights.values())
+            total = sum(share / largest for share in phase.weights.values())
             shares = ", ".join(
-                f"{name} {share / total:.4g}" for name, share in phase.weights.items() if share
+                f"{name} {share / largest / total:.4g}" for name, share in phase.weights.items() if share
             )
             run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
@@ -324,7 +324,7 @@ def _repeats_settings(settings: Settings) -> dict[str, Any]:
         "trait": settings.mixed_trait,
         "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
         "cut": settings.order.cut,
-        "epochs": settings.sequence.epochs if settings.packs_anew else 1,
+        "epochs": settings.packings,
         # The values of all traits decide which part is spread evenly.
         "traits": sorted(settings.order.traits),
         "seed": settings.seed,

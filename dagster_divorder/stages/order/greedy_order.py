@@ -188,7 +188,7 @@ def _section_settings(settings: Settings) -> dict[str, Any]:
         "copies": [apart, settings.order.separate_copies == "subsets"],
         "least": [settings.sequence.batch, settings.sequence.length] if apart else None,
         "cut": settings.order.cut,
-        "epochs": settings.sequence.epochs if settings.packs_anew else 1,
+        "epochs": settings.packings,
         "mix": settings.mixed_trait if settings.mixing.on else None,
         **settings.curriculum_key,
     }

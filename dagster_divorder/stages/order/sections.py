@@ -15,7 +15,7 @@ import numpy as np
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.order.schedule import windows_of
-from dagster_divorder.core.order.sections import equal_parts, spans_of_values
+from dagster_divorder.core.order.sections import FEWEST_SEQUENCES, equal_parts, spans_of_values
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
@@ -34,9 +34,8 @@ WORKER_RECORDS = 200_000
 RECORD_BYTES = 300
 """Bytes of memory that ordering takes per record."""
 
-FEWEST_BATCHES, FEWEST_SEQUENCES = 4, 64
-"""A section that only memory or copies ask for has at least so many batches and sequences: the remainder that it hands
-on is a total variation of some 0.55 over its number of sequences."""
+FEWEST_BATCHES = 4
+"""A section that only memory or copies ask for has at least so many batches, and FEWEST_SEQUENCES."""
 
 
 class Sections(NamedTuple):
@@ -89,7 +88,7 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
     if not len(items):
         begins, span = np.zeros(1, np.int64), np.zeros(1, np.int64)
     # Epochs that are packed anew have one mix.
-    stretch = np.zeros(len(begins), np.int64) if settings.packs_anew else span[begins]
+    stretch = np.zeros(len(begins), np.int64) if settings.packings > 1 else span[begins]
     return Sections(items, traits, np.append(begins, len(items)), stretch, left_out)
 
 
@@ -147,9 +146,9 @@ def _spans(
     number = np.zeros(len(items), np.int64)
     if stream.records is not None:
         number = copy_number(stream.records)[items]
-    if settings.packs_anew:
+    if settings.packings > 1:
         often = np.bincount(stream.records)[stream.records[items]] if stream.records is not None else 1
-        return number * settings.sequence.epochs // often
+        return number * settings.packings // often
     if not settings.mixing.on:
         return np.zeros(len(items), np.int64)
     return spans_of_values(
