@@ -17,6 +17,7 @@ import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.corpus.sample import first_lines
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.published import find_plan, hold_plan
 from dagster_divorder.pipeline.run import Run
@@ -31,7 +32,6 @@ from dagster_divorder.stages.order.packed_sequences import unpack_plan
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.sample import first_lines
 from dagster_divorder.store.state import TrainingPlan, load_receipt
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def where(
         asked = np.isin(packed.document[runs], records)
         runs, sequence, offset = runs[asked], sequence[asked], offset[asked]
     document = packed.document[runs]
-    rows, record = stream.view.document_row[document], stream.record(document)
+    record = stream.record(document)
     names, source = load_names(run), settings.input.source_field
     end_of_text = found.orders["packed_sequences"].facts["end_of_text"]
     frame = pd.DataFrame(
@@ -101,10 +101,10 @@ def where(
             "source": load_fields(run, source).column(source).to_pandas()[record].to_numpy()
             if source
             else None,
-            "cluster_name": [names[k] for k in run.column("clusters", "labels")[rows].tolist()],
+            "cluster_name": [names[k] for k in run.column("clusters", "labels")[record].tolist()],
             "start": packed.start[runs],
-            "document_tokens": run.column("token_counts", "lengths")[rows] + end_of_text,
-            "first_words": first_lines(run.store, run.view, rows),
+            "document_tokens": run.column("token_counts", "lengths")[record] + end_of_text,
+            "first_words": first_lines(run.records, run.view, record),
         }
     )
     frame.attrs = {"plan": found.fingerprint, "batch": batch}

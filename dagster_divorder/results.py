@@ -27,12 +27,12 @@ from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at, store_of
-from dagster_divorder.store.fragments import DOCUMENTS, index_column, records_folder
+from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.store.view import Fragment, View
+from dagster_divorder.store.view import View
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.measures import measures as in_their_order
 
@@ -93,7 +93,7 @@ class Results(AsTable):
         # Keeps the first of several positions.
         position[order[::-1]] = np.arange(len(order) - 1, -1, -1)
         clusters = self._last.files("clusters")
-        labels = clusters.column(view.documents, "labels")[view.document_row]
+        labels = clusters.column(view.fragments, "labels")
         names = load_names(self._last)
         fields, source, columns = [], None, pa.table({})
         none = pd.Series([None] * len(view), dtype="str")
@@ -107,20 +107,20 @@ class Results(AsTable):
             whole = {pa.int64(): pd.Int64Dtype()}.get
             ids = read_ids(self._last.files("ids"), view, np.arange(len(view))).to_pandas(types_mapper=whole)
         counts, trained = self._last.files("token_counts"), {}
-        tokens = counts.column(view.documents, "lengths")[view.document_row]
+        tokens = counts.column(view.fragments, "lengths")
         if train_on := self._last.receipt("token_counts").figures.get("train_on"):
-            mask = None if train_on == "all" else mask_of(counts, view.documents, train_on)
-            trained["trained_tokens"] = tokens if mask is None else mask.tokens(view.document_row)
+            mask = None if train_on == "all" else mask_of(counts, view.fragments, train_on)
+            trained["trained_tokens"] = tokens if mask is None else mask.tokens(np.arange(len(view)))
         frame = {
             "id": ids,
-            "record_id": self._record_ids(view),
-            "doc_id": self._ids(DOCUMENTS, view.documents)[view.document_row],
+            "record_id": self._ids(view, "id"),
+            "doc_id": self._ids(view, "text"),
             "source": columns.column(source).to_pandas() if source else none,
             "tokens": tokens,
             **trained,
             "cluster": labels,
             "cluster_name": pd.Categorical.from_codes(labels, pd.Index(names)),
-            "cluster_distance": clusters.column(view.documents, "distances")[view.document_row],
+            "cluster_distance": clusters.column(view.fragments, "distances"),
             "position": position,
             "repeats": repeats,
         }
@@ -242,13 +242,10 @@ class Results(AsTable):
     def _table(self, stage: str, name: str) -> pd.DataFrame:
         return unpack_parquet(self._last.read(stage, name)).to_pandas()
 
-    def _record_ids(self, view: View) -> np.ndarray:
-        folder = records_folder(self._last.receipt("raw_docs").key)
-        return self._ids(folder, view.records)[view.record_row]
-
-    def _ids(self, folder: str, fragments: tuple[Fragment, ...]) -> np.ndarray:
-        """Ids of all rows as hex strings."""
-        return np.array(hex_ids(index_column(self.store, folder, fragments, "id")), dtype=object)
+    def _ids(self, view: View, column: str) -> np.ndarray:
+        """Hashes of all records, or of their texts, as hex strings."""
+        fragments = Fragments(self.store, self._last.receipt("raw_docs").key)
+        return np.array(hex_ids(fragments.column(view.fragments, column)), dtype=object)
 
 
 def load_results(store_path: str | os.PathLike[str] | Settings) -> Results:

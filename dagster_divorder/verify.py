@@ -354,6 +354,6 @@ def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stat
         traits.sizes(),
         batch=settings.sequence.batch,
         whole=settings.whole_windows,
-        counted=run_counter(run, stream.view)(packed),
+        counted=run_counter(run, stream.record_of)(packed),
     )
     return figures.to_dict(), drift_along(run, sequences)

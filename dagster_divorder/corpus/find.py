@@ -17,7 +17,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.file_states import FileState, KnownFiles
 from dagster_divorder.corpus.inputs import (
     JSONL_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -84,21 +83,21 @@ def find_inputs(settings: Settings) -> list[Found]:
 
 
 def as_one_kind(
-    inputs: Sequence[Found], states: Callable[[], Sequence[FileState]]
+    inputs: Sequence[Found], known: Callable[[], Mapping[str, bytes]]
 ) -> tuple[Kind, list[Found]]:
-    """The kind in which records of all inputs are stored and written, and the inputs with it: Parquet rows if all
-    inputs have the same columns, else lines, with rows as JSON. states: loads those of the last run.
+    """The kind in which records of all inputs are written, and the inputs with it: Parquet rows if all inputs have the
+    same columns, else lines, with rows as JSON. known: columns of unchanged files at URLs, as Arrow serialises them.
 
     Raises:
         InputError: a file is not Parquet.
     """
     kinds = {corpus_input.kind for corpus_input in inputs}
     if kinds == {"parquet"} and len(inputs) > 1:
-        schemas, known = [], KnownFiles(states(), 0)
+        schemas, columns = [], known()
         for corpus_input in inputs:
-            tagged = known.tagged(corpus_input.files[0])
+            first = corpus_input.files[0]
             with corpus_input.shape.naming():
-                schemas.append(read_schema(corpus_input.files[0], None, tagged.columns if tagged else b""))
+                schemas.append(read_schema(first, None, columns.get(str(first), b"")))
         kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
     if kinds == {"parquet"}:
         return "parquet", list(inputs)

@@ -1,408 +1,409 @@
-"""Turns blocks of the input into stored fragments and a view. Parses only records that are new under this key.
+"""Reads the input into fragments and a view. What an earlier run has read of unchanged files is not read again.
 
-A record's id is the hash of its raw bytes, a document's id the hash of its text. New records and documents fill a pair
-of fragments. Documents are written first, so no stored record lacks its document; a killed run loses at most the open
-pair. Only the view refers to fragments. If an earlier run read a file's prefix, the prefix's rows and rejects come from
-that run's view and rejects.
+The path of a line: inputs.py (blocks of a file) -> cut.py (fragments) -> ingest.py (parsed and stored, unless a
+fragment of this name is there). Only a view refers to fragments, so a killed run leaves fragments that the next run
+finds, or that removal takes away.
 
-The path of a block: corpus.py (files) -> inputs.py (read) -> blocks.py (compared with known records, parsed) ->
-ingest.py -> pairs.py (fragments); at the end of a file, its state.
+Guarantee: the fragments depend on the input alone, not on earlier runs, kills or workers. Memory: one fragment, its
+parsed records, and what the view holds: some hundred bytes a fragment and a file.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from blake3 import blake3
 
-from dagster_divorder.corpus.blocks import BlockRecords, Parsed, Refusal, compare
-from dagster_divorder.corpus.corpus import InputFile
-from dagster_divorder.corpus.file_states import FileState
-from dagster_divorder.corpus.inputs import SHOWN_BYTES, LongRecord
-from dagster_divorder.corpus.looks import looks_like
-from dagster_divorder.corpus.multiset import Multiset
-from dagster_divorder.corpus.pairs import KEPT_ROWS, FragmentWriter, PairContent, put_pair, record_index, utf8
-from dagster_divorder.corpus.records import EMPTY_TEXT, reject_bytes, reject_line, reject_long
-from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
-from dagster_divorder.errors import InputError, RejectLimitError
-from dagster_divorder.store.arrays import compact
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import (
-    DOCUMENTS,
-    FRAGMENT_BYTES,
-    FRAGMENT_ROWS,
-    Fragments,
-    records_folder,
-)
-from dagster_divorder.store.ids import ID_BYTES, IdIndex, distinct, to_bytes
-from dagster_divorder.store.view import View
+from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.corpus.cut import Lines, Place, cut
+from dagster_divorder.corpus.find import Found
+from dagster_divorder.corpus.inputs import Block, is_plain, read_lines, read_rows, readable
+from dagster_divorder.corpus.multiset import hash_sum, of_lines
+from dagster_divorder.corpus.parquet_rows import json_lines
+from dagster_divorder.corpus.records import parse_block, reject
+from dagster_divorder.corpus.shapes import Shape
+from dagster_divorder.engine.progress import Advance
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.fragments import ENTRY, REFUSED, Fragments
+from dagster_divorder.store.ids import ID_BYTES, hash_all, places, to_bytes, words
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
+from dagster_divorder.store.view import Fragment, ReadFile, View
+from dagster_divorder.units import SETTLED_NS
 
-_SHOWN_REJECTS = 10
-_WAITING_PAIRS = 1
-"""Most pairs of fragments that wait for the writer during reading; bounds memory."""
+RANGE_BYTES = 256 << 20
+"""Bytes of the range of one worker."""
 
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """Results of an earlier run under the same key: its view, the file of its rejects, and its file states."""
-
-    view: View
-    rejects: str
-    states: Sequence[FileState]
-
-
-class Unfinished(NamedTuple):
-    """A last line without newline that is incomplete JSON: its file, number, offset and first bytes."""
-
-    file: str
-    line: int
-    byte: int
-    begins: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Figures of one reading of the input."""
-
-    version: str
-    """Hash of the key, of the record ids in input order, and of any rejects. Equal inputs have equal versions, whatever
-    the fragments."""
-    records: int
-    distinct_records: int
-    documents: int
-    multiset: Multiset
-    """The accepted records, to compare with an output's."""
-    rejected: int
-    new_records: int
-    new_documents: int
-    unfinished: tuple[Unfinished, ...]
-    """Last lines, left for the next run."""
-    stored: dict[str, dict[str, int]]
-    """For "records" and "documents": the number of accepted ones in each previously stored fragment."""
-    ids: np.ndarray
-    """The first half of every document id, uint64 (documents,); empty if the reading stores."""
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""Applies a function to items, perhaps in other processes; yields results in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """Results of one reading of the input that stores."""
+    """An input as it was read. planned: see `Result`. new_records: number of records that the view before lacks.
+    trusted_bytes: size of the files that were not read."""
 
-    survey: Survey
     view: View
-    rejects: str
-    """File of the refused records."""
-    states: tuple[FileState, ...]
-    """States of files that the next run can recognise."""
-    text_bytes: int
+    planned: Mapping[str, Mapping[str, np.ndarray]]
+    new_records: int
+    trusted_bytes: int
+
+
+def ingest(
+    fragments: Fragments,
+    kind: str,
+    inputs: Sequence[tuple[Found, pa.Schema | None]],
+    before: View | None,
+    limit: int,
+    each: Each,
+    *,
+    dry: bool = False,
+) -> Ingested:
+    """Read the inputs, and store fragments that are new.
+
+    Args:
+        inputs: files, and the columns of Parquet files.
+        before: the view of an earlier run under the same key and limit.
+        limit: most bytes of a record.
+        dry: store nothing.
+
+    Raises:
+        InputError: a file cannot be read, or its text column is missing or holds no strings.
+    """
+    sources = [path for found, _ in inputs for path in found.files]
+    files = _begun(inputs, before)
+    ends = np.cumsum([len(found.files) for found, _ in inputs]).tolist()
+    kept = _kept(before, files, [0, *ends]) if before else []
+    result = Result()
+    for number, (found, schema) in enumerate(inputs):
+        first, end = Place(([0, *ends])[number], 0), Place(ends[number], 0)
+        own = [piece for piece in kept if first <= piece.begin < end]
+        reading = Reading(fragments, found.shape, sources, schema, limit, dry)
+        at = first
+        for piece in [*own, _Kept(end, end, [])]:
+            ranges = _ranges(reading, at, piece.begin) if at < piece.begin else []
+            for part in each(partial(read_range, reading), ranges):
+                result.add(part)
+            result.pieces += piece.fragments
+            at = piece.end
+    read = [_ended(file, sources[number], result, number) for number, file in enumerate(files)]
+    return Ingested(
+        view=View(kind, tuple(result.pieces), tuple(read)),
+        planned=result.planned,
+        new_records=_new_records(replace(fragments, planned=result.planned), result, before),
+        trusted_bytes=sum(file.size for file in files if file.lines >= 0),
+    )
+
+
+def _begun(inputs: Sequence[tuple[Found, pa.Schema | None]], before: View | None) -> list[ReadFile]:
+    """The files before they are read: as they were, if they are unchanged; else with -1 lines."""
+    known = {(file.path, file.shape): file for file in before.files} if before else {}
+    now, files = time.time_ns(), []
+    for group, (found, schema) in enumerate(inputs):
+        for path in found.files:
+            with readable(path):
+                size, *rest = identity(path)
+            last = known.get((str(path), found.shape.key))
+            if last and last.identity == (size, *rest):
+                files.append(replace(last, group=group))
+                continue
+            # A file that was just written may be written again without other times.
+            settled = isinstance(path, RemoteFile) or all(int(at) <= now - SETTLED_NS for at in rest[-2:])
+            columns = schema.serialize().to_pybytes() if schema and isinstance(path, RemoteFile) else b""
+            name = (size, *rest) if settled else ()
+            files.append(ReadFile(str(path), int(size), name, -1, 0, found.shape.key, group, columns=columns))
+    return files
+
+
+def _ended(file: ReadFile, path: Source, result: Result, number: int) -> ReadFile:
+    """A file as it was read."""
+    if file.lines >= 0:
+        return file
+    with readable(path):
+        same = identity(path) == file.identity
+    return replace(
+        file,
+        identity=file.identity if same else (),
+        lines=result.lines[number],
+        blank=result.blank[number],
+        unfinished=result.unfinished.get(number),
+    )
+
+
+class _Kept(NamedTuple):
+    """Fragments that need not be read again, from a primary cut (or where an input begins) to another one."""
+
+    begin: Place
+    end: Place
+    fragments: list[Fragment]
+
+
+def _kept(before: View, files: Sequence[ReadFile], borders: Sequence[int]) -> list[_Kept]:
+    """What unchanged files hold, in the order of the files. borders: the first file of each input, and their
+    number."""
+    number_of = {file.path: number for number, file in enumerate(files) if file.lines >= 0}
+    moved = [number_of.get(file.path, -1) for file in before.files]
+    begins = [Place(piece.file, piece.offset) for piece in before.pieces]
+    kept: list[_Kept] = []
+    first = at = 0
+    for piece, end in zip(before.pieces, [*begins[1:], Place(len(moved), 0)], strict=True):
+        last = end.file == len(moved) or before.files[end.file].group != before.files[piece.file].group
+        at += 1
+        if not (piece.primary or last):
+            continue
+        begin, group, first = begins[first], before.pieces[first:at], at
+        spanned = [moved[file] for file in range(begin.file, end.file + (end.offset > 0))]
+        shift = spanned[0] - begin.file
+        if -1 in spanned or spanned != list(range(spanned[0], spanned[0] + len(spanned))):
+            continue
+        # What precedes decides whether a cut stands before a file's first line.
+        follows = begin.file > 0 and moved[begin.file - 1] == spanned[0] - 1 >= 0
+        if not (begin.offset or spanned[0] in borders or follows):
+            continue
+        if not (piece.primary or spanned[-1] + 1 in borders):
+            continue
+        moved_end = Place(end.file + shift, end.offset)
+        shifted = [replace(each, file=each.file + shift) for each in group]
+        kept.append(_Kept(Place(begin.file + shift, begin.offset), moved_end, shifted))
+    return sorted(kept)
+
+
+def _ranges(reading: Reading, begin: Place, end: Place) -> list[Range]:
+    """A gap in ranges of about RANGE_BYTES. Only plain files are divided."""
+    cuts, size = [begin], 0
+    for file in range(begin.file, end.file + (end.offset > 0)):
+        path = reading.sources[file]
+        low = begin.offset if file == begin.file else 0
+        with readable(path):
+            high = end.offset if file == end.file else int(identity(path)[0])
+        divisible = reading.schema is None and is_plain(path) and isinstance(path, Path)
+        if size >= RANGE_BYTES:
+            cuts, size = [*cuts, Place(file, low)], 0
+        while divisible and size + high - low > RANGE_BYTES:
+            low += RANGE_BYTES - size
+            cuts, size = [*cuts, Place(file, low)], 0
+        size += max(0, high - low)
+    return [Range(low, high, end, owned=low == begin) for low, high in pairwise([*cuts, end])]
+
+
+def _new_records(fragments: Fragments, result: Result, before: View | None) -> int:
+    """Number of records of new fragments that no fragment which left the view holds."""
+    made = [piece for piece in result.pieces if piece.name in result.made]
+    names = {piece.name for piece in result.pieces}
+    present = fragments.present()
+    gone = (piece for piece in before.fragments if piece.name not in names) if before else ()
+    lost = [piece for piece in gone if piece.name in present]
+    if not made or not lost:
+        return sum(piece.rows for piece in made)
+    known = fragments.column(lost, "id")
+    return sum(int((places(ids, known) < 0).sum()) for ids in fragments.parts(made, "id"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A point in the reading of the input: numbers of accepted and refused records, and bytes of rejects."""
+class Reading:
+    """How the files of an input are read and stored. sources: the files of all inputs. schema: columns of Parquet
+    files. dry: nothing is stored."""
 
-    accepted: Multiset
-    refused: int
-    reject_bytes: int
+    fragments: Fragments
+    shape: Shape
+    sources: Sequence[Source]
+    schema: pa.Schema | None
+    limit: int
+    dry: bool = False
 
 
-class Ingest:
-    """One reading of the input into the store; a context manager that closes its writer and temporary files.
+class Range(NamedTuple):
+    """Lines that one worker reads. last: where its gap ends. end, owned: see `cut`."""
 
-    A `dry` reading stores nothing and has only a `survey`.
-    """
+    begin: Place
+    end: Place
+    last: Place
+    owned: bool = True
 
-    def __init__(
-        self,
-        store: Store,
-        kind: str,
-        key: str,
-        before: Before | None = None,
-        *,
-        scratch: Path | None = None,
-        dry: bool = False,
-    ) -> None:
-        """scratch: folder for ids of records and documents; without one they are in memory."""
-        self.store = store
-        self.kind = kind
-        self._shape, self._unit = DEFAULT_SHAPE, ""
-        self._dry = dry
-        # One thread compresses and writes, in the order of the flushes, while this one parses the next blocks.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest")
-        self._writing: deque[Future[None]] = deque()
-        self._documents = FragmentWriter(Fragments(store, DOCUMENTS), scratch, dry=dry)
-        self._records = FragmentWriter(Fragments(store, records_folder(key)), scratch, dry=dry)
-        # The contents of the open pair of fragments.
-        self._open: list[PairContent] = []
-        self._new_text_bytes = 0
-        # The document row of each record row, in row order.
-        self._document_of: list[np.ndarray] = [np.empty(0, np.uint32)]
-        self._version = blake3(key.encode())
-        self._load()
-        self._old_records, self._old_documents = self._records.ids.size, self._documents.ids.size
-        self._record_rows: list[np.ndarray] = []
-        self._rejects: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=FRAGMENT_BYTES)  # noqa: SIM115
-        self._first_rejects: list[str] = []
-        # By shape: numbers of accepted and refused records, and the first refused one, as lines of a message.
-        self._accepted_of: Counter[Shape] = Counter()
-        self._refused_of: Counter[Shape] = Counter()
-        self._first_of: dict[Shape, tuple[str, str]] = {}
-        self._rejected = 0
-        self._unfinished: list[Unfinished] = []
-        self._accepted = Multiset()
-        self._begun = self._whole = _Place(Multiset(), 0, 0)
-        self._file_states: list[FileState] = []
-        # Only these rows of the earlier view stay in memory.
-        self._kept_rows = self._records.rows_of(before.view) if before else None
-        self._kept_rejects = b""
-        self.known: Sequence[FileState] = ()
-        """File states of the earlier run; none if a fragment of its view is gone."""
-        if before and self._kept_rows is not None:
-            self.known = before.states
-            if any(state.refused for state in self.known):
-                self._kept_rejects = store.read_verified(before.rejects)
 
-    def __enter__(self) -> Ingest:
-        return self
+@dataclass(slots=True)
+class Result:
+    """What ranges hold. lines, blank: numbers of lines that fragments hold, by the number of the file. planned: indexes
+    of fragments that were not stored. made: names of new fragments."""
 
-    def __exit__(self, *_: object) -> None:
-        self._writer.shutdown()
-        self._rejects.close()
+    pieces: list[Fragment] = field(default_factory=list)
+    lines: Counter[int] = field(default_factory=Counter)
+    blank: Counter[int] = field(default_factory=Counter)
+    unfinished: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    planned: dict[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    made: dict[str, Fragment] = field(default_factory=dict)
 
-    def _load(self) -> None:
-        def find_documents(index: Mapping[str, np.ndarray]) -> bool:
-            rows = self._documents.ids.find(index["document"])
-            # A record without its document counts as new.
-            sound = bool((rows >= 0).all())
-            if sound:
-                self._document_of.append(compact(rows))
-            return sound
+    def add(self, other: Result) -> None:
+        """Take in what follows."""
+        self.pieces += other.pieces
+        self.lines.update(other.lines)
+        self.blank.update(other.blank)
+        self.unfinished |= other.unfinished
+        self.planned |= other.planned
+        self.made |= other.made
 
-        self._documents.load(lambda index: True)
-        self._records.load(find_documents)
 
-    def begin(self, file: InputFile) -> None:
-        """Begins the next file of the input with the records of its known prefix."""
-        self._begun = self._place()
-        self._shape, self._unit = file.shape, "line" if file.kind == "jsonl" else "row"
-        if file.kept:
-            self._keep(str(file.path), file.kept)
-        self._whole = self._place()
+def read_range(reading: Reading, wanted: Range, advance: Advance = lambda records: None) -> Result:
+    """The fragments that a range owns; stores new ones. advance: takes numbers of records."""
+    result, known = Result(), reading.fragments.present()
+    with ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest") as writer:
+        writing: list[Future[None]] = []
+        for lines in cut(_lines(reading, wanted, result), wanted.begin, wanted.end, owned=wanted.owned):
+            fragment = _named(reading, lines)
+            for file, block, low, high in lines.parts:
+                result.lines[file] += high - low
+                result.blank[file] += int(block.blank[low:high].sum())
+            if fragment.name in result.made:
+                entry = _entry(result.made[fragment.name])
+            elif fragment.name in known:
+                entry = orjson.loads(reading.fragments.index(fragment, ENTRY)[0].tobytes())
+                entry["hashes"] = int(entry["hashes"], 16)
+            else:
+                content, index, entry = _parsed(reading, lines)
+                if reading.dry:
+                    result.planned[fragment.name] = index
+                else:
+                    # One thread compresses and writes while this one parses what follows.
+                    writing.append(writer.submit(reading.fragments.put, fragment.name, content, index))
+                    if len(writing) > 1:
+                        writing.pop(0).result()
+                result.made[fragment.name] = replace(fragment, **entry)
+            result.pieces.append(replace(fragment, **entry))
+            advance(result.pieces[-1].rows)
+        for written in writing:
+            written.result()
+    return result
 
-    def end(self, read: FileState | None) -> None:
-        """Ends the file. read: the state of its bytes (`InputFile.end`)."""
-        if self._unfinished and self._unfinished[-1].byte < 0:
-            self._unfinished[-1] = self._unfinished[-1]._replace(byte=read.size if read else 0)
-        if read:
-            self._file_states.append(
-                replace(
-                    read,
-                    first=self._begun.accepted.records,
-                    last=self._whole.accepted.records,
-                    first_reject=self._begun.reject_bytes,
-                    last_reject=self._whole.reject_bytes,
-                    refused=self._whole.refused - self._begun.refused,
-                    multiset=self._whole.accepted - self._begun.accepted,
-                    shape=self._shape.key,
-                )
-            )
 
-    def _place(self) -> _Place:
-        return _Place(self._accepted, self._rejected, self._rejects.tell())
+def _entry(fragment: Fragment) -> dict[str, Any]:
+    return {name: getattr(fragment, name) for name in ("rows", "refused", "size", "text_bytes", "hashes")}
 
-    def _keep(self, path: str, kept: FileState) -> None:
-        assert self._kept_rows is not None
-        for first in range(kept.first, kept.last, KEPT_ROWS):
-            rows = self._kept_rows[first : min(first + KEPT_ROWS, kept.last)]
-            self._version.update(to_bytes(self._records.ids.ids(rows)))
-            self._record_rows.append(rows)
-        self._accepted += kept.multiset
-        self._accepted_of[self._shape] += kept.multiset.records
-        for line in self._kept_rejects[kept.first_reject : kept.last_reject].splitlines():
-            reject = orjson.loads(line) | {"path": path}
-            self._reject(
-                path, orjson.dumps(reject) + b"\n", reject.get("line", reject.get("row")), reject["reason"]
-            )
 
-    def add(self, block: BlockRecords | LongRecord) -> None:
-        """Adds the next block of the open file."""
-        if isinstance(block, LongRecord):
-            line, reason = reject_long(block.path, self._unit, block.number, block.size, block.begins)
-            self._reject(block.path, line, block.number, reason)
-        else:
-            comparison = compare(block, self._records.ids, self._shape)
-            self._accepted += comparison.multiset
-            self._accepted_of[self._shape] += len(comparison.ids)
-            self._version.update(to_bytes(comparison.ids))
-            if comparison.parsed:
-                comparison.rows[comparison.new] = self._store(comparison.parsed)
-            self._record_rows.append(compact(comparison.rows[comparison.distinct]))
-            self._refuse(block.path, comparison.refusals)
-        # The next run reads a last line without terminator again, even if it is a record.
-        if not block.unterminated:
-            self._whole = self._place()
-
-    def _refuse(self, path: str, refusals: Sequence[Refusal]) -> None:
-        for refusal in refusals:
-            if refusal.unfinished:
-                # The line's place counts from the end of the file.
-                self._unfinished.append(Unfinished(path, refusal.number, -1, refusal.raw[:SHOWN_BYTES]))
-                break
-            line = reject_line(path, {self._unit: refusal.number}, refusal.reason, refusal.raw)
-            self._reject(path, line, refusal.number, refusal.reason)
-
-    def _store(self, new: Parsed) -> np.ndarray:
-        """Adds m distinct new records and their new documents to the open pair of fragments; returns the record rows,
-        int64 (m,)."""
-        once = distinct(new.document_ids)
-        document_rows = self._documents.ids.find(new.document_ids[once.first])
-        unseen = np.flatnonzero(document_rows < 0)
-        fresh = once.first[unseen]
-        if not self._dry:
-            self._open.append(PairContent(new.content, utf8([new.texts[at] for at in fresh.tolist()])))
-        self._new_text_bytes += int(new.text_sizes[fresh].sum())
-        document_rows[unseen] = self._documents.add(
-            {"id": new.document_ids[fresh], "size": new.text_sizes[fresh]}
-        )
-        self._document_of.append(compact(document_rows[once.inverse]))
-        rows = self._records.add(record_index(new.ids, new.document_ids, new.record_sizes, self._shape))
-        if any(
-            writer.open_rows >= FRAGMENT_ROWS or writer.open_bytes >= FRAGMENT_BYTES
-            for writer in (self._records, self._documents)
+def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[int, Block]]:
+    """(Number of a file, block) from a range's beginning to the end of its gap."""
+    for file in range(wanted.begin.file, wanted.last.file + 1):
+        stop = wanted.last.offset if file == wanted.last.file else None
+        if stop == 0:
+            return
+        for block in _blocks(
+            reading, file, wanted.begin.offset if file == wanted.begin.file else 0, wanted.owned
         ):
-            self._flush()
-        return rows
-
-    def _reject(self, path: str, line: bytes, number: int, reason: str) -> None:
-        self._rejects.write(line)
-        self._rejected += 1
-        first = f"{path}:{number}: {reason}"
-        self._refused_of[self._shape] += 1
-        if self._shape not in self._first_of:
-            looks = looks_like(reject_bytes(line), self._shape.form) if reason != EMPTY_TEXT else ""
-            self._first_of[self._shape] = first, f"The first is {looks}.\n" if looks else ""
-        if len(self._first_rejects) < _SHOWN_REJECTS:
-            self._first_rejects.append(first)
-
-    def _flush(self) -> None:
-        documents, records = self._documents.close(), self._records.close()
-        taken, self._open = self._open, []
-        if taken:
-            folder = self._records.fragments.folder
-            self._writing.append(self._writer.submit(put_pair, self.store, folder, taken, documents, records))
-            self._await_writes(_WAITING_PAIRS)
-
-    def _await_writes(self, waiting: int) -> None:
-        while len(self._writing) > waiting:
-            self._writing.popleft().result()
-
-    def survey(self, max_reject_share: float) -> Survey:
-        """Figures of the whole input, once all blocks are added.
-
-        Raises:
-            RejectLimitError: too many records were refused; this reading's fragments are removed again. InputError: no
-            record was accepted.
-        """
-        self._check(max_reject_share)
-        self._document_of = [document_row := np.concatenate(self._document_of)]
-        used = np.zeros(self._documents.ids.size, dtype=bool)
-        used_records = np.zeros(self._records.ids.size, dtype=bool)
-        for rows in self._record_rows:
-            used[document_row[rows]] = True
-            used_records[rows] = True
-        version = self._version.copy()
-        if self._rejected:
-            version.update(blake3(self._reject_lines()).digest())
-        return Survey(
-            version=version.hexdigest(ID_BYTES),
-            records=self._accepted.records,
-            distinct_records=int(used_records.sum()),
-            multiset=self._accepted,
-            documents=int(used.sum()),
-            rejected=self._rejected,
-            new_records=self._records.ids.size - self._old_records,
-            new_documents=self._documents.ids.size - self._old_documents,
-            unfinished=tuple(self._unfinished),
-            stored={
-                "documents": self._documents.count_stored(used),
-                "records": self._records.count_stored(used_records),
-            },
-            ids=self._documents.ids.first_halves(used) if self._dry else np.empty(0, np.uint64),
-        )
-
-    def _check(self, max_reject_share: float) -> None:
-        read = self._accepted.records + self._rejected
-        if self._rejected > max_reject_share * read:
-            self.abandon()
-            listed, (shape, (_, looks)) = "\n  ".join(self._first_rejects), next(iter(self._first_of.items()))
-            raise RejectLimitError(
-                f"{self._rejected:,} of {read:,} records were refused ({self._rejected / read:.1%}), more than "
-                f"input.max_reject_share = {max_reject_share:g} allows; nothing was stored. The first:\n  {listed}\n"
-                f"{looks}Correct the input (or {shape.setting}), or raise input.max_reject_share"
-            )
-        # Each input must hold records, however small its share.
-        for shape, (first, looks) in self._first_of.items():
-            if not self._accepted_of[shape]:
-                self.abandon()
-                with shape.naming():
-                    raise InputError(
-                        f"the input holds no usable records: all {self._refused_of[shape]:,} were refused, the "
-                        f"first: {first}\n{looks}Correct the input (or {shape.setting})"
-                    )
-        if not self._accepted.records:
-            message = "the input holds no records; expected at least one JSONL line or Parquet row"
-            if self._unfinished:
-                file, line, _, begins = self._unfinished[0]
-                looks = looks_like(begins) or "a line still being written, or truncated"
-                message = f"{message}. {file}:{line}, which ends without a newline and is incomplete JSON, is {looks}"
-            raise InputError(message)
-
-    def _reject_lines(self) -> bytes:
-        self._rejects.seek(0)
-        return self._rejects.read()
-
-    def finish(self, max_reject_share: float) -> Ingested:
-        """Stores the open pair, and returns the view of the whole input.
-
-        Raises:
-            RejectLimitError, InputError: see `survey`.
-        """
-        survey = self.survey(max_reject_share)
-        self._flush()
-        self._await_writes(0)
-        used = np.zeros(self._documents.ids.size, dtype=bool)
-        # No more look-ups: frees their memory for the view.
-        self._records.ids, self._documents.ids, self._kept_rows = IdIndex(), IdIndex(), None
-        record_row = _concatenated(self._record_rows)
-        document_row = _concatenated(self._document_of)[record_row]
-        used[document_row] = True
-        text_bytes = self._new_text_bytes + self._documents.stored_bytes(used)
-        records = self._records.used(record_row)
-        documents = self._documents.used(document_row)
-        return Ingested(
-            survey=survey,
-            view=View(self.kind, records, documents, record_row, document_row),
-            rejects=self.store.put_hashed("rejects", "rejects", self._reject_lines(), "jsonl"),
-            states=tuple(self._file_states),
-            text_bytes=text_bytes,
-        )
-
-    def abandon(self) -> None:
-        """Removes the fragments that this reading stored."""
-        self._await_writes(0)
-        for written in (self._records, self._documents):
-            written.abandon()
+            if block.unfinished:
+                result.unfinished[file] = block.unfinished
+            inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
+            if inside:
+                yield file, block.lines(0, inside)
+            if inside < len(block):
+                return
 
 
-def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
-    """The arrays as one; clears the list to free their memory."""
-    whole = np.concatenate(arrays)
-    arrays.clear()
-    return whole
+def _blocks(reading: Reading, file: int, first: int, owned: bool) -> Iterator[Block]:
+    """Blocks of a file from a line on; with the line before it unless the range is owned."""
+    path = reading.sources[file]
+    with reading.shape.naming():
+        if reading.schema is not None:
+            yield from read_rows(path, reading.schema, reading.limit, first=first)
+        else:
+            begin = first if owned or not first else line_before(path, first)
+            yield from read_lines(path, reading.limit, first=begin)
+
+
+def line_before(path: Source, offset: int) -> int:
+    """Offset of the last line that begins before an offset and is not blank; 0 if there is none."""
+    size = 1 << 16
+    with readable(path), open_source(path) as file:
+        while True:
+            begin = max(0, offset - size)
+            file.seek(begin)
+            lines = file.read(offset - begin).split(b"\n")
+            at = offset
+            for line in reversed(lines[bool(begin) :]):
+                at -= len(line)
+                if line.strip():
+                    return at
+                at -= 1
+            if not begin:
+                return 0
+            size *= 4
+
+
+def _named(reading: Reading, lines: Lines) -> Fragment:
+    """A fragment without what only its parsed records tell."""
+    digest = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode())
+    for _, block, low, high in lines.parts:
+        digest.update(to_bytes(block.ids[low:high]))
+    place = lines.parts[0].place
+    return Fragment(
+        name=digest.hexdigest(ID_BYTES),
+        rows=0,
+        lines=sum(part.high - part.low for part in lines.parts),
+        shape=reading.shape.key,
+        file=place.file,
+        offset=place.offset,
+        primary=lines.primary,
+    )
+
+
+def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndarray], dict[str, Any]]:
+    """Content and index of a fragment (`store.fragments`), and what its `Fragment` holds of them."""
+    shape, first = reading.shape, 0
+    contents: list[pa.Array] = []
+    ids, record_sizes = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
+    texts: list[bytes] = []
+    refused: list[bytes] = []
+    for part in lines.parts:
+        at = part.low + np.flatnonzero(~part.block.blank[part.low : part.high])
+        documents, reasons = parse_block(part.block, at, shape, reading.sources[part.file])
+        sound = np.flatnonzero([document is not None for document in documents])
+        unsound = np.flatnonzero([document is None for document in documents])
+        for place, reason in zip(at[unsound].tolist(), reasons, strict=True):
+            refused.append(reject(part.block, place, first + place - part.low, reason))
+        content, sizes = content_of(part.block, at[sound], shape)
+        contents.append(content)
+        record_sizes.append(sizes)
+        ids.append(part.block.ids[at[sound]])
+        texts += [document for document in documents if document is not None]
+        first += part.high - part.low
+    content = pa.concat_arrays(contents)
+    id_of, text_size = np.concatenate(ids), np.fromiter(map(len, texts), np.int64, len(texts))
+    size_of = np.concatenate(record_sizes)
+    hashes = of_lines(json_lines(content)).hashes if shape.as_lines else hash_sum(id_of)
+    entry = {
+        "rows": len(id_of),
+        "refused": len(refused),
+        "size": int(size_of.sum()) + len(id_of) * (shape.as_lines or not pa.types.is_struct(content.type)),
+        "text_bytes": int(text_size.sum()),
+        "hashes": hashes,
+    }
+    stored = orjson.dumps(entry | {"hashes": f"{hashes:032x}"})
+    index = {
+        "id": id_of,
+        "text": words(hash_all(texts)),
+        "size": size_of,
+        "text_size": text_size,
+        REFUSED: np.frombuffer(b"".join(refused), np.uint8),
+        ENTRY: np.frombuffer(stored, np.uint8),
+    }
+    return content, index, entry
+
+
+def content_of(block: Block, at: np.ndarray, shape: Shape) -> tuple[pa.Array, np.ndarray]:
+    """Records of a block, Arrow (n,), and their sizes in bytes, int64 (n,)."""
+    if isinstance(block.content, list):
+        return binary_array([block.content[place] for place in at.tolist()]), block.sizes[at]
+    rows = block.content.take(row_array(at))
+    content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+    if not shape.as_lines:
+        # For rows the mean.
+        return content, np.full(len(at), -(-content.nbytes // max(1, len(at))), np.int64)
+    return content, np.fromiter(map(len, json_lines(content)), np.int64, len(content))

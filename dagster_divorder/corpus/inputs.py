@@ -14,19 +14,24 @@ page.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import orjson
+from blake3 import blake3
 
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
-from dagster_divorder.corpus.file_states import PrefixHashes
+from dagster_divorder.corpus.json_records import parse
 from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY, LZ4_REMEDY, looks_like
-from dagster_divorder.corpus.parquet_rows import row_as_json
+from dagster_divorder.corpus.parquet_rows import row_as_json, row_bytes
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.ids import ID_BYTES, hash_all, words
 from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
@@ -38,8 +43,6 @@ Kind = Literal["jsonl", "parquet"]
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet",)
 BLOCK_BYTES = 8 << 20
-BLOCK_LINES = 8192
-"""Most lines of a block: fragments close after a block, so they have less than twice the intended rows."""
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
 """Bytes read from each column of a Parquet file at a time."""
@@ -48,40 +51,50 @@ SHOWN_BYTES = 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class LineBlock:
-    """Consecutive lines of one file: raw bytes without terminators, and their 1-based line numbers."""
+class LongRecord(NamedTuple):
+    """A record of more bytes than `input.max_record_bytes`: its bytes, its id of 16 bytes, and its first bytes."""
 
-    path: str
-    lines: list[bytes]
-    numbers: Sequence[int]
-    unterminated: bool = False
-    """The block's last line ends the file without a terminator."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowBlock:
-    """Consecutive rows of one Parquet file. first: the 1-based number of the first row."""
-
-    path: str
-    rows: pa.RecordBatch
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
-class LongRecord:
-    """A record of more bytes than `input.max_record_bytes`: its 1-based line or row, its bytes read, and its first
-    bytes."""
-
-    path: str
-    number: int
     size: int
+    id: bytes
     begins: bytes
-    unterminated: bool = False
-    """The line ends the file without a terminator, so it may grow."""
 
 
-Block = LineBlock | RowBlock | LongRecord
+class Unfinished(NamedTuple):
+    """A last line without newline that is incomplete JSON: its offset and first bytes."""
+
+    byte: int
+    begins: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """n consecutive lines or rows of one file.
+
+    content: lines without terminators (a blank line and a long record are empty), or Parquet rows. starts: offset of
+    each line, or number of each row, in the file, int64 (n,), from 0; of a compressed file, of its content. ids: uint64
+    (n, 2). sizes: bytes, int64 (n,). blank: bool (n,). long: records beyond the limit, by place. unfinished: the line
+    that follows the block's last one and ends the file.
+    """
+
+    content: list[bytes] | pa.RecordBatch
+    starts: np.ndarray
+    ids: np.ndarray
+    sizes: np.ndarray
+    blank: np.ndarray
+    long: dict[int, LongRecord] = field(default_factory=dict)
+    unfinished: Unfinished | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def lines(self, low: int, high: int) -> Block:
+        """Lines or rows [low, high), without what follows the block."""
+        if (low, high) == (0, len(self)):
+            return self
+        long = {place - low: record for place, record in self.long.items() if low <= place < high}
+        inside = slice(low, high)
+        content, starts, ids = self.content[inside], self.starts[inside], self.ids[inside]
+        return Block(content, starts, ids, self.sizes[inside], self.blank[inside], long)
 
 
 def kind_of(path: Source) -> Kind:
@@ -121,121 +134,113 @@ def is_plain(path: Source) -> bool:
 
 
 def read_lines(
-    path: Source,
-    file: IO[bytes] | None = None,
-    prefix: PrefixHashes | None = None,
-    limit: int = MAX_RECORD_BYTES,
-    block_bytes: int | None = None,
-) -> Iterator[LineBlock | LongRecord]:
-    """Lines of a JSONL file in blocks of at most `BLOCK_LINES`; a line of more than `limit` bytes is a block of its
-    own.
+    path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Block]:
+    """Lines of a JSONL file in blocks of about `block_bytes`.
 
     Args:
-        file: the open plain file; by default it is opened.
-        prefix: the known part of the file; reading starts after it, and it grows by each whole line.
-        block_bytes: about the size of a block; by default `BLOCK_BYTES`.
+        limit: most bytes of a record that is kept in memory.
+        first: offset of a line, where reading starts.
 
     Raises:
         InputError: the file cannot be read, its compression differs from its name's, or its compressed data is damaged
             or truncated.
     """
-    prefix = prefix or PrefixHashes()
     plain = is_plain(path)
-    grows = plain and isinstance(path, Path)
-    # The open line in pieces, joined at its end.
-    pieces: list[bytes] = []
+    at = first if plain else 0
+    rest: list[bytes] = []
     size = 0
     long: _LongLine | None = None
-    with readable(path, prefix), file or open_source(path) as raw:
-        if not prefix.size:
-            _check_codec(path, raw)
-        raw.seek(prefix.size)
+    with readable(path, lambda: at), open_source(path) as raw:
+        _check_codec(path, raw)
+        raw.seek(at)
         try:
             source = raw if plain else decompressed(raw, path.suffix)
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
-        while chunk := source.read(block_bytes or BLOCK_BYTES):
+        while chunk := source.read(block_bytes):
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
                 long.add(end)
                 if not newline:
                     continue
-                before = prefix.lines
-                prefix.become(long.prefix)
-                prefix.end_lines(b"", 1)
-                yield long.record(path, before)
-                long = None
-            ended, newline, rest = chunk.rpartition(b"\n")
+                yield _long_block(long, at)
+                at, long = at + long.size + 1, None
+            ended, newline, left = chunk.rpartition(b"\n")
             if newline:
-                data = b"".join([*pieces, ended])
-                lines = data.split(b"\n")
-                pieces, size = [], 0
-                before = prefix.lines
-                prefix.end_lines(data, len(lines))
-                yield from _blocks(path, lines, before, limit, opens=not before)
-            pieces.append(rest)
-            size += len(rest)
+                lines = b"".join([*rest, ended]).split(b"\n")
+                block = _line_block(lines, at, limit)
+                if (low := int(np.searchsorted(block.starts, first))) < len(block):
+                    yield block.lines(low, len(block))
+                at += sum(map(len, lines)) + len(lines)
+                rest, size = [], 0
+            rest.append(left)
+            size += len(left)
             if size > limit:
-                long, pieces, size = _LongLine(prefix, pieces), [], 0
-    # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
+                long, rest, size = _LongLine(rest), [], 0
     if long:
-        yield long.record(path, prefix.lines, unterminated=grows)
-    elif rest := b"".join(pieces):
-        yield from _blocks(path, [rest], prefix.lines, limit, opens=not prefix.lines, unterminated=grows)
+        yield _long_block(long, at)
+    elif last := b"".join(rest):
+        block = _line_block([last], at, limit)
+        # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
+        if plain and isinstance(path, Path) and _is_incomplete(last):
+            yield replace(block.lines(0, 0), unfinished=Unfinished(at, last[:SHOWN_BYTES]))
+        else:
+            yield block
+
+
+def _is_incomplete(line: bytes) -> bool:
+    """Whether a last line may still become a record. A line that does not begin an object never does."""
+    if not line.removeprefix(_BOM).lstrip().startswith(b"{"):
+        return False
+    try:
+        parse(line.removeprefix(_BOM))
+    except orjson.JSONDecodeError:
+        return b"\r" not in line.rstrip(b"\r")
+    return False
 
 
 class _LongLine:
-    """A line beyond the limit: its size, its first bytes, and the file's prefix with the line so far."""
+    """A line beyond the limit: its size, its hash, and its first bytes."""
 
-    def __init__(self, prefix: PrefixHashes, pieces: list[bytes]) -> None:
-        self.size = 0
-        self.begins = b""
-        self.prefix = prefix.copy()
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.size, self.begins, self.hash = 0, b"", blake3()
         for piece in pieces:
             self.add(piece)
 
     def add(self, piece: bytes) -> None:
         self.size += len(piece)
         self.begins += piece[: SHOWN_BYTES - len(self.begins)]
-        self.prefix.update(piece)
-
-    def record(self, path: Source, before: int, *, unterminated: bool = False) -> LongRecord:
-        return LongRecord(str(path), before + 1, self.size, self.begins, unterminated)
+        self.hash.update(piece)
 
 
-def _blocks(
-    path: Source, lines: list[bytes], before: int, limit: int, *, opens: bool, unterminated: bool = False
-) -> Iterator[LineBlock | LongRecord]:
-    """Whole lines as blocks; a line of more than `limit` bytes is a block of its own. before: number of earlier lines
-    of the file. opens: the first line is the file's first."""
-    long = [at for at, line in enumerate(lines) if len(line) > limit]
-    for low, high in pairwise([-1, *long, len(lines)]):
-        if low >= 0:
-            begins = lines[low][:SHOWN_BYTES]
-            yield LongRecord(str(path), before + low + 1, len(lines[low]), begins, unterminated)
-        for first in range(low + 1, high, BLOCK_LINES):
-            block = lines[first : min(high, first + BLOCK_LINES)]
-            yield _line_block(
-                path, block, before + first, opens=opens and not first, unterminated=unterminated
-            )
+def _long_block(line: _LongLine, at: int) -> Block:
+    record = LongRecord(line.size, line.hash.digest(ID_BYTES), line.begins)
+    size = np.array([line.size])
+    return Block([b""], np.array([at]), words(record.id), size, np.array([False]), {0: record})
 
 
-def _line_block(
-    path: Source, lines: list[bytes], before: int, *, opens: bool, unterminated: bool
-) -> LineBlock:
-    if opens:
+def _line_block(lines: list[bytes], at: int, limit: int) -> Block:
+    """Whole lines as a block. at: offset of the first one."""
+    ends = np.fromiter(map(len, lines), np.int64, len(lines)) + 1
+    starts = at + np.cumsum(ends) - ends
+    lines = [line.removesuffix(b"\r") for line in lines]
+    if not at:
         lines[0] = lines[0].removeprefix(_BOM)
-    numbers: Sequence[int] = range(before + 1, before + 1 + len(lines))
-    blank = [not line.strip() for line in lines]
-    if any(blank):
-        numbers = [number for number, skip in zip(numbers, blank, strict=True) if not skip]
-        lines = [line for line, skip in zip(lines, blank, strict=True) if not skip]
-    return LineBlock(str(path), [line.removesuffix(b"\r") for line in lines], numbers, unterminated)
+    sizes = np.fromiter(map(len, lines), np.int64, len(lines))
+    blank = np.fromiter((not line or line.isspace() for line in lines), bool, len(lines))
+    ids = words(hash_all(lines))
+    long = {}
+    for place in np.flatnonzero(sizes > limit).tolist():
+        line = lines[place]
+        long[place] = LongRecord(len(line), blake3(line).digest(ID_BYTES), line[:SHOWN_BYTES])
+        lines[place] = b""
+    return Block(lines, starts, ids, sizes, blank, long)
 
 
 @contextlib.contextmanager
-def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
-    """Turns an OSError into an InputError. prefix: the part of the file read so far."""
+def readable(path: Source, read: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Turns an OSError into an InputError. read: the number of bytes read so far."""
     try:
         yield
     except FileNotFoundError:
@@ -247,13 +252,13 @@ def readable(path: Source, prefix: PrefixHashes) -> Iterator[None]:
         elif not is_plain(path):
             remedy = "copy or compress a damaged or truncated compressed file again"
         raise InputError(
-            f"{path} cannot be read after line {prefix.lines:,}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after byte {read():,}: {error.strerror or error}; {remedy}"
         ) from error
 
 
 def _looks(path: Source) -> str:
     """What the first bytes of a file look like, "" if unknown."""
-    with readable(path, PrefixHashes()), open_source(path) as file:
+    with readable(path), open_source(path) as file:
         return looks_like(file.read(SHOWN_BYTES))
 
 
@@ -277,7 +282,7 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
 
 
 def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") -> pa.Schema:
-    """Columns of a Parquet file. known: `FileState.columns`, if the file is unchanged.
+    """Columns of a Parquet file. known: these as Arrow serialises them, if the file is unchanged.
 
     Raises:
         InputError: the file is not Parquet, or its columns differ from `expected`, the first file's.
@@ -300,17 +305,37 @@ def _checked(path: Source, schema: pa.Schema, expected: pa.Schema | None) -> pa.
 
 
 def read_rows(
-    path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES
-) -> Iterator[RowBlock | LongRecord]:
-    """Rows of a Parquet file in blocks of at most `BLOCK_ROWS`; a row of more than `limit` bytes comes by itself.
+    path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES, *, first: int = 0
+) -> Iterator[Block]:
+    """Rows of a Parquet file from row `first` on, in blocks of at most `BLOCK_ROWS`. A file without rows gives an empty
+    block.
 
     Raises:
         InputError: as `read_batches` does.
     """
-    first = 0
+    at = 0
     for rows in read_batches(path, schema):
-        yield from _row_blocks(path, rows, first + 1, limit)
-        first += rows.num_rows
+        low, at = max(0, first - at), at + rows.num_rows
+        if low < rows.num_rows or not rows.num_rows:
+            kept = rows.slice(low)
+            yield _row_block(kept, at - kept.num_rows, limit)
+
+
+def _row_block(rows: pa.RecordBatch, first: int, limit: int) -> Block:
+    raw = row_bytes(rows)
+    ids = words(hash_all(raw))
+    long = {}
+    for place in range(rows.num_rows) if rows.nbytes > limit else ():
+        if (size := row_at(rows, place).nbytes) > limit:
+            begins = row_as_json(row_at(rows, place))[:SHOWN_BYTES]
+            long[place] = LongRecord(size, ids[place].astype(">u8").tobytes(), begins)
+    sizes = np.fromiter(map(len, raw), np.int64, len(raw))
+    return Block(rows, first + np.arange(len(raw)), ids, sizes, np.zeros(len(raw), bool), long)
+
+
+def row_at(rows: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    """One row, copied: a slice of a nested column would keep all of it."""
+    return rows.take(row_array(np.array([place])))
 
 
 def read_batches(
@@ -360,23 +385,6 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
-
-
-def _row_blocks(
-    path: Source, rows: pa.RecordBatch, first: int, limit: int
-) -> Iterator[RowBlock | LongRecord]:
-    import pyarrow as pa
-
-    def row_at(at: int) -> pa.RecordBatch:
-        return rows.take(pa.array([at]))
-
-    long = [at for at in range(rows.num_rows) if row_at(at).nbytes > limit] if rows.nbytes > limit else []
-    for low, high in pairwise([-1, *long, rows.num_rows]):
-        if low >= 0:
-            row = row_at(low)
-            yield LongRecord(str(path), first + low, row.nbytes, row_as_json(row)[:SHOWN_BYTES])
-        if low + 1 < high or not rows.num_rows:
-            yield RowBlock(str(path), rows.slice(low + 1, high - low - 1), first + low + 1)
 
 
 @contextlib.contextmanager

@@ -165,12 +165,11 @@ def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
 
 def repeated_texts(records: int, texts: int, size: int) -> str:
     """A warning if distinct texts are far fewer than records, or as short as labels; else "". size: bytes (or
-    characters) of all distinct texts."""
-    if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * texts):
+    characters) of the texts of all records."""
+    if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * records):
         return ""
-    short = ", as short as labels or ids" if size < LABEL_BYTES * texts else ""
+    short = ", as short as labels or ids" if size < LABEL_BYTES * records else ""
     return (
-        f"{records:,} records hold {texts:,} distinct texts of {size / texts:,.0f} bytes on average{short}. A "
-        f"repeated text is computed once and trained on at each occurrence. If another field holds the text, set "
-        f"input.text_field."
+        f"{records:,} records hold {texts:,} distinct texts of {size / records:,.0f} bytes on average{short}. A "
+        f"repeated text is trained on at each occurrence. If another field holds the text, set input.text_field."
     )

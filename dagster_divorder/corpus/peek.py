@@ -10,12 +10,9 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.fields import column_at, value_at
-from dagster_divorder.corpus.blocks import BlockRecords
 from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.inputs import (
     Kind,
-    LineBlock,
-    LongRecord,
     read_batches,
     read_lines,
     read_rows,
@@ -23,7 +20,7 @@ from dagster_divorder.corpus.inputs import (
 )
 from dagster_divorder.corpus.json_records import parse
 from dagster_divorder.corpus.looks import looks_like
-from dagster_divorder.corpus.records import EMPTY_TEXT, reject_long
+from dagster_divorder.corpus.records import EMPTY_TEXT, parse_block, raw_bytes
 from dagster_divorder.store.sources import Source
 
 if TYPE_CHECKING:
@@ -62,25 +59,17 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
     for path in corpus_input.files:
         if not is_jsonl:
             schema = read_schema(path, schema)
-        wanted = most
+        wanted, number = most, 0
         for block in read_lines(path) if is_jsonl else read_rows(path, schema):
-            if isinstance(block, LongRecord):
-                unit = "line" if is_jsonl else "row"
-                _, reason = reject_long(block.path, unit, block.number, block.size, block.begins)
-                refusals.add(block.path, block.number, reason, block.begins, form)
-                looked_at = 1
-            else:
-                records = BlockRecords(block, corpus_input.shape)
-                looked_at = min(wanted, len(block.lines if isinstance(block, LineBlock) else block.rows))
-                texts, _ = records.texts(np.arange(looked_at))
-                refused = np.flatnonzero([text is None for text in texts])
-                for refusal in records.refusals(refused):
-                    if refusal.unfinished:
-                        looked_at -= 1
-                    else:
-                        refusals.add(block.path, refusal.number, refusal.reason, refusal.raw, form)
-            refusals.looked_at += looked_at
-            wanted -= looked_at
+            at = np.flatnonzero(~block.blank)[:wanted]
+            documents, reasons = parse_block(block, at, corpus_input.shape, path)
+            refused = [
+                place for place, document in zip(at.tolist(), documents, strict=True) if document is None
+            ]
+            for place, reason in zip(refused, reasons, strict=True):
+                refusals.add(str(path), number + place + 1, reason, raw_bytes(block, place), form)
+            refusals.looked_at += len(at)
+            number, wanted = number + len(block), wanted - len(at)
             if wanted <= 0:
                 break
     return refusals
@@ -130,7 +119,7 @@ def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Itera
             yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
         return
     for block in read_lines(path, block_bytes=PEEK_BYTES):
-        for record in _objects(block.lines) if isinstance(block, LineBlock) else ():
+        for record in _objects(block.content) if isinstance(block.content, list) else ():
             yield (
                 record if names is None else {field: value_at(record, name) for field, name in names.items()}
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -23,13 +24,20 @@ from dagster_divorder.chats.input_template import compiled, templated
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.columns import id_of
+from dagster_divorder.corpus.inputs import Block, row_at
 from dagster_divorder.corpus.json_records import parse
-from dagster_divorder.corpus.looks import structure_of
+from dagster_divorder.corpus.looks import looks_like, structure_of
 from dagster_divorder.corpus.parquet_rows import json_values, row_as_json
 from dagster_divorder.corpus.shapes import Shape
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, RejectLimitError
 from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.sources import Source
+from dagster_divorder.store.view import View
 
+if TYPE_CHECKING:
+    from dagster_divorder.corpus.find import Found
+
+_SHOWN_REJECTS = 10
 NOT_JSON = "not valid JSON"
 """Start of the reason if a line is not JSON: the last line of a growing file may be incomplete."""
 _MISSING = object()
@@ -204,13 +212,63 @@ def _json_type(value: Any) -> str:
     return names.get(type(value), "number")
 
 
-def reject_line(path: str, place: dict[str, int], reason: str, raw: bytes) -> bytes:
-    """A line of rejects.jsonl: path, place, reason, and the raw bytes (as base64 if not UTF-8)."""
-    entry: dict[str, Any] = {"path": path, **place, "reason": reason}
-    try:
-        entry["raw"] = raw.decode()
-    except UnicodeDecodeError:
-        entry["raw_base64"] = base64.b64encode(raw).decode()
+def parse_block(
+    block: Block, at: np.ndarray, shape: Shape, path: Source
+) -> tuple[list[bytes | None], list[str]]:
+    """Documents of some records of a block as UTF-8, None for a refused one; and the reasons of refusals, in order. at:
+    their places, int64 (n,), none of them blank.
+
+    Raises:
+        InputError: the text column is missing, or holds no strings.
+    """
+    rest = at[~np.isin(at, list(block.long))] if block.long else at
+    if isinstance(block.content, list):
+        documents, reasons = parse_lines([block.content[place] for place in rest.tolist()], shape)
+    else:
+        try:
+            documents, reasons = parse_rows(block.content.take(row_array(rest)), shape)
+        except InputError as error:
+            raise InputError(f"{shape.label}{path}: {error}") from None
+    if len(rest) == len(at):
+        return documents, reasons
+    parsed, why, unit = iter(documents), iter(reasons), _unit(block)
+    merged: list[tuple[bytes | None, str | None]] = []
+    for place in at.tolist():
+        if long := block.long.get(place):
+            ends = f": {CR_ENDS}" if unit == "line" and b"\r" in long.begins else ""
+            reason = f"a {unit} of {long.size:,} bytes, more than input.max_record_bytes allows{ends}"
+            merged.append((None, reason))
+        else:
+            document = next(parsed)
+            merged.append((document, next(why) if document is None else None))
+    return [document for document, _ in merged], [reason for _, reason in merged if reason is not None]
+
+
+def _unit(block: Block) -> str:
+    return "line" if isinstance(block.content, list) else "row"
+
+
+def raw_bytes(block: Block, place: int) -> bytes:
+    """The bytes of a record: a line, a row as JSON, or the first bytes of a record that is too long."""
+    if long := block.long.get(place):
+        return long.begins
+    if isinstance(block.content, list):
+        return block.content[place]
+    return row_as_json(row_at(block.content, place))
+
+
+def reject(block: Block, place: int, number: int, reason: str) -> bytes:
+    """A line of rejects.jsonl: path (empty), line or row, reason, and the raw bytes (as base64 if not UTF-8; of a too
+    long record only the first ones)."""
+    entry: dict[str, Any] = {"path": "", _unit(block): number, "reason": reason}
+    raw = raw_bytes(block, place)
+    if place in block.long:
+        entry["begins"] = raw.decode(errors="backslashreplace")
+    else:
+        try:
+            entry["raw"] = raw.decode()
+        except UnicodeDecodeError:
+            entry["raw_base64"] = base64.b64encode(raw).decode()
     return orjson.dumps(entry) + b"\n"
 
 
@@ -234,10 +292,62 @@ def with_id(reject: bytes, field_of: Mapping[str, str | None]) -> bytes:
     return reject if own_id is None else orjson.dumps({"id": own_id, **entry}) + b"\n"
 
 
-def reject_long(path: str, unit: str, number: int, size: int, begins: bytes) -> tuple[bytes, str]:
-    """A line of rejects.jsonl for a too long line or row, with its first bytes and the reason."""
-    reason = f"a {unit} of {size:,} bytes, more than input.max_record_bytes allows"
-    if unit == "line" and b"\r" in begins:
-        reason = f"{reason}: {CR_ENDS}"
-    entry = {"path": path, unit: number, "reason": reason, "begins": begins.decode(errors="backslashreplace")}
-    return orjson.dumps(entry) + b"\n", reason
+def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes], max_share: float) -> None:
+    """Check that few records of a view are refused, and that each input holds some. rejects: lines of rejects.jsonl.
+
+    Raises:
+        RejectLimitError: more than `max_share` of the records are refused.
+        InputError: an input holds no usable record.
+    """
+    read = len(view) + len(rejects)
+    shape_of = dict(
+        zip(
+            (file.path for file in view.files),
+            (found.shape for found in inputs for _ in found.files),
+            strict=True,
+        )
+    )
+    if len(rejects) > max_share * read:
+        listed = "\n  ".join(map(_said, rejects[:_SHOWN_REJECTS]))
+        shape, looks = shape_of[orjson.loads(rejects[0])["path"]], _looks_like(rejects[0], shape_of)
+        raise RejectLimitError(
+            f"{len(rejects):,} of {read:,} records were refused ({len(rejects) / read:.1%}), more than "
+            f"input.max_reject_share = {max_share:g} allows; nothing is made of them. The first:\n  {listed}\n"
+            f"{looks}Correct the input (or {shape.setting}), or raise input.max_reject_share"
+        )
+    accepted = Counter[int]()
+    for piece in view.pieces:
+        accepted[view.files[piece.file].group] += piece.rows
+    # Each input must hold records, however small its share.
+    for group, found in enumerate(inputs):
+        paths = {str(path) for path in found.files}
+        own = [] if accepted[group] else [line for line in rejects if orjson.loads(line)["path"] in paths]
+        if own:
+            with found.shape.naming():
+                raise InputError(
+                    f"the input holds no usable records: all {len(own):,} were refused, the first: {_said(own[0])}\n"
+                    f"{_looks_like(own[0], shape_of)}Correct the input (or {found.shape.setting})"
+                )
+    if not len(view):
+        message = "the input holds no records; expected at least one JSONL line or Parquet row"
+        for file in view.files:
+            if file.unfinished:
+                looks = looks_like(file.unfinished[1]) or "a line still being written, or truncated"
+                raise InputError(
+                    f"{message}. {file.path}:{file.lines + 1}, which ends without a newline and is incomplete JSON, is "
+                    f"{looks}"
+                )
+        raise InputError(message)
+
+
+def _said(reject: bytes) -> str:
+    entry = orjson.loads(reject)
+    return f"{entry['path']}:{entry.get('line', entry.get('row'))}: {entry['reason']}"
+
+
+def _looks_like(reject: bytes, shape_of: Mapping[str, Shape]) -> str:
+    entry = orjson.loads(reject)
+    if entry["reason"] == EMPTY_TEXT:
+        return ""
+    looks = looks_like(reject_bytes(reject), shape_of[entry["path"]].form)
+    return f"The first is {looks}.\n" if looks else ""

@@ -1,28 +1,21 @@
 """The shape of an input: how its records are read, and which fields hold texts, ids and sources.
 
-With several inputs (`[[input]]`), the index of a fragment holds the `Shape.key` of each record. Equal bytes of two
-shapes are two records with the same record id.
+A fragment holds records of one shape. Equal bytes of two shapes are two records with the same record id.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import orjson
-import pyarrow as pa
 from blake3 import blake3
 
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
-from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import SHAPE, index_parts
-from dagster_divorder.store.view import Fragment
 
 SOURCE = "source"
 """The common name for the sources of several inputs, whatever their fields are called."""
@@ -86,28 +79,3 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
             label = f"input {number} ({block.paths[0]}{more}): "
         shapes.append(Shape(*fields, block.form, block.template, None, key, label))
     return tuple(shapes)
-
-
-def by_shape(
-    store: Store,
-    folder: str,
-    fragment: Fragment,
-    shapes: Sequence[Shape],
-    content: pa.ChunkedArray,
-    read: Callable[[pa.ChunkedArray, Shape], pa.Table],
-) -> pa.Table:
-    """Reads records of a fragment in `folder` shape by shape, a row a record. Records of an unknown shape get nulls,
-    because no view holds them."""
-    if not shapes[0].key:
-        return read(content, shapes[0])
-    (keys,) = index_parts(store, folder, [fragment], SHAPE)
-    tables, rows = [], []
-    for shape in {shape.key: shape for shape in shapes}.values():
-        rows.append(np.flatnonzero(keys == np.uint64(shape.key)))
-        tables.append(read(content.take(row_array(rows[-1])), shape))
-    rows.append(np.setdiff1d(np.arange(len(keys)), np.concatenate(rows)))
-    nulls = [pa.nulls(len(rows[-1]), field.type) for field in tables[0].schema]
-    tables.append(pa.table(nulls, schema=tables[0].schema))
-    place = np.empty(len(keys), np.int64)
-    place[np.concatenate(rows)] = np.arange(len(keys))
-    return pa.concat_tables(tables).take(row_array(place))

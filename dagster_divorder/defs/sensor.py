@@ -20,7 +20,6 @@ import orjson
 import xxhash
 from pydantic import BaseModel, ValidationError
 
-from dagster_divorder.corpus.file_states import load_file_states
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import DivOrderError, InputError, printable
@@ -29,6 +28,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.sources import identity
 from dagster_divorder.store.state import load_receipt
+from dagster_divorder.store.view import View
 from dagster_divorder.view.words import count
 
 CURATE, WATCH_INPUT = "curate", "watch_input"
@@ -148,10 +148,10 @@ def _sizes_read(settings: Settings) -> dict[str, int] | None:
     try:
         store = store_of(settings.store).open(create=False)
         receipt = load_receipt(store, "raw_docs")
-        states = load_file_states(store, receipt.files["readings"]) if receipt else None
+        view = View.load(store, receipt.files["view"]) if receipt else None
     except DivOrderError:  # the next run mends the damage
         return {}
-    return None if states is None else {state.path: state.size for state in states}
+    return None if view is None else {file.path: file.size for file in view.files if file.size}
 
 
 def _data_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:

@@ -32,7 +32,7 @@ def another_corpus(run: Run, fitted: Fitted) -> str | None:
 
 def has_doubled(run: Run, fitted: Fitted) -> str | None:
     """Drift if the corpus has GROWTH times as many documents as the fit, or is another corpus."""
-    now, then = run.corpus.documents, fitted.documents
+    now, then = run.corpus.records, fitted.documents
     if now >= GROWTH * then:
         return f"the corpus has grown from {then:,} to {now:,} documents since"
     return another_corpus(run, fitted)

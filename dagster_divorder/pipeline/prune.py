@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.merge import rewrite
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, fit_result
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, STATE, Store
 from dagster_divorder.store.fits import put_fit, read_fit
-from dagster_divorder.store.fragments import DOCUMENTS, Fragments, records_folder
+from dagster_divorder.store.fragments import RECORDS, records_folder
 from dagster_divorder.store.space import embeddings_file
 from dagster_divorder.store.state import (
     COPIES,
@@ -30,7 +29,7 @@ from dagster_divorder.store.state import (
     save_results,
     save_state,
 )
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import View
 from dagster_divorder.write.curated import remove_beside
 
 
@@ -52,23 +51,8 @@ def plan_prune(graph: Graph, store: Store) -> Pruned:
     for name, size in store.files().items():
         if name not in needed:
             freed[_part(name)] += size
-    receipt = load_receipt(store, "raw_docs")
-    # Includes fragments that no view has any more.
-    deleted = sum(len(index["id"]) for _, index in Fragments(store, DOCUMENTS).indexes())
-    if receipt:
-        view = View.load(store, receipt.files["view"])
-        for folder, fragments, used in (
-            (DOCUMENTS, view.documents, view.used_documents()),
-            (records_folder(receipt.key), view.records, view.used_records()),
-        ):
-            start = offsets(fragments)
-            stored = store.stats(folder)
-            for at, fragment in enumerate(fragments):
-                dead = 1 - used[start[at] : start[at + 1]].mean()
-                freed[_part(folder)] += int(dead * stored[fragment.file].size)
-            if folder == DOCUMENTS:
-                deleted -= int(used.sum())
-    return Pruned({part: size for part, size in sorted(freed.items()) if size}, deleted)
+    deleted = any(name.startswith(f"{RECORDS}/") and name not in needed for name in store.files())
+    return Pruned({part: size for part, size in sorted(freed.items()) if size}, int(deleted))
 
 
 def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
@@ -83,9 +67,6 @@ def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
     store.clear_scratch()
     before = disk_use(store)
     planned = plan_prune(graph, store)
-    receipt = load_receipt(store, "raw_docs")
-    if receipt:
-        rewrite(store, graph, receipt, View.load(store, receipt.files["view"]), drop_unused=True)
     if planned.documents:
         quoting = [stage for stage in graph.values() if stage.quotes]
         for stage in quoting:
@@ -177,24 +158,12 @@ def _needed(store: Store, graph: Graph) -> set[str]:
 def _needed_by_view(store: Store, graph: Graph, receipts: dict[str, Receipt]) -> set[str]:
     view = View.load(store, receipts["raw_docs"].files["view"])
     records = records_folder(receipts["raw_docs"].key)
-    folders = {
-        "documents": [DOCUMENTS, f"{DOCUMENTS}/index"],
-        "records": [records, f"{records}/index"],
-    }
+    folders = [records, f"{records}/index"]
     for stage in graph.values():
         if isinstance(stage, PerDocument) and stage.name in receipts:
-            folders[stage.unit].append(f"stages/{stage.name}/{receipts[stage.name].key}")
-    wanted = {
-        "documents": {fragment.name for fragment in view.documents},
-        "records": {fragment.name for fragment in view.records},
-    }
-    return {
-        file
-        for unit in folders
-        for folder in folders[unit]
-        for name, file in store.hashed(folder).items()
-        if name in wanted[unit]
-    }
+            folders.append(f"stages/{stage.name}/{receipts[stage.name].key}")
+    wanted = {piece.name for piece in view.pieces}
+    return {file for folder in folders for name, file in store.hashed(folder).items() if name in wanted}
 
 
 def _part(name: str) -> str:

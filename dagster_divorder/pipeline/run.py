@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.corpus.shapes import shapes_of
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.connect import open_engine
 from dagster_divorder.engine.memory import (
@@ -32,10 +34,11 @@ from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
+from dagster_divorder.store.fragments import Fragments
+from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.sample import used_halves
 from dagster_divorder.store.state import Receipt, keep_copy, load_receipt, mend_state, save_receipt
-from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.store.view import View
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
@@ -55,19 +58,12 @@ class ToBeMadeError(MissingStageError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The input of a run. records: number of accepted records. distinct: numbers of distinct "records" and "documents"
-    (texts). stored: for each of these two, fragment -> the number that it holds. ids: returns the first half of the id
-    of every document, uint64 (documents,)."""
+    """The input of a run: its version, its number of records, and a function that gives the first half of the hash of
+    each record's text, uint64 (records,)."""
 
     version: str
     records: int
-    distinct: Mapping[str, int]
-    stored: Mapping[str, Mapping[str, int]]
     ids: Callable[[], np.ndarray]
-
-    @property
-    def documents(self) -> int:
-        return self.distinct["documents"]
 
 
 @dataclass(slots=True)
@@ -91,8 +87,9 @@ class Run(Reader):
     _current: dict[str, Receipt] = field(default_factory=dict)
     _engine: Engine | None = None
     _view: tuple[str, View] | None = None
-    _corpus: tuple[str | None, Corpus] | None = None
-    """(the file of a view, its corpus). While planning: (None, the corpus of a survey)."""
+    _records: Records | None = None
+    _copies: tuple[View, np.ndarray] | None = None
+    _foreseen: tuple[View, Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -171,34 +168,52 @@ class Run(Reader):
     def forget(self) -> None:
         """Read everything from the store again."""
         self._current.clear()
-        self._view = self._corpus = None
+        self._view = self._records = self._copies = None
 
     @property
     def has_view(self) -> bool:
         """Whether all records of the input are stored. While planning, records of a new input are not."""
-        return "view" in self.receipt("raw_docs").files
+        return self._foreseen is None or not self._foreseen[1]
 
     @property
     def view(self) -> View:
         """The accepted records, and the fragments that hold them."""
-        file = self.receipt("raw_docs").files.get("view")
-        if file is None:
-            raise ToBeMadeError("raw_docs")
+        if self._foreseen:
+            return self._foreseen[0]
+        file = self.receipt("raw_docs").files["view"]
         if self._view is None or self._view[0] != file:
             self._view = (file, View.load(self.store, file))
         return self._view[1]
 
     @property
-    def corpus(self) -> Corpus:
-        raw_docs = self.receipt("raw_docs")
-        file = None if self.planning else raw_docs.files["view"]
-        if self._corpus is None or self._corpus[0] != file:
-            self._corpus = (file, _corpus_of(self.store, raw_docs.version, self.view))
-        return self._corpus[1]
+    def records(self) -> Records:
+        """Reads the stored records of the view."""
+        key = self.receipt("raw_docs").key
+        if self._records is None or (self._records.fragments.key, self._records.kind) != (
+            key,
+            self.view.kind,
+        ):
+            planned = self._foreseen[1] if self._foreseen else {}
+            fragments = Fragments(self.store, key, planned)
+            self._records = Records(fragments, self.view.kind, shapes_of(self.settings))
+        return self._records
 
-    def foresee(self, corpus: Corpus) -> None:
-        """Plan for the corpus of a survey."""
-        self._corpus = (None, corpus)
+    @property
+    def corpus(self) -> Corpus:
+        version = self.receipt("raw_docs").version
+        return Corpus(version, len(self.view), partial(_first_halves, self.records, self.view))
+
+    @property
+    def copies(self) -> np.ndarray:
+        """The first record with each record's text, int64 (N,): equal for copies of a text."""
+        if self._copies is None or len(self._copies[1]) != len(self.view) or self._copies[0] is not self.view:
+            once = distinct(self.records.text_ids(self.view.fragments))
+            self._copies = (self.view, once.first[once.inverse])
+        return self._copies[1]
+
+    def foresee(self, view: View, planned: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Plan for a view that was read and not stored. planned: indexes of its new fragments."""
+        self._foreseen = (view, planned)
 
 
 def _unseen(store: Store, id: str) -> str:
@@ -216,23 +231,10 @@ def _unseen(store: Store, id: str) -> str:
     )
 
 
-def _corpus_of(store: Store, version: str, view: View) -> Corpus:
-    used, records = view.used_documents(), view.used_records()
-    return Corpus(
-        version=version,
-        records=len(view),
-        distinct={"documents": int(used.sum()), "records": int(records.sum())},
-        stored={
-            "documents": _used_by_fragment(view.documents, used),
-            "records": _used_by_fragment(view.records, records),
-        },
-        ids=partial(used_halves, store, view),
-    )
-
-
-def _used_by_fragment(fragments: tuple[Fragment, ...], used: np.ndarray) -> dict[str, int]:
-    counts = np.add.reduceat(used, offsets(fragments)[:-1], dtype=np.int64)
-    return {fragment.name: int(count) for fragment, count in zip(fragments, counts, strict=True)}
+def _first_halves(records: Records, view: View) -> np.ndarray:
+    """First half of the hash of each record's text, uint64 (N,)."""
+    parts = (ids[:, 0] for ids in records.fragments.parts(view.fragments, "text"))
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 class Receipts(AsTable, dict[str, Receipt]):

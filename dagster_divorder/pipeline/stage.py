@@ -1,7 +1,7 @@
 """Stages. A stage is one value, defined in one file of `stages/`. There are three kinds:
 
-- `PerDocument`: a function of a fragment of documents (or of records). A fragment that has a result under the stage's
-  key is never computed again.
+- `PerDocument`: a function of a fragment of records. A record that has a result under the stage's key is never computed
+  again.
 - `WholeCorpus`: named files, made from results of other stages and kept under a key of all their inputs.
 - `PinnedFit`: a fit on the corpus. It is pinned: appended data uses it unchanged. The stage's drift rule or a request
   makes the fit again. The reason is recorded.
@@ -31,7 +31,10 @@ from dagster_divorder.pipeline.per_fragment import (
     ComputeAndStore,
     Computed,
     StoredFragment,
+    Work,
     by_size,
+    store_with_repeats,
+    work_to_do,
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
@@ -274,12 +277,12 @@ def counts(documents: int, new: int) -> dict[str, int]:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerDocument(Stage):
     """A function of a fragment. `compute` returns the function for workers. It can be pickled, and holds everything
-    that it depends on except the fragment. `needs` says what the engine has to give it. `unit` says what its fragments
-    hold. `figures` summarise all results."""
+    that it depends on except the fragment. `needs` says what the engine has to give it. `by_text`: its results depend
+    on a record's text alone and are costly, so that each text is computed once. `figures` summarise all results."""
 
     compute: Callable[[Run], Callable[[Fragment], Computed]]
-    needs: Callable[[Run, Sequence[Fragment]], Needs] = by_size
-    unit: Literal["documents", "records"] = "documents"
+    needs: Callable[[Run, Sequence[Work]], Needs] = by_size
+    by_text: bool = False
     figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
 
@@ -289,47 +292,46 @@ class PerDocument(Stage):
     def files(self, run: Run, key: str) -> StageFiles:
         return StageFiles(run.store, self.name, key)
 
+    def work(self, run: Run, key: str) -> list[Work]:
+        """The fragments of the input without a result under a key."""
+        files, fragments = self.files(run, key), run.records.fragments
+        return work_to_do(fragments, run.view, files, by_text=self.by_text, plan=run.planning)
+
     def missing(self, run: Run, key: str) -> int:
-        """The number of documents (or records) of the input without a result under a key."""
-        present = self.files(run, key).present()
-        stored = run.corpus.stored[self.unit]
-        return run.corpus.distinct[self.unit] - sum(rows for name, rows in stored.items() if name in present)
+        """The number of records that have to be computed under a key."""
+        return sum(work.new.rows for work in self.work(run, key))
 
     def decide(self, run: Run) -> Decision:
         key, corpus = self.key(run), run.corpus
-        missing, total = self.missing(run, key), corpus.distinct[self.unit]
+        missing, total = self.missing(run, key), corpus.records
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
         if not missing:
             return Decision(scope="nothing", documents=0, why="", receipt=receipt)
         if missing < total:
-            return Decision(scope="new", documents=missing, why=f"new {self.unit}", receipt=receipt)
+            return Decision(scope="new", documents=missing, why="new records", receipt=receipt)
         return Decision(scope="all", documents=missing, why=what_changed(self, run), receipt=receipt)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
         assert receipt is not None
-        files = self.files(run, receipt.key)
-        fragments = run.view.documents if self.unit == "documents" else run.view.records
-        present = files.present()
-        if missing := [fragment for fragment in fragments if fragment.name not in present]:
-            self._compute_with_progress(run, receipt.key, missing)
+        if works := self.work(run, receipt.key):
+            self._compute_with_progress(run, receipt.key, works)
         last = load_receipt(run.store, self.name)
         same = last and (last.key, last.version, last.upstream) == (
             receipt.key,
             receipt.version,
             receipt.upstream,
         )
-        kept = last.figures if last and same else self.figures(run, files)
+        kept = last.figures if last and same else self.figures(run, self.files(run, receipt.key))
         # A rate belongs to the run that measured it.
         figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
-        total = run.corpus.distinct[self.unit]
-        return replace(receipt, figures={**figures, **counts(total, decision.documents)})
+        return replace(receipt, figures={**figures, **counts(run.corpus.records, decision.documents)})
 
-    def _compute_with_progress(self, run: Run, key: str, missing: Sequence[Fragment]) -> None:
-        rows = sum(fragment.rows for fragment in missing)
+    def _compute_with_progress(self, run: Run, key: str, works: Sequence[Work]) -> None:
+        rows = sum(work.new.rows for work in works)
         try:
-            with run.progress(self.doing or self.name, rows, self.unit) as advance:
-                for stored in self.compute_missing(run, key, missing):
+            with run.progress(self.doing or self.name, rows, "records") as advance:
+                for stored in self.compute_missing(run, key, works):
                     rows -= stored.rows
                     advance(stored.rows)
         except DiskFullError as error:
@@ -338,21 +340,24 @@ class PerDocument(Stage):
             rest = byte_size(int(error.row_bytes * rows))
             raise DiskFullError(f"{error}; {self.name} takes about {rest} more in all") from error
 
-    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
+    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         """Compute and store the results of fragments, in their order."""
-        return self.compute_with(self.compute(run), run, key, missing)
+        return self.compute_with(self.compute(run), run, key, works)
 
     def compute_with(
         self,
         compute: Callable[..., Computed],
         run: Run,
         key: str,
-        missing: Sequence[Fragment],
+        works: Sequence[Work],
         advance: Advance | None = None,
     ) -> Iterator[StoredFragment]:
         """As `compute_missing`, with a function in place of `compute(run)`. advance: see `Engine.each`."""
         compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
-        return run.engine.each(compute_and_store, missing, **self.needs(run, missing), advance=advance)
+        stored = run.engine.each(compute_and_store, works, **self.needs(run, works), advance=advance)
+        if all(work.repeats is None for work in works):
+            return stored
+        return store_with_repeats(self.files(run, key), works, stored)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -375,7 +380,7 @@ class WholeCorpus(Stage):
             if not why:
                 return Decision(scope="nothing", documents=0, why="", receipt=self._receipt(run, result))
         why = why or what_changed(self, run)
-        return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
+        return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
 
     def _receipt(self, run: Run, result: Result) -> Receipt:
         content = {name: getattr(result, name) for name in ("files", "facts", "figures")}
@@ -388,7 +393,7 @@ class WholeCorpus(Stage):
                 run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
             receipt = self._receipt(run, self._compute_and_keep(run, decision.key))
         self.publish(run, receipt)
-        counted = counts(run.corpus.documents, decision.documents)
+        counted = counts(run.corpus.records, decision.documents)
         # A new result may have its own figure of new documents.
         kept = decision.scope == "nothing"
         figures = {**receipt.figures, **counted} if kept else {**counted, **receipt.figures}
@@ -493,7 +498,7 @@ class PinnedFit(Stage):
         return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
 
     def _anew(self, run: Run, key: str, why: str) -> Decision:
-        return Decision(scope="all", documents=run.corpus.documents, why=why, key=key)
+        return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
 
     def _was_checked(self, run: Run, fitted: Fitted) -> bool:
         """Whether the last run has already compared this fit with this corpus."""
@@ -516,16 +521,16 @@ class PinnedFit(Stage):
             ids = sketch(run.corpus.ids())
             files = {**self.compute(run), SKETCH: pack({"ids": ids})}
             folder = put_fit(run.store, self.name, files)
-            facts = {"documents": run.corpus.documents, "reason": decision.why}
+            facts = {"documents": run.corpus.records, "reason": decision.why}
             result = fit_result(decision.key, folder, facts)
             before = load_result(run.store, self.name, decision.key)
             keep_result(run.store, self.name, result)
             if before and before.version != result.version:
                 _remove_replaced(run, self, before)
-            receipt = self._receipt(run, Fitted(result, files, run.corpus.documents, ids))
+            receipt = self._receipt(run, Fitted(result, files, run.corpus.records, ids))
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
-        counted = counts(run.corpus.documents, decision.documents)
+        counted = counts(run.corpus.records, decision.documents)
         return replace(receipt, figures={**figures, **counted})
 
 

@@ -1,131 +1,180 @@
-"""Fragments: immutable runs of some thousands of records or documents, named by the hash of their ids.
+"""Fragments: immutable runs of consecutive records, named by the hashes of all their lines.
 
-A fragment is two files. The *content* is an Arrow IPC file of one column, zstd-compressed: `record` (a JSONL line, or a
-struct of a Parquet row's columns) or `text`. The *index* is a few words a row (ids, sizes), so that a run knows what is
-stored without reading content. The index is written last: a fragment exists once its index does.
+A fragment is two files. The *content* holds the records once, in frames: compressed parts of some FRAME_BYTES that can
+be read one by one. The *index* holds what is known of each record, the frames, the refused records and the columns of
+Parquet rows. The index is written last: a fragment exists once its index does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from blake3 import blake3
+import xxhash
 
-from dagster_divorder.chats.document import all_words
-from dagster_divorder.errors import StoreError
-from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.errors import DamagedFileError
+from dagster_divorder.store.arrays import pack, row_array, unpack_some
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.ids import ID_BYTES, to_bytes
-from dagster_divorder.store.view import Fragment
+from dagster_divorder.store.view import Fragment, spans
 
-DOCUMENTS = "documents"
-SHAPE = "shape"
-"""Column of the index of record fragments of several inputs: the shape of each record, uint64 (n,)."""
-FRAGMENT_ROWS = 8192
-FRAGMENT_BYTES = 32 << 20
-"""A fragment is full at this many rows or bytes of content, before compression."""
-
-_WRITE = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+FRAME_BYTES = 256 << 10
+"""Bytes of a frame before compression; a longer record has a frame of its own."""
+RECORDS, RECORD = "records", "record"
+ENTRY = "entry"
+"""Array of an index: the fields of the `Fragment` that its content decides, as JSON."""
+REFUSED = "refused"
+"""Array of an index: its refused records as JSON lines, with line numbers that count from 0 in the fragment."""
+_LEVEL = 1
 
 
 def records_folder(key: str) -> str:
-    """Folder of the record fragments of a key."""
-    return f"records/{key}"
-
-
-def fragment_name(index: Mapping[str, np.ndarray]) -> str:
-    """Name of the fragment with this index."""
-    return blake3(to_bytes(row_ids(index))).hexdigest(ID_BYTES)
-
-
-def row_ids(index: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Distinct ids of the rows of an index, uint64 (n, 2): they depend on the shapes where there are some."""
-    return of_shape(index["id"], index[SHAPE]) if SHAPE in index else index["id"]
-
-
-def of_shape(ids: np.ndarray, shape: np.ndarray | int) -> np.ndarray:
-    """Ids, uint64 (n, 2), changed by the shapes of their records, uint64 (n,) or one for all; shape 0 changes none."""
-    return np.stack([ids[:, 0] ^ np.asarray(shape, np.uint64), ids[:, 1]], axis=1)
+    """Folder of the fragments of a key."""
+    return f"{RECORDS}/{key}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """The fragments of one folder.
+    """The fragments of one key.
 
-    Row order inside a fragment is fixed; the fragments' own order is the caller's.
+    planned: indexes of fragments that a plan has read and not stored.
     """
 
     store: Store
-    folder: str
+    key: str
+    planned: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict, compare=False)
+    _files: dict[str, dict[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
-    def put(self, content: pa.Array, index: Mapping[str, np.ndarray]) -> str:
-        """Write a fragment and return its name. index: of n rows; its `id`, uint64 (n, 2), are the rows' ids."""
-        name = fragment_name(index)
-        sink = pa.BufferOutputStream()
-        table = pa.table({"content": content})
-        with pa.ipc.new_file(sink, table.schema, options=_WRITE) as writer:
-            writer.write_table(table)
-        self.store.put_hashed(self.folder, name, memoryview(sink.getvalue()), "arrow")
-        self.store.put_hashed(f"{self.folder}/index", name, pack(index), "safetensors")
-        return name
+    @property
+    def folder(self) -> str:
+        return records_folder(self.key)
+
+    def put(self, name: str, content: pa.Array, index: Mapping[str, np.ndarray]) -> None:
+        """Write a fragment. content: records, large_binary or struct (n,). index: arrays of n rows, and the entry."""
+        frames, data = [], []
+        for low, high in _frames(content):
+            rows = content[low:high]
+            raw = _as_bytes(rows)
+            compressed = pa.Codec("zstd", _LEVEL).compress(raw, asbytes=True)
+            data.append(compressed)
+            frames.append((high, len(compressed), len(raw), xxhash.xxh3_64_intdigest(compressed)))
+        self.store.put_hashed(self.folder, name, b"".join(data), "frames")
+        index = {**index, "frames": np.array(frames, np.uint64).reshape(-1, 4)}
+        self.store.put_hashed(f"{self.folder}/index", name, pack(index, name), "safetensors")
+
+    def present(self) -> dict[str, str]:
+        """Name -> index file of every fragment."""
+        return self._listing(f"{self.folder}/index")
+
+    def _listing(self, folder: str) -> dict[str, str]:
+        # Fragments that this process stores are found by a new listing.
+        if folder not in self._files:
+            self._files[folder] = self.store.hashed(folder)
+        return self._files[folder]
+
+    def _file(self, folder: str, name: str) -> str:
+        if name not in self._listing(folder):
+            del self._files[folder]
+        if name not in self._listing(folder):
+            raise DamagedFileError(
+                f"fragment {name} of {self.store.where(folder)} is missing", f"{folder}/{name}"
+            )
+        return self._listing(folder)[name]
+
+    def index(self, fragment: Fragment, *columns: str) -> list[np.ndarray]:
+        """Arrays of the index of a fragment; arrays of records have its rows.
+
+        Raises:
+            DamagedFileError: the index is missing or altered.
+        """
+        if fragment.name in self.planned:
+            arrays = [self.planned[fragment.name][column] for column in columns]
+        else:
+            file = self._file(f"{self.folder}/index", fragment.name)
+            try:
+                with self.store.open_file(file) as opened:
+                    arrays = unpack_some(opened, columns, fragment.name)
+            except (OSError, ValueError) as error:
+                raise DamagedFileError(
+                    f"{self.store.where(file)} is damaged: {error}; delete it and run again", file
+                ) from error
+        return arrays if fragment.picks is None else [array[fragment.picks] for array in arrays]
+
+    def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
+        """An array of the indexes over all records of fragments: `id` or `text`, the 128-bit hashes of record and text,
+        uint64 (N, 2); `size` or `text_size`, their bytes, int64 (N,)."""
+        records = sum(fragment.rows for fragment in fragments)
+        whole = np.empty((records, 2), np.uint64) if name in ("id", "text") else np.empty(records, np.int64)
+        # Filled part by part: `np.concatenate` would need all parts in memory beside it.
+        for rows, part in zip(spans(fragments), self.parts(fragments, name), strict=True):
+            whole[rows] = part
+        return whole
+
+    def parts(self, fragments: Sequence[Fragment], name: str) -> Iterator[np.ndarray]:
+        """An array of the index of each fragment (see `column`)."""
+        return (self.index(fragment, name)[0] for fragment in fragments)
+
+    def content(self, fragment: Fragment) -> pa.Array:
+        """Records of a fragment, large_binary or struct (rows,), in the order of its rows. Reads only their frames.
+
+        Raises:
+            DamagedFileError: a file is missing or damaged.
+        """
+        (table,) = self.index(Fragment(fragment.name, 0), "frames")
+        ends, lengths = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+        rows = np.arange(ends[-1]) if fragment.picks is None else fragment.picks
+        frames, frame_of = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
+        file = self._file(self.folder, fragment.name)
+        begins = np.concatenate([[0], np.cumsum(lengths)])
+        parts, at, first = [], 0, np.empty(len(frames), np.int64)
+        try:
+            with self.store.open_file(file) as opened:
+                for number, frame in enumerate(frames.tolist()):
+                    opened.seek(int(begins[frame]))
+                    data = opened.read(int(lengths[frame]))
+                    if xxhash.xxh3_64_intdigest(data) != int(table[frame, 3]):
+                        raise ValueError("a frame has another hash than the index says")
+                    raw = pa.Codec("zstd").decompress(data, int(table[frame, 2]))
+                    parts.append(_from_bytes(raw))
+                    first[number] = at - (int(ends[frame - 1]) if frame else 0)
+                    at += len(parts[-1])
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DamagedFileError(
+                f"{self.store.where(file)} is damaged: {error}; delete it and run again", file
+            ) from error
+        content = pa.concat_arrays(parts)
+        return content if fragment.picks is None else content.take(row_array(rows + first[frame_of]))
 
     def delete(self, *names: str) -> None:
         """Remove fragments, indexes first."""
         for folder in (f"{self.folder}/index", self.folder):
-            files = self.store.list(folder)
-            self.store.delete(*(file for file in files if file.rsplit("/", 1)[1].split(".", 1)[0] in names))
-
-    def indexes(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """Name and index of every fragment, by name."""
-        for name, file in self.store.hashed(f"{self.folder}/index").items():
-            yield name, unpack(self.store.read_verified(file))
-
-    def files(self) -> dict[str, str]:
-        """Name -> content file of every fragment."""
-        return self.store.hashed(self.folder)
+            present = self.store.hashed(folder)
+            self.store.delete(*(present[name] for name in names if name in present))
+            self._files.pop(folder, None)
 
 
-def index_parts(
-    store: Store, folder: str, fragments: Sequence[Fragment], column: str
-) -> Iterator[np.ndarray]:
-    """A column of the index of each fragment of a folder: `id`, uint64 (n, 2), or `size` in bytes, int64 (n,)."""
-    present = store.hashed(f"{folder}/index")
-    return (unpack(store.read_verified(present[fragment.name]))[column] for fragment in fragments)
+def _frames(content: pa.Array) -> Iterator[tuple[int, int]]:
+    """First and last row of each frame of about FRAME_BYTES."""
+    if pa.types.is_struct(content.type):
+        ends = np.arange(1, len(content) + 1) * (content.nbytes / max(1, len(content)))
+    else:
+        ends = np.frombuffer(content.buffers()[1], np.int64)[content.offset + 1 :][: len(content)]
+        ends = ends - (ends[0] - len(content[0].as_buffer()) if len(content) else 0)
+    cuts = np.flatnonzero(np.diff(ends // FRAME_BYTES)) + 1
+    return pairwise([0, *cuts.tolist(), len(content)])
 
 
-def index_column(store: Store, folder: str, fragments: Sequence[Fragment], column: str) -> np.ndarray:
-    """A column of the index of all fragments laid end to end (see `index_parts`)."""
-    rows = sum(fragment.rows for fragment in fragments)
-    whole = np.empty((rows, 2), np.uint64) if column == "id" else np.empty(rows, np.int64)
-    # Filled part by part: `np.concatenate` would need all parts in memory beside it.
-    end = 0
-    for part in index_parts(store, folder, fragments, column):
-        whole[end : end + len(part)] = part
-        end += len(part)
-    return whole
+def _as_bytes(rows: pa.Array) -> pa.Buffer:
+    """Records as an Arrow stream, because a message alone has no dictionaries."""
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([rows], [RECORD])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
 
 
-def read_words(store: Store, file: str) -> pa.ChunkedArray:
-    """The texts of a fragment of documents, in row order, of conversations without roles and control tokens
-    (`chats.document.words`).
-
-    Raises:
-        StoreError: as `read_content`.
-    """
-    return all_words(read_content(store, file))
-
-
-def read_content(store: Store, file: str) -> pa.ChunkedArray:
-    """Content of a fragment, in row order.
-
-    Raises:
-        StoreError: the file is missing or damaged.
-    """
-    data = pa.py_buffer(store.read_verified(file))
-    try:
-        return pa.ipc.open_file(data).read_all().column("content")
-    except (pa.ArrowInvalid, KeyError) as error:
-        raise StoreError(f"{store.where(file)} is not a fragment of this version: {error}") from error
+def _from_bytes(data: pa.Buffer) -> pa.Array:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all().column(RECORD).combine_chunks()

@@ -47,7 +47,7 @@ class Reader:
 
     def column(self, stage: str, name: str) -> np.ndarray:
         """An array of a per-document stage, over all rows of the document fragments."""
-        return self.files(stage).column(self.view.documents, name)
+        return self.files(stage).column(self.view.fragments, name)
 
     def read(self, stage: str, file: str) -> bytes:
         """A file of a whole-corpus result."""

@@ -53,18 +53,18 @@ class Space:
         return project(vectors, self.components, threads=count_workers(0)) if self.components else vectors
 
     def dims(self, view: View) -> int:
-        return int(next(self.each(view.documents[:1]))[1].shape[1])
+        return int(next(self.each(view.fragments[:1]))[1].shape[1])
 
     def most_rows(self, view: View, size: int) -> int:
         """Number of vectors that fit in `size` bytes, at least 1."""
         return max(1, size // (4 * self.dims(view)))
 
     def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
-        """Vectors of document rows, float32 (n, D), in the order of `rows`."""
+        """Vectors of records, float32 (n, D), in the order of `rows`."""
         if not len(rows):
             return np.empty((0, self.dims(view)), np.float32)
         vectors = np.empty((0, 0), np.float32)
-        for places, inside, arrays in self.files.at(view.documents, rows):
+        for places, inside, arrays in self.files.at(view.fragments, rows):
             part = self.transform(arrays["vectors"][inside])
             if not vectors.size:
                 vectors = np.empty((len(rows), part.shape[1]), np.float32)
@@ -98,19 +98,11 @@ def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
 
 
 def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
-    """Write a .npy file of the records' vectors; each run of neighbouring records is written at its offset."""
-    begin = 0
-    for records, rows, arrays in files.at(view.documents, view.document_row):
+    """Write a .npy file of the records' vectors."""
+    for rows, arrays in files.each(view.fragments):
         vectors = arrays["vectors"]
-        if not begin:
-            header = {
-                "descr": vectors.dtype.str,
-                "fortran_order": False,
-                "shape": (len(view), vectors.shape[1]),
-            }
+        if not rows.start:
+            shape = (len(view), vectors.shape[1])
+            header = {"descr": vectors.dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            begin = file.tell()
-        rising = np.argsort(records)
-        for run in np.split(rising, np.flatnonzero(np.diff(records[rising]) != 1) + 1):
-            file.seek(begin + int(records[run[0]]) * vectors[0].nbytes)
-            file.write(vectors[rows[run]].tobytes())
+        file.write(vectors.tobytes())

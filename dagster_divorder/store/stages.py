@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.errors import DamagedFileError, MissingStageError
-from dagster_divorder.store.arrays import MappedFile, pack, unpack, unpack_some, unpack_table
+from dagster_divorder.store.arrays import (
+    MappedFile,
+    pack,
+    pack_table,
+    row_array,
+    unpack,
+    unpack_some,
+    unpack_table,
+)
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.view import Fragment, by_fragment, spans
 
@@ -36,9 +45,17 @@ class StageFiles:
         """The same results, with a listing of the current files."""
         return replace(self, known=dict(self.present()))
 
-    def put(self, fragment: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Store a fragment's result: arrays with one row for each fragment row, or as the stage defines them."""
-        return put_arrays(self.store, self.folder, fragment, arrays)
+    def put(self, fragment: str, result: Result) -> str:
+        """Store a fragment's result."""
+        if isinstance(result, pa.Table):
+            return self.store.put_hashed(self.folder, fragment, pack_table(result), "arrow")
+        data = pack(result, f"{self.folder}/{fragment}")
+        return self.store.put_hashed(self.folder, fragment, data, "safetensors")
+
+    def get(self, file: str) -> Result:
+        """The result in a file."""
+        data = self.store.read_verified(file)
+        return unpack_table(data) if file.endswith(".arrow") else unpack(data)
 
     def read(self, fragment: Fragment) -> dict[str, np.ndarray]:
         """The result of a fragment.
@@ -50,25 +67,26 @@ class StageFiles:
         return arrays
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
-        """Yields (a fragment's rows when all are laid end to end, its result), in the order given.
+        """Yields (a fragment's records among all, its result), in the order given.
 
         Raises:
             MissingStageError: a fragment has no result.
         """
-        for rows, (_, file) in zip(spans(fragments), self._files(fragments), strict=True):
-            yield rows, unpack(self.store.read_verified(file))
+        for rows, (fragment, file) in zip(spans(fragments), self._files(fragments), strict=True):
+            arrays = unpack(self.store.read_verified(file))
+            yield rows, arrays if fragment.picks is None else take_rows(arrays, fragment.picks)
 
     def at(
-        self, fragments: Sequence[Fragment], rows: np.ndarray
+        self, fragments: Sequence[Fragment], records: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-        """Yields (places in `rows`, their rows in the fragment, its result) for each fragment that holds such rows, see
-        `by_fragment`.
+        """Yields (places in `records`, their rows in the fragment, its result) for each fragment that holds such
+        records, see `by_fragment`.
 
         Raises:
             MissingStageError: a fragment has no result.
         """
         files = self.listed()
-        for number, places, inside in by_fragment(fragments, rows):
+        for number, places, inside in by_fragment(fragments, records):
             yield places, inside, files.read(fragments[number])
 
     def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
@@ -89,7 +107,7 @@ class StageFiles:
             yield fragment, present[fragment.name]
 
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
-        """One array over all fragments laid end to end."""
+        """One array over the records of all fragments."""
         return self.columns(fragments, name)[0]
 
     def columns(self, fragments: Sequence[Fragment], *names: str) -> list[np.ndarray]:
@@ -112,6 +130,35 @@ class StageFiles:
             ) from error
 
 
-def put_arrays(store: Store, folder: str, fragment: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """Store a fragment's result in a folder of results."""
-    return store.put_hashed(folder, fragment, pack(arrays, f"{folder}/{fragment}"), "safetensors")
+RAGGED = {"ids": "lengths"} | dict.fromkeys(("span_first", "span_last", "span_kind"), "spans")
+"""For arrays of results with several items a row: the array with the number of items."""
+
+
+def take_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The given rows of a stage's result; arrays in RAGGED have several items a row."""
+    taken = {}
+    for name, array in arrays.items():
+        if name not in RAGGED:
+            taken[name] = array[rows]
+            continue
+        counts = arrays[RAGGED[name]].astype(np.int64)
+        begins, count = np.cumsum(counts) - counts, counts[rows]
+        shift = begins[rows] - (np.cumsum(count) - count)
+        taken[name] = array[np.repeat(shift, count) + np.arange(count.sum())]
+    return taken
+
+
+Result: TypeAlias = Mapping[str, np.ndarray] | pa.Table
+"""The result of one fragment: arrays with a row for each record of the fragment, or a table."""
+
+
+def take(result: Result, rows: np.ndarray) -> Result:
+    """The given rows of a result, int64 (n,)."""
+    return result.take(row_array(rows)) if isinstance(result, pa.Table) else take_rows(result, rows)
+
+
+def joined(results: Sequence[Result]) -> Result:
+    """Results of one stage, end to end."""
+    if isinstance(results[0], pa.Table):
+        return pa.concat_tables(results, promote_options="permissive")
+    return {name: np.concatenate([result[name] for result in results]) for name in results[0]}

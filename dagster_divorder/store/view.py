@@ -1,130 +1,154 @@
-"""The view: input position -> record -> document, over stored fragments.
+"""The view: the corpus as fragments of records in input order, and the files that they were read from.
 
-Appending, editing, deleting, reordering or duplicating input makes a new view; fragments stay. Memory: 8 bytes a record
-(16 from 2^32 rows on).
+Records are numbered 0 to N-1 in input order. Every array of a later stage is over records, sequences or positions.
+Appending, editing, deleting, reordering or duplicating input makes a new view; equal fragments stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import orjson
 
-from dagster_divorder.store.arrays import compact, pack, unpack
+from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A fragment as a view uses it: name, content file, number of rows."""
+    """A run of consecutive lines (or Parquet rows) of one input, across its files, cut by content.
+
+    rows: accepted records. lines: all lines, blank and refused ones too. refused: records. size: bytes of the accepted
+    records, lines with their ends; text_bytes: of their texts. hashes: sum of the records' hashes (`corpus.multiset`).
+    shape: `Shape.key` of the input. file, offset: where its first line begins. primary: its end is cut by content, and
+    not because it is full or the input ends. picks: rows, int64 (rows,), if it stands for some of a fragment's records
+    only.
+    """
 
     name: str
-    file: str
     rows: int
+    lines: int = 0
+    refused: int = 0
+    size: int = 0
+    text_bytes: int = 0
+    hashes: int = 0
+    shape: int = 0
+    file: int = 0
+    offset: int = 0
+    primary: bool = False
+    picks: np.ndarray | None = field(default=None, compare=False)
+
+    def pick(self, rows: np.ndarray) -> Fragment:
+        """Some records of the fragment, by their rows, int64 (n,), in any order."""
+        share = len(rows) / max(1, self.rows)
+        size, text_bytes = int(self.size * share), int(self.text_bytes * share)
+        return replace(self, rows=len(rows), picks=rows, size=size, text_bytes=text_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """N accepted records in input order.
+class ReadFile:
+    """A file of the input as it was read.
 
-    record_row, document_row: rows of `records` and `documents` laid end to end, uint32 (N,), or int64 from 2^32 rows
-    on. No record may refer to some rows (deleted input).
+    identity: see `store.sources.identity`; none if the next run cannot rely on it. lines: lines (or rows) that
+    fragments hold; blank: those that are blank. group: the number of its input. unfinished: offset and first bytes of a
+    last line that is still being written. columns: schema of a Parquet file at a URL, as Arrow serialises it.
     """
 
+    path: str
+    size: int
+    identity: tuple[int | str, ...]
+    lines: int
+    blank: int
+    shape: int = 0
+    group: int = 0
+    unfinished: tuple[int, bytes] | None = None
+    columns: bytes = b""
+
+
+@dataclass(frozen=True)
+class View:
+    """N accepted records in input order. kind: "jsonl" or "parquet", how fragments hold records. pieces: all fragments,
+    also those whose records were all refused."""
+
     kind: str
-    records: tuple[Fragment, ...]
-    documents: tuple[Fragment, ...]
-    record_row: np.ndarray
-    document_row: np.ndarray
+    pieces: tuple[Fragment, ...]
+    files: tuple[ReadFile, ...] = ()
+
+    @cached_property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments with records."""
+        return tuple(piece for piece in self.pieces if piece.rows)
 
     def __len__(self) -> int:
-        return len(self.record_row)
-
-    def take(self, records: np.ndarray) -> View:
-        """A view of the given records, int64 (M,), repeats allowed."""
-        return replace(self, record_row=self.record_row[records], document_row=self.document_row[records])
-
-    @property
-    def document_rows(self) -> int:
-        """Rows of the document fragments, used or not: the length of every per-document array."""
-        return sum(fragment.rows for fragment in self.documents)
-
-    @property
-    def copies(self) -> np.ndarray:
-        """The first position with each record's text, int64 (N,). Equal for copies of a text and, unlike
-        `document_row`, independent of the fragments."""
-        first = np.empty(self.document_rows, np.int64)
-        # The last value assigned to a place stays, so positions are assigned in falling order.
-        first[self.document_row[::-1]] = np.arange(len(self) - 1, -1, -1)
-        return first[self.document_row]
-
-    def used_documents(self) -> np.ndarray:
-        """bool (document_rows,): documents that some record of the view refers to."""
-        used = np.zeros(self.document_rows, dtype=bool)
-        used[self.document_row] = True
-        return used
-
-    def used_records(self) -> np.ndarray:
-        """bool (record rows,): records in the view."""
-        used = np.zeros(sum(fragment.rows for fragment in self.records), dtype=bool)
-        used[self.record_row] = True
-        return used
-
-    def by_fragment(self, records: np.ndarray) -> Iterator[tuple[Fragment, np.ndarray, np.ndarray]]:
-        """Yields (document fragment, places in `records`, their rows in the fragment) for each fragment that holds
-        documents of `records`, in order. records: positions in the view, int64 (Q,), repeats allowed."""
-        for number, places, inside in by_fragment(self.documents, self.document_row[records]):
-            yield self.documents[number], places, inside
+        return sum(fragment.rows for fragment in self.fragments)
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
-        meta = {
-            "kind": self.kind,
-            "records": [[f.name, f.file, f.rows] for f in self.records],
-            "documents": [[f.name, f.file, f.rows] for f in self.documents],
-        }
-        arrays = {
-            "meta": np.frombuffer(orjson.dumps(meta), dtype=np.uint8),
-            "record_row": compact(self.record_row),
-            "document_row": compact(self.document_row),
-        }
-        return store.put_hashed("views", name, pack(arrays), "safetensors")
+        pieces = [
+            asdict(fragment) | {"hashes": f"{fragment.hashes:032x}", "picks": None}
+            for fragment in self.pieces
+        ]
+        columns = list(dict.fromkeys(file.columns for file in self.files))
+        files: list[dict[str, Any]] = [
+            asdict(file)
+            | {
+                "columns": columns.index(file.columns),
+                "unfinished": file.unfinished and (file.unfinished[0], file.unfinished[1].hex()),
+            }
+            for file in self.files
+        ]
+        schemas = [schema.hex() for schema in columns]
+        data = {"kind": self.kind, "pieces": pieces, "files": files, "columns": schemas}
+        return store.put_hashed("views", name, orjson.dumps(data), "json")
 
     @classmethod
     def load(cls, store: Store, file: str) -> View:
-        arrays = unpack(store.read_verified(file))
-        meta = orjson.loads(arrays["meta"].tobytes())
-        return cls(
-            kind=meta["kind"],
-            records=tuple(Fragment(*entry) for entry in meta["records"]),
-            documents=tuple(Fragment(*entry) for entry in meta["documents"]),
-            record_row=compact(arrays["record_row"]),
-            document_row=compact(arrays["document_row"]),
-        )
+        """
+        Raises:
+            DamagedFileError: the file is missing or altered.
+        """
+        data = orjson.loads(store.read_verified(file))
+        columns = [bytes.fromhex(schema) for schema in data["columns"]]
+        files = [
+            ReadFile(
+                **read
+                | {
+                    "identity": tuple(read["identity"]),
+                    "columns": columns[read["columns"]],
+                    "unfinished": (unfinished := read["unfinished"])
+                    and (unfinished[0], bytes.fromhex(unfinished[1])),
+                }
+            )
+            for read in data["files"]
+        ]
+        pieces = [Fragment(**each | {"hashes": int(each["hashes"], 16)}) for each in data["pieces"]]
+        return cls(data["kind"], tuple(pieces), tuple(files))
 
 
 def by_fragment(
-    fragments: Sequence[Fragment], rows: np.ndarray
+    fragments: Sequence[Fragment], records: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields (fragment number, places in `rows`, their rising rows in the fragment) for each fragment that holds some
-    of the rows, in order. rows: rows of the fragments laid end to end, int (Q,), repeats allowed."""
-    by_row = np.argsort(rows, kind="stable")
+    """Yields (fragment number, places in `records`, their rising rows in the fragment) for each fragment that holds
+    some of the records, in order. records: int (Q,), counted over the fragments, repeats allowed."""
+    by_record = np.argsort(records, kind="stable")
     start = offsets(fragments)
-    # If `start` had a wider type than the rows, NumPy would copy all rows.
-    cuts = np.searchsorted(rows, compact(start), sorter=by_row)
+    # If `start` had a wider type than the records, NumPy would copy all records.
+    cuts = np.searchsorted(records, compact(start), sorter=by_record)
     for number in np.flatnonzero(np.diff(cuts)).tolist():
-        places = by_row[cuts[number] : cuts[number + 1]]
-        yield number, places, rows[places] - rows.dtype.type(start[number])
+        places = by_record[cuts[number] : cuts[number + 1]]
+        yield number, places, records[places] - records.dtype.type(start[number])
 
 
 def spans(fragments: Sequence[Fragment]) -> list[slice]:
-    """The rows of each fragment when laid end to end."""
+    """The records of each fragment."""
     return [slice(*bounds) for bounds in pairwise(offsets(fragments).tolist())]
 
 
 def offsets(fragments: Sequence[Fragment]) -> np.ndarray:
-    """First row of each fragment when laid end to end, then the total; int64 (fragments + 1,)."""
+    """First record of each fragment, then the total; int64 (fragments + 1,)."""
     return np.concatenate([[0], np.cumsum([fragment.rows for fragment in fragments], dtype=np.int64)])

@@ -11,11 +11,10 @@ import pyarrow as pa
 from dagster_divorder.corpus.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.corpus.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.corpus.parquet_rows import json_lines, row_bytes
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.store.ids import Content
 from dagster_divorder.store.sources import Source, open_source
-from dagster_divorder.store.view import View
+from dagster_divorder.store.view import View, spans
 
 
 def written(files: Iterable[Source]) -> Multiset:
@@ -34,26 +33,20 @@ def written(files: Iterable[Source]) -> Multiset:
             while lines := file.readlines(BLOCK_BYTES):
                 records += of_lines([line.removesuffix(b"\n") for line in lines])
                 if not lines[-1].endswith(b"\n"):
-                    records -= Multiset(bytes=1)
+                    records += Multiset(bytes=-1)
     return records
 
 
-def stored(store: Store, view: View, *, as_json: bool) -> Multiset:
-    """The stored records of a view, in the output's form. as_json: Parquet rows become JSON lines."""
-    records = Multiset()
-    repeats = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
+def stored(records: Records, view: View, times: np.ndarray, *, as_json: bool) -> Multiset:
+    """Stored records of a view, each as often as `times` says, int (N,), in the output's form. as_json: Parquet rows
+    become JSON lines."""
+    multiset = Multiset()
     multiset_of = of_rows if view.kind == "parquet" and not as_json else of_lines
-    first = 0
-    for fragment in view.records:
-        for chunk in read_content(store, fragment.file).chunks:
-            contents = _contents(chunk, as_json)
-            counts = repeats[first : first + len(contents)].tolist()
-            repeated = (
-                content for content, count in zip(contents, counts, strict=True) for _ in range(count)
-            )
-            records += multiset_of(list(repeated))
-            first += len(contents)
-    return records
+    for rows, fragment in zip(spans(view.fragments), view.fragments, strict=True):
+        contents = _contents(records.records(fragment), as_json)
+        repeated = zip(contents, times[rows].tolist(), strict=True)
+        multiset += multiset_of([content for content, count in repeated for _ in range(count)])
+    return multiset
 
 
 def _contents(chunk: pa.Array, as_json: bool) -> Sequence[Content]:

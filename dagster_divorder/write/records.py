@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.corpus.parquet_rows import json_lines
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import View
 from dagster_divorder.write.curated import Beginning
 from dagster_divorder.write.permute import ReadArray, WriteArrays
@@ -21,14 +20,9 @@ from dagster_divorder.write.permute import ReadArray, WriteArrays
 LINE_FEED = b"\n"
 
 
-def stored_records(store: Store, view: View) -> list[ReadArray]:
+def stored_records(records: Records, view: View) -> list[ReadArray]:
     """A function for each fragment that reads its records."""
-    return [partial(_read_array, store, fragment.file) for fragment in view.records]
-
-
-def _read_array(store: Store, file: str) -> pa.Array:
-    content = read_content(store, file)
-    return content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
+    return [partial(records.records, fragment) for fragment in view.fragments]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """fields: the fields of each record that the settings name: traits, source, quality, score.
 
-Per record fragment: a table with a column a field, from `corpus.columns`.
+Per fragment: a table with a column a field, from `corpus.columns`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from dagster_divorder.corpus.columns import concat, extract, settle, sources
 from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.peek import first_records, unseen
-from dagster_divorder.corpus.shapes import SOURCE, Shape, by_shape, shapes_of
+from dagster_divorder.corpus.shapes import SOURCE, shapes_of
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import found_inputs
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.sources import RemoteFile
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -226,12 +225,9 @@ def read_fields(
     store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
 ) -> pa.Table:
     """As `load_fields`, for the receipt of `fields`."""
-    tables = list(StageFiles(store, receipt.stage, receipt.key).tables(view.records))
-    rows = row_array(view.record_row)
+    tables = list(StageFiles(store, receipt.stage, receipt.key).tables(view.fragments))
     columns = {
-        field: settle(
-            concat([table.column(field) for table in tables]).take(rows), categories=field in categories
-        )
+        field: settle(concat([table.column(field) for table in tables]), categories=field in categories)
         for field in fields
     }
     for field, column in columns.items():
@@ -240,20 +236,14 @@ def read_fields(
     return pa.table(columns)
 
 
-def extract_fields(
-    store: Store, folder: str, shapes: Sequence[Shape], fields: list[str], fragment: Fragment
-) -> pa.Table:
-    """Fields of the records of a fragment in `folder`."""
-
-    def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
-        extracted = extract(content, [shape.field(field) for field in fields])
-        columns = dict(zip(fields, extracted.columns, strict=True))
-        if shape.key and SOURCE in columns:
-            columns[SOURCE] = sources(content, columns[SOURCE], shape.source)
-        return pa.table(columns)
-
-    content = read_content(store, fragment.file)
-    return by_shape(store, folder, fragment, shapes, content, extract_shape)
+def extract_fields(records: Records, fields: list[str], fragment: Fragment) -> pa.Table:
+    """Fields of the records of a fragment."""
+    shape, content = records.shape_of(fragment), pa.chunked_array([records.records(fragment)])
+    extracted = extract(content, [shape.field(field) for field in fields])
+    columns = dict(zip(fields, extracted.columns, strict=True))
+    if shape.key and SOURCE in columns:
+        columns[SOURCE] = sources(content, columns[SOURCE], shape.source)
+    return pa.table(columns)
 
 
 def shapes_read(run: Run) -> dict[str, Any]:
@@ -266,19 +256,12 @@ FIELDS = PerDocument(
     name="fields",
     version=2,
     asset=False,
-    unit="records",
     description="Fields of the records that orders balance.",
     reads=("raw_docs",),
     settings=lambda settings: {"fields": fields_read(settings)},
     inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
     doing="reading fields",
     check_settings=_check_settings,
-    compute=lambda run: partial(
-        extract_fields,
-        run.store,
-        records_folder(run.receipt("raw_docs").key),
-        shapes_of(run.settings),
-        fields_read(run.settings),
-    ),
+    compute=lambda run: partial(extract_fields, run.records, fields_read(run.settings)),
     facts=lambda run: {"fields": fields_read(run.settings), "source": run.settings.input.source_field},
 )

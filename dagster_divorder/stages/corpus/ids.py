@@ -1,6 +1,6 @@
 """ids: the user's own ids of the records (`input.id_field`): shown to people, and used to join vectors.
 
-Per record fragment: a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
+Per fragment: a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
 text, neither if the record has no id. No order depends on it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -18,15 +18,12 @@ import pyarrow as pa
 from dagster_divorder.corpus.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.peek import unseen
-from dagster_divorder.corpus.shapes import Shape, by_shape, shapes_of
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.corpus.fields import shapes_read
-from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content, records_folder
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
@@ -44,11 +41,11 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
     Raises:
         MissingStageError: a fragment has no result.
     """
-    row, start = view.record_row[records], offsets(view.records)
-    numbers, which = np.unique(np.searchsorted(start, row, side="right") - 1, return_inverse=True)
-    fragments = [view.records[number] for number in numbers.tolist()]
+    start = offsets(view.fragments)
+    numbers, which = np.unique(np.searchsorted(start, records, side="right") - 1, return_inverse=True)
+    fragments = [view.fragments[number] for number in numbers.tolist()]
     table = pa.concat_tables([pa.Table.from_batches([], ID_COLUMNS), *files.tables(fragments)])
-    table = table.take(row_array(row - start[numbers][which] + offsets(fragments)[which]))
+    table = table.take(row_array(records - start[numbers][which] + offsets(fragments)[which]))
     return number_or_text(*table.columns)
 
 
@@ -67,7 +64,7 @@ def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
     if run.settings.input.id_field is not None:
         names = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
     # The index is large.
-    ids = [] if all(names) else hex_ids(record_index(run, "id")[run.view.record_row[records]])
+    ids = [] if all(names) else hex_ids(run.records.ids(run.view.fragments)[records])
     return [name or prefix + ids[at] for at, name in enumerate(names)]
 
 
@@ -80,7 +77,7 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
     wanted, field = sorted(set(names)), run.settings.input.id_field
     # Names, their hashes, the hashes of records, and the input positions of the records.
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
-    ids = record_index(run, "id")[run.view.record_row]
+    ids = run.records.ids(run.view.fragments)
     lookups = [(record_ids, words(bytes.fromhex("".join(record_ids))), ids, np.arange(len(ids)))]
     if field:
         records, hashes = id_hashes(run.files("ids"), run.view)
@@ -107,24 +104,21 @@ def id_hashes(files: StageFiles, view: View) -> tuple[np.ndarray, np.ndarray]:
     Memory: 32 bytes a record.
     """
     hashes, has_id = [np.empty((0, 2), np.uint64)], [np.empty(0, bool)]
-    for table in files.tables(view.records):
+    for table in files.tables(view.fragments):
         texts = number_or_text(*table.columns).cast(pa.large_string()).to_pylist()
         has_id.append(np.fromiter((text is not None for text in texts), np.bool_, len(texts)))
         hashes.append(np.zeros((len(texts), 2), np.uint64))
         hashes[-1][has_id[-1]] = words(hash_all(text.encode() for text in texts if text is not None))
-    records = np.flatnonzero(np.concatenate(has_id)[view.record_row])
-    return records, np.concatenate(hashes)[view.record_row[records]]
+    records = np.flatnonzero(np.concatenate(has_id))
+    return records, np.concatenate(hashes)[records]
 
 
-def ids_of(store: Store, folder: str, shapes: Sequence[Shape], fragment: Fragment) -> pa.Table:
-    """The user's ids of the records of a fragment in `folder`."""
-
-    def extract_shape(content: pa.ChunkedArray, shape: Shape) -> pa.Table:
-        if shape.id_field is None:
-            return pa.table([pa.nulls(len(content), kind) for kind in ID_COLUMNS.types], ID_COLUMNS)
-        return extract_ids(content, shape.id_field)
-
-    return by_shape(store, folder, fragment, shapes, read_content(store, fragment.file), extract_shape)
+def ids_of(records: Records, fragment: Fragment) -> pa.Table:
+    """The user's ids of the records of a fragment."""
+    field = records.shape_of(fragment).id_field
+    if field is None:
+        return pa.table([pa.nulls(fragment.rows, kind) for kind in ID_COLUMNS.types], ID_COLUMNS)
+    return extract_ids(pa.chunked_array([records.records(fragment)]), field)
 
 
 def _ids_figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -165,7 +159,6 @@ IDS = PerDocument(
     name="ids",
     version=2,
     asset=False,
-    unit="records",
     description="The user's own ids of the records.",
     reads=("raw_docs",),
     settings=lambda settings: {"field": settings.input.id_field},
@@ -173,8 +166,6 @@ IDS = PerDocument(
     when=lambda settings: settings.input.id_field is not None,
     doing="reading ids",
     check_settings=_check_settings,
-    compute=lambda run: partial(
-        ids_of, run.store, records_folder(run.receipt("raw_docs").key), shapes_of(run.settings)
-    ),
+    compute=lambda run: partial(ids_of, run.records),
     figures=_ids_figures,
 )

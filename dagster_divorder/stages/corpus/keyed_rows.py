@@ -12,9 +12,7 @@ from dagster_divorder.corpus.keyed import KeyedBy
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.stages.corpus.ids import IDS, id_hashes, own_ids
-from dagster_divorder.stages.corpus.raw_docs import record_index
-from dagster_divorder.store.ids import IdIndex, distinct
-from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.ids import distinct, places
 
 
 class KeyedRecords(NamedTuple):
@@ -56,12 +54,11 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
 
         return KeyedRecords(by_row, np.arange(len(view)))
 
-    index = IdIndex()
     if keyed_by == "id":
         if run.planning and IDS.missing(run, run.receipt("ids").key):
             raise ToBeMadeError("ids")
         records, hashes = id_hashes(run.files("ids"), view)
-        once, document = distinct(hashes), view.document_row[records]
+        once, document = distinct(hashes), run.copies[records]
         shared = np.flatnonzero(document != document[once.first][once.inverse])
         for at in shared[:1]:
             raise InputError(
@@ -69,24 +66,16 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
                 f"a record of another text, the first {own_ids(run, records[[at]])[0]!r}; expected a different id for "
                 "each text: make the ids unique, or join by record_id (load_results(store).documents has it)"
             )
-        index.add(hashes[once.first])
-        position = np.append(records[once.first], -1)
+        known, position = hashes[once.first], records[once.first]
         key = np.full(len(view), -1, np.int64)
         key[records] = once.inverse
-    elif keyed_by == "doc_id":
-        index.add(document_ids(run.store, view))
-        key = view.document_row.astype(np.int64)
-        position = first_of(key, view.document_rows)
     else:
-        index.add(record_index(run, "id"))
-        key = view.record_row.astype(np.int64)
-        position = first_of(key, index.size)
-    return KeyedRecords(lambda first, keys: position[index.find(keys)], key)
+        ids = (run.records.text_ids if keyed_by == "doc_id" else run.records.ids)(view.fragments)
+        once = distinct(ids)
+        known, position, key = ids[once.first], once.first, once.inverse
 
+    def find(first: int, keys: np.ndarray) -> np.ndarray:
+        at = places(keys, known)
+        return np.where(at < 0, -1, position[at])
 
-def first_of(codes: np.ndarray, size: int) -> np.ndarray:
-    """The first place of each code in [0, size), int64 (size + 1,); -1 for codes that do not occur, and for the code
-    -1."""
-    first = np.full(size + 1, -1, np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    return first
+    return KeyedRecords(find, key)

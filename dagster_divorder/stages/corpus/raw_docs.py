@@ -1,37 +1,33 @@
-"""raw_docs: the input's records and documents, in fragments, and the view of them. Every other stage reads it.
+"""raw_docs: the input's records in fragments, and the view of them. Every other stage reads it.
 
-Of a plain file that has grown only the addition is read (corpus/file_states.py); all else is read and hashed. Only
-records never seen under this text field are parsed and stored.
+Files whose size and times are as they were are not read. All else is read and hashed; only records of fragments that
+are not stored under this key are parsed and stored (corpus/ingest.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.corpus.corpus import Corpus
-from dagster_divorder.corpus.file_states import FileState, load_file_states, save_file_states
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
-from dagster_divorder.corpus.ingest import Before, Ingest, Survey
-from dagster_divorder.corpus.inputs import Kind, LongRecord
+from dagster_divorder.corpus.ingest import Each, Ingested, ingest
+from dagster_divorder.corpus.inputs import Kind, read_schema
 from dagster_divorder.corpus.looks import repeated_texts
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.parquet_rows import check_columns
-from dagster_divorder.corpus.records import with_id
-from dagster_divorder.corpus.shapes import Shape, shapes_of
+from dagster_divorder.corpus.records import check_rejects, with_id
+from dagster_divorder.corpus.shapes import shapes_of
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.changes import what_changed
-from dagster_divorder.pipeline.merge import merge_small
-from dagster_divorder.pipeline.run import Corpus as RunCorpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Check,
@@ -43,83 +39,158 @@ from dagster_divorder.pipeline.stage import (
     content_hash,
     counts,
 )
-from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import index_column, records_folder
+from dagster_divorder.store.fragments import REFUSED, Fragments
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64", "begins")
+_FIGURES = (
+    "records",
+    "new_records",
+    "texts",
+    "rejected_records",
+    "partial_lines",
+    "file_bytes",
+    "text_bytes",
+    "kind",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _RawDocs(Stage):
     """The one stage that is of no kind: all others are decided on its result, so a run reads the input at once. Only a
-    plan surveys it."""
+    plan reads it without storing."""
 
     def decide(self, run: Run) -> Decision:
         if not run.planning:
             return Decision(scope="new", documents=0, why="")
-        survey, facts, key = survey_input(run)
-        distinct = {"documents": survey.documents, "records": survey.distinct_records}
-        run.foresee(RunCorpus(survey.version, survey.records, distinct, survey.stored, lambda: survey.ids))
+        read = _read(run, dry=True)
+        run.foresee(read.ingested.view, read.ingested.planned)
         last = load_receipt(run.store, self.name)
-        files = last.files if last and last.version == survey.version else {}
-        receipt = self.receipt(run, key, survey.version, files=files, facts=facts)
-        new = survey.new_documents
-        scope = "nothing" if not new else "all" if new == survey.documents else "new"
-        if scope == "all":
-            why = what_changed(self, run, "new records")
-        elif scope == "new":
-            why = "new records"
-        else:
-            why = "records of known texts" if survey.new_records else ""
-        return Decision(scope=scope, documents=new, why=why, receipt=receipt)  # type: ignore[arg-type]
+        files = last.files if last and last.version == read.version else {}
+        receipt = self.receipt(run, read.key, read.version, files=files, facts=read.facts)
+        new = read.ingested.new_records
+        if new == len(read.ingested.view):
+            return Decision(
+                scope="all", documents=new, why=what_changed(self, run, "new records"), receipt=receipt
+            )
+        scope: Literal["nothing", "new"] = "new" if new else "nothing"
+        return Decision(scope=scope, documents=new, why="new records" if new else "", receipt=receipt)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
-        settings = run.settings.input
-        merge_small(run.store, run.graph)
-        kind, inputs = _inputs(run)
-        key = records_key(run, kind)
-        before = _before(run.store, key, run.settings)
-        with (
-            run.store.scratch() as scratch,
-            Ingest(run.store, kind, key, before, scratch=scratch) as ingest,
-            run.progress("reading records", None, "records") as advance,
-        ):
-            corpus = Corpus(inputs, settings.max_record_bytes, ingest.known)
-            schema = read_into(ingest, corpus, advance, run)
-            result = ingest.finish(settings.max_reject_share)
-        survey = result.survey
+        read = _read(run, dry=False)
+        view, facts = read.ingested.view, read.facts
         files = {
-            "view": result.view.save(run.store, survey.version),
-            "rejects": result.rejects,
-            "readings": save_file_states(run.store, result.states),
+            "view": view.save(run.store, read.version),
+            "rejects": run.store.put_hashed("rejects", "rejects", b"".join(read.rejects), "jsonl"),
         }
-        if schema is not None and kind == "parquet":
-            data = schema.serialize().to_pybytes()
+        if read.schema is not None and view.kind == "parquet":
+            data = read.schema.serialize().to_pybytes()
             files["schema"] = run.store.put_hashed("schemas", "schema", data, "arrow")
-        facts = _raw_docs_facts(run, kind, corpus, survey) | {"text_bytes": result.text_bytes}
         figures = {
-            **counts(survey.documents, survey.new_documents),
-            "records": survey.records,
-            "new_records": survey.new_records,
-            "rejected_records": survey.rejected,
-            "partial_lines": len(survey.unfinished),
-            "file_bytes": corpus.bytes,
-            "text_bytes": result.text_bytes,
-            "kind": kind,
-            "recognised_by": corpus.way,
-            "recognised_bytes": corpus.kept_bytes,
+            **counts(facts["records"], facts["new_records"]),
+            **{name: facts[name] for name in _FIGURES},
+            "trusted_bytes": read.ingested.trusted_bytes,
         }
         for remark in remarks(facts):
             run.progress.note(remark)
-        keep_result(run.store, self.name, Result(key=survey.version, version=survey.version, files=files))
-        return self.receipt(run, key, survey.version, files=files, facts=facts, figures=figures)
+        keep_result(run.store, self.name, Result(key=read.version, version=read.version, files=files))
+        return self.receipt(run, read.key, read.version, files=files, facts=facts, figures=figures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The input as it was read: its key and version, its rejects (lines of rejects.jsonl), the columns of its first
+    Parquet file, and the facts of the receipt."""
+
+    ingested: Ingested
+    key: str
+    version: str
+    rejects: list[bytes]
+    schema: pa.Schema | None
+    facts: dict[str, Any]
+
+
+def _read(run: Run, *, dry: bool) -> _Read:
+    """Read the input, and store its new fragments unless `dry`.
+
+    Raises:
+        InputError: the input cannot be read, or holds no record.
+        RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them.
+    """
+    settings = run.settings.input
+    kind, found = _inputs(run)
+    key = records_key(run, kind)
+    fragments, before = Fragments(run.store, key), _before(run, key)
+    inputs = _with_schemas(run, found, before)
+    with run.progress("reading records", None, "records") as advance:
+        each = _each(run, advance, dry=dry)
+        read = ingest(fragments, kind, inputs, before, settings.max_record_bytes, each, dry=dry)
+    fragments = Fragments(run.store, key, read.planned)
+    rejects = _rejects(fragments, read.view)
+    check_rejects(read.view, [each for each, _ in inputs], rejects, settings.max_reject_share)
+    version = content_hash(key, [piece.name for piece in read.view.pieces], b"".join(rejects).hex())
+    facts = _raw_docs_facts(run, found, read, Records(fragments, kind, ()))
+    return _Read(read, key, version, rejects, next((schema for _, schema in inputs if schema), None), facts)
+
+
+def _each(run: Run, advance: Advance, *, dry: bool) -> Each:
+    """Ranges go to workers if there are several. A plan keeps what it reads in this process."""
+
+    def each(function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
+        if dry or len(items) < 2:
+            return (function(item, advance=advance) for item in items)
+        return run.engine.each(function, items, workers=len(items), advance=advance)
+
+    return each
+
+
+def _with_schemas(
+    run: Run, found: Sequence[Found], before: View | None
+) -> list[tuple[Found, pa.Schema | None]]:
+    """The inputs with the columns of their Parquet files.
+
+    Raises:
+        InputError: a file's columns differ from the first one's, or cannot be read or, as the settings ask, written.
+    """
+    known, inputs = _known_columns(before), []
+    for each in found:
+        schema = None
+        with each.shape.naming():
+            for path in each.files if each.kind == "parquet" else ():
+                schema = read_schema(path, schema, known.get(str(path), b""))
+        if schema is not None:
+            as_json = each.shape.as_lines or run.settings.output.format == "jsonl"
+            check_columns(schema, as_json=as_json)
+        inputs.append((each, schema))
+    return inputs
+
+
+def _known_columns(view: View | None) -> dict[str, bytes]:
+    """Columns of Parquet files at URLs, as Arrow serialises them, by version of the file."""
+    return {file.path: file.columns for file in view.files if file.columns} if view else {}
+
+
+def _rejects(fragments: Fragments, view: View) -> list[bytes]:
+    """The refused records of a view, as lines of rejects.jsonl in input order."""
+    rejects: list[bytes] = []
+    begins = np.cumsum([0, *(file.lines for file in view.files)])
+    first = 0
+    for piece in view.pieces:
+        for line in fragments.index(piece, REFUSED)[0].tobytes().splitlines() if piece.refused else ():
+            reject = orjson.loads(line)
+            unit = "line" if "line" in reject else "row"
+            at = first + reject[unit]
+            file = int(np.searchsorted(begins, at, side="right")) - 1
+            place = {"path": view.files[file].path, unit: at - int(begins[file]) + 1}
+            rejects.append(orjson.dumps(reject | place) + b"\n")
+        first += piece.lines
+    return rejects
 
 
 def _inputs(run: Run) -> tuple[Kind, list[Found]]:
@@ -132,117 +203,68 @@ def _inputs(run: Run) -> tuple[Kind, list[Found]]:
 
 
 def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
-    """The inputs, and the kind in which their records are stored."""
+    """The inputs, and the kind in which their records are written."""
 
-    def states() -> list[FileState]:
-        # The run makes a damaged file again.
-        with contextlib.suppress(DamagedFileError):
-            receipt = load_receipt(run.store, "raw_docs")
-            if receipt and "readings" in receipt.files:
-                return load_file_states(run.store, receipt.files["readings"])
-        return []
+    def known() -> dict[str, bytes]:
+        receipt = load_receipt(run.store, "raw_docs")
+        return _known_columns(View.load(run.store, receipt.files["view"])) if receipt else {}
 
-    return as_one_kind(find_inputs(run.settings), states)
+    return as_one_kind(find_inputs(run.settings), known)
 
 
 def records_key(run: Run, kind: str) -> str:
-    """Key of record fragments: not the paths, so that a renamed or added file changes no record."""
+    """Key of fragments: not the paths, so that a renamed or added file changes no record."""
     given, template = run.settings.input, template_of(run)
     # Records of several inputs are stored with their shapes (corpus/shapes.py).
     reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
     if run.settings.masked:
         # Another template may refuse other records. 2: the version of what chats.forms makes of a record.
         reading = [reading, given.form, given.template, template.fingerprint if template else None, 2]
-    return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
+    return content_hash("raw_docs", RAW_DOCS.version, kind, reading, given.max_record_bytes)
 
 
-def survey_input(run: Run) -> tuple[Survey, dict[str, Any], str]:
-    """What a run would find, the facts of its receipt, and its key. Stores nothing.
-
-    Raises:
-        InputError: the input cannot be read, or too much of it would be refused.
-    """
-    settings = run.settings
-    kind, inputs = _inputs(run)
-    key = records_key(run, kind)
-    before = _before(run.store, key, settings)
-    with Ingest(run.store, kind, key, before, dry=True) as ingest:
-        corpus = Corpus(inputs, settings.input.max_record_bytes, ingest.known)
-        read_into(ingest, corpus, lambda records: None, run)
-        survey = ingest.survey(settings.input.max_reject_share)
-    return survey, _raw_docs_facts(run, kind, corpus, survey), key
-
-
-def _raw_docs_facts(run: Run, kind: Kind, corpus: Corpus, survey: Survey) -> dict[str, Any]:
+def _raw_docs_facts(
+    run: Run, inputs: Sequence[Found], ingested: Ingested, records: Records
+) -> dict[str, Any]:
+    view = ingested.view
     others = Counter[str]()
-    for input_found in corpus.inputs:
+    for input_found in inputs:
         others.update(input_found.others)
     several = isinstance(run.settings.input, Inputs)
+    unfinished = [
+        [file.path, file.lines + 1, file.unfinished[0]] for file in view.files if file.unfinished is not None
+    ]
+    halves = (ids[:, 0] for ids in records.fragments.parts(view.fragments, "text"))
     return {
-        "files": [str(path) for path in corpus.files],
-        **({"files_of_inputs": [len(each.files) for each in corpus.inputs]} if several else {}),
-        "file_bytes": corpus.bytes,
-        "partial_lines": len(survey.unfinished),
-        "unfinished": [list(line[:3]) for line in survey.unfinished[:FILES_SHOWN]],
-        "kind": kind,
-        "records": survey.records,
-        "new_records": survey.new_records,
-        "documents": survey.documents,
-        "rejected_records": survey.rejected,
-        "record_bytes": survey.multiset.bytes,
-        "record_hashes": f"{survey.multiset.hashes:032x}",
-        "max_record_bytes": run.settings.input.max_record_bytes,
+        "files": [file.path for file in view.files],
+        **({"files_of_inputs": [len(each.files) for each in inputs]} if several else {}),
+        "file_bytes": sum(file.size for file in view.files),
+        "partial_lines": len(unfinished),
+        "unfinished": unfinished[:FILES_SHOWN],
+        "kind": view.kind,
+        "records": len(view),
+        "new_records": ingested.new_records,
+        "texts": len(distinct_values(np.concatenate([np.empty(0, np.uint64), *halves]))),
+        "text_bytes": sum(piece.text_bytes for piece in view.pieces),
+        "rejected_records": sum(piece.refused for piece in view.pieces),
+        "record_bytes": sum(piece.size for piece in view.pieces) if view.kind == "jsonl" else 0,
+        "record_hashes": f"{sum(piece.hashes for piece in view.pieces) % (1 << 128):032x}",
         "id_field": run.settings.input.id_field,
-        "skipped_folders": sorted({folder for each in corpus.inputs for folder in each.skipped}),
+        "skipped_folders": sorted({folder for each in inputs for folder in each.skipped}),
         "other_files": dict(sorted(others.items())),
     }
 
 
-def read_into(ingest: Ingest, corpus: Corpus, advance: Advance, run: Run) -> pa.Schema | None:
-    """Read the input; the columns of its first Parquet file.
-
-    Raises:
-        InputError: a column is of a type that cannot be read or, as the settings ask, written.
-    """
-    schema: pa.Schema | None = None
-    checked: Shape | None = None
-
-    for file in corpus:
-        if file.shape != checked and file.schema is not None:
-            schema, checked = schema or file.schema, file.shape
-            as_json = file.shape.as_lines or run.settings.output.format == "jsonl"
-            check_columns(file.schema, as_json=as_json)
-        ingest.begin(file)
-        if file.kept:
-            advance(file.kept.last - file.kept.first)
-        for block in file.blocks():
-            ingest.add(block)
-            advance(1 if isinstance(block, LongRecord) else len(block.ids))
-        ingest.end(file.end())
-    return schema
-
-
-def _before(store: Store, key: str, settings: Settings) -> Before | None:
-    """View, rejects and file states of the last run; None where its key or `max_record_bytes` was another."""
-    receipt = load_receipt(store, "raw_docs")
-    if receipt is None or receipt.key != key or "readings" not in receipt.files:
-        return None
-    if receipt.facts["max_record_bytes"] != settings.input.max_record_bytes:
-        return None
-    states = load_file_states(store, receipt.files["readings"])
-    return Before(View.load(store, receipt.files["view"]), receipt.files["rejects"], states)
+def _before(run: Run, key: str) -> View | None:
+    """The view of the last run; None if its key was another, or the whole input is to be read again."""
+    receipt = load_receipt(run.store, "raw_docs")
+    return View.load(run.store, receipt.files["view"]) if receipt and receipt.key == key else None
 
 
 def load_multiset(run: Run) -> Multiset:
     """The accepted records, as they were read."""
     facts = run.receipt("raw_docs").facts
     return Multiset(facts["records"], int(facts["record_hashes"], 16), facts["record_bytes"])
-
-
-def record_index(run: Run, column: str) -> np.ndarray:
-    """The `id`, uint64 (rows, 2), or the `size` in bytes, int64 (rows,), of all record rows of the view."""
-    folder = records_folder(run.receipt("raw_docs").key)
-    return index_column(run.store, folder, run.view.records, column)
 
 
 def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
@@ -276,18 +298,19 @@ def id_giver(run: Run, receipt: Receipt) -> Callable[[bytes], bytes]:
 
 
 def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first FILES_SHOWN files of a receipt: `file`, `bytes` of whole records, accepted `records`, `rejected` ones.
-    Numbers are None where the file has no state, such as an empty one."""
-    states = {state.path: state for state in load_file_states(store, receipt.files["readings"])}
+    """The first FILES_SHOWN files of a receipt: `file`, `bytes`, accepted `records`, `rejected` ones."""
+    view = View.load(store, receipt.files["view"])
+    rejected = Counter(
+        orjson.loads(line)["path"] for line in store.read_verified(receipt.files["rejects"]).splitlines()
+    )
     return [
         {
-            "file": path,
-            "bytes": state.size if state else None,
-            "records": state.last - state.first if state else None,
-            "rejected": state.refused if state else None,
+            "file": file.path,
+            "bytes": file.size,
+            "records": file.lines - file.blank - rejected[file.path],
+            "rejected": rejected[file.path],
         }
-        for path in receipt.facts["files"][:FILES_SHOWN]
-        for state in [states.get(path)]
+        for file in view.files[:FILES_SHOWN]
     ]
 
 
@@ -309,7 +332,7 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
             f"without a newline.{more} It is read once its newline has come; if nothing writes to the file, it was cut "
             "short: copy it again."
         )
-    sentences.append(repeated_texts(facts["records"], facts["documents"], facts["text_bytes"]))
+    sentences.append(repeated_texts(facts["records"], facts["texts"], facts["text_bytes"]))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -351,11 +374,11 @@ def _rejects_below_limit(run: Run) -> Finding:
 
 RAW_DOCS = _RawDocs(
     name="raw_docs",
-    version=4,
+    version=5,
     group="corpus",
     kinds={"parquet", "json"},
-    description="The corpus as it was read: every record of the input files, stored once. Records with the same text "
-    "share a document. Refused records go to the rejects with path, line and reason.",
+    description="The corpus as it was read: every record of the input files, in fragments that their content cuts. "
+    "Refused records go to the rejects with path, line and reason.",
     reads=(),
     settings=lambda settings: {
         "paths": settings.input.paths,

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.evidence.gradient_proxy import choice, rank_agreement
+from dagster_divorder.corpus.sample import records_by_text, sample_texts
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.stages.topics import gradient_embeddings as gradients
 from dagster_divorder.stages.topics.deep_embeddings import embed_needs
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.sample import rows_by_id, sample_texts
 
 DOCUMENTS, TEXT_BYTES, BLOCKS, SHARE = 100, 1 << 24, 4, 0.5
 
 
 def _compare_gradient_proxies(run: Run) -> Made:
-    texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, DOCUMENTS), TEXT_BYTES)
+    texts = sample_texts(run.records, run.view, records_by_text(run.records, run.view, DOCUMENTS), TEXT_BYTES)
     embed = gradients.gradients_of(run)
     needs = embed_needs(run, embed) | {"workers": 1}
     ((rows, measured),) = run.engine.each(partial(_measure, texts), [embed], **needs)
@@ -41,7 +41,7 @@ def _measure(texts: list[str], embed: gradients.Gradients) -> tuple[list[dict[st
 
     model, spec = embed.load(), embed.spec
     assert isinstance(model, GradientModel)
-    ids, lengths = load_encoder(model_path(embed.store, embed.model)).encode(texts)
+    ids, lengths = load_encoder(model_path(embed.records.fragments.store, embed.model)).encode(texts)
     documents = np.split(ids, np.cumsum(lengths)[:-1])
     windows = [np.array([*spec.prefix, *tokens[: spec.room].tolist()], np.int64) for tokens in documents]
     windows = [window for window in windows if len(window) > 1]

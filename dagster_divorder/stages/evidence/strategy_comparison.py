@@ -56,7 +56,7 @@ def _compare_strategies(run: Run) -> Made:
             weights=settings.order.traits,
             within=settings.order.within,
             packs=settings.packing.packs,
-            count=run_counter(run, stream.view) if settings.masked else None,
+            count=run_counter(run, stream.record_of) if settings.masked else None,
             seed=settings.seed,
             options=settings.strategy_options,
             vectors=partial(vector_sums, run) if settings.sequence.vectors else None,

@@ -234,7 +234,7 @@ class Sequences:
         assert evidence.tokens is not None
         numbers, stream, mask = first_reads(load_sequence_order(run)), load_stream(run), load_loss_mask(run)
         if mask is not None:
-            rows = stream.view.document_row[packed.document]
+            rows = stream.record_of[packed.document]
             before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
             # A sequence without a trained token would leave its batch without a loss.
             numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
@@ -329,7 +329,7 @@ class Sequences:
             order = shuffled[np.argsort(codes["cluster"][pieces.document[shuffled]], kind="stable")]
         else:
             items = document_items(
-                run_counter(self.run, self.stream.view)(pieces),
+                run_counter(self.run, self.stream.record_of)(pieces),
                 {name: codes[name][pieces.document] for name in settings.order.traits},
                 settings.order.traits,
                 within=settings.order.within,
@@ -346,7 +346,7 @@ class Sequences:
         settings, traits = self.run.settings, self.stream.traits
         names = sequence_traits(settings.order.traits)
         codes = {name: traits.codes[name] for name in names}
-        tokens = run_counter(self.run, self.stream.view)(plan)
+        tokens = run_counter(self.run, self.stream.record_of)(plan)
         counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
         if traits.trained is not None:

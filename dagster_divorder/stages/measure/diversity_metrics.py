@@ -129,7 +129,7 @@ def load_table(run: Run) -> list[dict[str, Any]]:
 
 def _measure_diversity(run: Run) -> Made:
     stream = load_stream(run)
-    traits, count = stream.traits, run_counter(run, stream.view)
+    traits, count = stream.traits, run_counter(run, stream.record_of)
     measured = _measure_orders(run, traits, count)
     worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
     metrics = {name: diversity.to_dict() for name, diversity in measured.items()}

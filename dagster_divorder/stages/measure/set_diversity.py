@@ -20,6 +20,7 @@ import numpy as np
 
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.measure.vendi import gram, group_diversity, group_grams, vendi, window_scores
+from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
@@ -34,7 +35,6 @@ from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind, space_reads
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import Space, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 
@@ -79,8 +79,7 @@ def _measure_set_diversity(run: Run) -> Made:
     if run.settings.input.source_field:
         scores = (sizes, diversity.groups.tolist(), diversity.without.tolist())
         groups += [_group("source", name, *row) for name, *row in zip(names, *scores, strict=True)]
-    document_rows = run.view.document_row[measured.records]
-    labels = run.column("clusters", "labels")[document_rows]
+    labels = run.column("clusters", "labels")[measured.records]
     for cluster in np.argsort(-np.bincount(labels), kind="stable")[: measured.most].tolist():
         members = rows[labels == cluster]
         if len(members):
@@ -89,7 +88,11 @@ def _measure_set_diversity(run: Run) -> Made:
     if not selects:
         return Made(files, figures=figures)
     files["batches"] = _batches(run, vectors)
-    files["sums"] = {"sums": sums, "ids": document_ids(run.store, run.view)[document_rows], "codes": codes}
+    files["sums"] = {
+        "sums": sums,
+        "ids": run.records.text_ids(run.view.fragments)[measured.records],
+        "codes": codes,
+    }
     vectors_key = run.receipt(vectors_stage(run.settings)).key
     figures |= {f"batches_{row['order'].replace(' ', '_')}": row["mean vendi"] for row in files["batches"]}
     return Made(files, {"names": names, "vectors": vectors_key}, figures)
@@ -97,7 +100,7 @@ def _measure_set_diversity(run: Run) -> Made:
 
 def _selection_pool(run: Run) -> _Measured:
     vectors = map_vectors(run.store, run.view, run.receipt(vectors_stage(run.settings)))
-    rows = np.flatnonzero(run.view.copies == np.arange(len(run.view)))
+    rows = np.flatnonzero(run.copies == np.arange(len(run.view)))
     return _Measured(vectors, rows, rows, MAX_VALUES)
 
 
@@ -105,12 +108,9 @@ def _corpus_sample(run: Run) -> _Measured:
     """All documents or a random sample, each at its first record."""
     view, space = run.view, Space(run.files(STAGE_OF[chosen_kind(run)]), centre=False)
     dims = space.dims(view)
-    firsts = np.flatnonzero(view.copies == np.arange(len(view)))
-    first_record = np.empty(view.document_rows, np.int64)
-    first_record[view.document_row[firsts]] = firsts
-    records = np.sort(first_record[rows_by_id(run.store, view, max(1, SAMPLE_BYTES // (4 * dims)))])
+    records = np.sort(records_by_text(run.records, view, max(1, SAMPLE_BYTES // (4 * dims))))
     most = min(MAX_VALUES, max(1, SUMS_SIZE // dims**2))
-    return _Measured(space.rows(view, view.document_row[records]), np.arange(len(records)), records, most)
+    return _Measured(space.rows(view, records), np.arange(len(records)), records, most)
 
 
 def _group(part: str, value: str, documents: int, score: float, without: float | None = None) -> Row:
@@ -156,8 +156,8 @@ def _sums(run: Run, measured: _Measured, names: list[str], codes: np.ndarray) ->
     ):
         return _group_sums(measured, names, codes), len(measured.rows)
     kept, before = unpack(run.store.read_verified(last.files["sums"])), list(last.facts["names"])
-    ids = document_ids(run.store, run.view)
-    known = places(ids[run.view.document_row[measured.records]], kept["ids"])
+    ids = run.records.text_ids(run.view.fragments)
+    known = places(ids[measured.records], kept["ids"])
     was, now = np.array(before)[kept["codes"][known[known >= 0]]], np.array(names)[codes[known >= 0]]
     if len(was) < len(kept["ids"]) or (was != now).any():  # documents are gone, or of another source
         return _group_sums(measured, names, codes), len(measured.rows)
@@ -174,14 +174,14 @@ def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
     """The Vendi score of batches, with documents weighted by their counted tokens, a row an order."""
     stream, packed, sequences = load_stream(run), load_packed(run), load_sequence_order(run)[0]
     draw = np.random.default_rng(run.settings.seed)
-    items = np.arange(len(stream.view))
+    items = np.arange(len(stream.traits.tokens))
     orders = {
         "original order": items,
         "documents shuffled": draw.permutation(items),
         "documents in order": load_order(run),
     }
     runs = {name: (order, stream.traits.counted[order]) for name, order in orders.items()}
-    of_runs = run_counter(run, stream.view)(packed)
+    of_runs = run_counter(run, stream.record_of)(packed)
     shuffled = {
         "training sequences shuffled": draw.permutation(sequences),
         "training sequences in order": sequences,

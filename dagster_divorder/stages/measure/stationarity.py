@@ -39,10 +39,10 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
+    item_records,
     load_stream,
     run_counter,
     stream_reads,
-    stream_view,
 )
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
@@ -102,7 +102,7 @@ def load_sample(
     order, section, stretch = order[by_section], section[by_section], stretch[by_section]
     bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
     sampled = sampled_places(len(order), batch, at_most, bounds if len(bounds) > 2 else None)
-    counter = run_counter(run, stream.view)
+    counter = run_counter(run, stream.record_of)
     sample = SequenceRuns.of(packed, order[sampled], stream.traits.tokens, counter)
     return sample, stretch[sampled], section[sampled]
 
@@ -159,8 +159,8 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
 
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
-    view, files = stream_view(run), run.files("token_counts")
-    for runs, rows, arrays in files.at(view.documents, view.document_row[sample.document]):
+    files, record_of = run.files("token_counts"), item_records(run)
+    for runs, rows, arrays in files.at(run.view.fragments, record_of[sample.document]):
         lengths = arrays["lengths"]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
         copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
@@ -170,7 +170,7 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
 
 def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
     """Clusters with another seed and another number."""
-    rows = stream_view(run).document_row[sample.documents[0]]
+    rows = item_records(run)[sample.documents[0]]
     k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
     width = space.dims(run.view)
     count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
@@ -188,8 +188,8 @@ def _vectors(
 
     sums = np.zeros((len(sample), 0), np.float32)
     codes = np.zeros(len(sample.document), np.int32)
-    view = stream_view(run)
-    for runs, rows, arrays in space.files.at(view.documents, view.document_row[sample.document]):
+    record_of = item_records(run)
+    for runs, rows, arrays in space.files.at(run.view.fragments, record_of[sample.document]):
         unique, place = np.unique(rows, return_inverse=True)
         vectors = space.transform(arrays["vectors"][unique])
         if not sums.size:

@@ -31,7 +31,6 @@ from dagster_divorder.pipeline.published import (
 from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Fitted, load_fitted
-from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
 from dagster_divorder.store.state import Receipt, Result, TrainingPlan, load_receipt
@@ -87,18 +86,24 @@ def consumed_times(run: Run, *, in_sequences: bool = False) -> np.ndarray:
     evenly."""
     consumed_ones = consumed_records(run)
     ids, times = consumed_ones.ids, consumed_ones.in_sequences if in_sequences else consumed_ones.times
-    known = record_index(run, "id")
+    known, row = distinct_records(run)
     consumed, place = np.zeros(len(known), np.int64), places(ids, known)
     consumed[place[place >= 0]] = times[place >= 0]
-    row = run.view.record_row
     equal = np.bincount(row, minlength=len(known))
     return (consumed[row] + equal[row] - 1 - copy_number(row)) // equal[row]
+
+
+def distinct_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct record ids, uint64 (D, 2); the one of each record, int64 (N,))."""
+    ids = run.records.ids(run.view.fragments)
+    once = distinct(ids)
+    return ids[once.first], once.inverse
 
 
 def read_tokens(run: Run) -> np.ndarray:
     """Tokens of each record that sequences which stay hold, as far as shares count them, float64 (N,)."""
     ids, _, _, tokens = consumed_records(run)
-    known, row = record_index(run, "id"), run.view.record_row
+    known, row = distinct_records(run)
     read, place = np.zeros(len(known)), places(ids, known)
     read[place[place >= 0]] = tokens[place >= 0]
     traits = run.arrays("traits", "codes")
@@ -113,15 +118,15 @@ def read_tokens(run: Run) -> np.ndarray:
 
 def consumed_record_mask(run: Run) -> np.ndarray:
     """Which records a trainer has consumed, bool (N,): of equal records all or none."""
-    row = run.view.record_row
+    _, row = distinct_records(run)
     return (np.bincount(row, consumed_times(run)) > 0)[row]
 
 
-def consumed_document_mask(run: Run) -> np.ndarray:
-    """Which documents a trainer has consumed, bool (document_rows,)."""
-    consumed = np.zeros(run.view.document_rows, bool)
-    consumed[run.view.document_row[consumed_record_mask(run)]] = True
-    return consumed
+def consumed_text_mask(run: Run) -> np.ndarray:
+    """Which records have a text that a trainer has consumed, bool (N,)."""
+    consumed = np.zeros(len(run.view), bool)
+    consumed[run.copies[consumed_record_mask(run)]] = True
+    return consumed[run.copies]
 
 
 def consumed_version(run: Run) -> str:
@@ -195,10 +200,8 @@ def freeze_prefix(
         return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
     documents = _documents_in_order(run, orders, items)
     # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
-    known = record_index(run, "id")
-    row, tokens = places(documents["id"], known), np.zeros(len(known), np.int64)
-    tokens[run.view.record_row] = run.column("token_counts", "lengths")[run.view.document_row]
-    lengths = np.where(row < 0, 0, tokens[row])
+    row = places(documents["id"], run.records.ids(run.view.fragments))
+    lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
     begins = np.cumsum(lengths) - lengths < wanted
     begun = {name: documents[name][begins] for name in ("id", "copy")}
     begun["stretches"] = np.unique(np.minimum(documents["stretches"], len(begun["id"])))

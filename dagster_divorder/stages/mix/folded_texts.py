@@ -1,6 +1,6 @@
 """folded_texts: ids of documents that are equal for texts which differ in nothing but case and white space.
 
-Per document fragment: `folded` uint64 (rows, 2), of the words of `core.mix.heldout.folded`.
+Per fragment: `folded` uint64 (rows, 2), of the words of `core.mix.heldout.folded`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from dagster_divorder.chats.document import all_words
 from dagster_divorder.core.mix.heldout import folded
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.view import Fragment
 
@@ -25,9 +24,9 @@ def folded_ids(texts: pa.ChunkedArray) -> np.ndarray:
     return words(b"".join(hash_all([folded(text).encode() for text in part]) for part in parts))
 
 
-def fold(store: Store, fragment: Fragment) -> dict[str, np.ndarray]:
+def fold(records: Records, fragment: Fragment) -> dict[str, np.ndarray]:
     """The ids of a fragment's documents."""
-    return {"folded": folded_ids(read_content(store, fragment.file))}
+    return {"folded": folded_ids(pa.chunked_array([records.texts(fragment)]))}
 
 
 FOLDED_TEXTS = PerDocument(
@@ -37,5 +36,5 @@ FOLDED_TEXTS = PerDocument(
     description="Ids of texts without regard to case and white space.",
     reads=("raw_docs",),
     doing="folding texts",
-    compute=lambda run: partial(fold, run.store),
+    compute=lambda run: partial(fold, run.records),
 )

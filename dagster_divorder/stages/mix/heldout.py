@@ -9,7 +9,7 @@ consumed. If `heldout.documents` names files, their documents are held out, stor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import is_number
+from dagster_divorder.core.arrow import binary_array, is_number
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import extract, settle
-from dagster_divorder.corpus.corpus import Corpus
 from dagster_divorder.corpus.find import Found, find_files, own_folders
-from dagster_divorder.corpus.inputs import LongRecord
-from dagster_divorder.corpus.pairs import utf8
+from dagster_divorder.corpus.ingest import content_of
+from dagster_divorder.corpus.inputs import Block, read_lines, read_rows, read_schema
+from dagster_divorder.corpus.records import parse_block
+from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
@@ -33,12 +34,11 @@ from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_under
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
-from dagster_divorder.stages.mix.consumed import consumed_document_mask
+from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
-from dagster_divorder.store.ids import distinct, hex_ids, places
-from dagster_divorder.store.sample import document_ids, document_sizes, rows_by_id
-from dagster_divorder.store.sources import RemoteFile, identity, open_source
+from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
+from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 
 IDS, DOCUMENTS = "ids.safetensors", "documents.parquet"
 MAX_BYTES = 1 << 30
@@ -108,21 +108,21 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     Raises:
         InputError: no document is left.
     """
-    rows = rows_by_id(run.store, run.view, most, held_out_rows(run, stage))
+    rows = records_by_text(run.records, run.view, most, held_out_rows(run, stage))
     if not len(rows):
         raise InputError(
-            f"all {run.corpus.documents:,} documents are held out, or copies of held-out ones; expected at least "
+            f"all {run.corpus.records:,} documents are held out, or copies of held-out ones; expected at least "
             "one to train on: lower heldout.documents, or remove documents from its files"
         )
     return rows
 
 
 class _Documents(NamedTuple):
-    """The D documents of the corpus in the order of their first records. rows: document rows, int64 (D,). ids: uint64
+    """The D different texts of the corpus in the order of their first records. records: these, int64 (D,). ids: uint64
     (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code. edges: of the
     bins of a numeric trait."""
 
-    rows: np.ndarray
+    records: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     codes: np.ndarray
@@ -133,9 +133,9 @@ class _Documents(NamedTuple):
 def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
     view, trait = run.view, run.settings.mixed_traits[0]
-    first = np.flatnonzero(view.copies == np.arange(len(view)))
-    rows = view.document_row[first]
-    ids, sizes = document_ids(run.store, view), document_sizes(run.store, view)
+    first = np.flatnonzero(run.copies == np.arange(len(view)))
+    ids = run.records.text_ids(view.fragments)
+    sizes = run.records.fragments.column(view.fragments, "text_size")
     fields, bins = load_fields(run, *{trait}.difference(built_in(run.settings))), None
     if trait not in built_in(run.settings):
         # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
@@ -144,7 +144,7 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
             edges = column_codes(column, bins=run.settings.order.length_bins).edges
         bins = {trait: edges} if number and edges is not None else {}
     codes, names = trait_codes(run, trait, fields, bins)
-    return _Documents(rows, ids[rows], sizes[rows], codes[first], names, edges)
+    return _Documents(first, ids[first], sizes[first], codes[first], names, edges)
 
 
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
@@ -152,7 +152,7 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
     share = run.settings.heldout.share
     assert share is not None
     kept = places(documents.ids, before) >= 0
-    barred = consumed_document_mask(run)[documents.rows]
+    barred = consumed_text_mask(run)[documents.records]
     return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
 
 
@@ -218,23 +218,21 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
-    corpus = Corpus([files], settings.input.max_record_bytes)
-    for block in (block for file in corpus for block in file.blocks()):
-        if isinstance(block, LongRecord):
-            raise _refused(block.path, block.number, f"a record of {block.size:,} bytes or more")
-        every = np.arange(len(block.ids))
-        parsed = block.parse(every)
-        if len(parsed.sound) < len(every):
-            refusal = next(block.refusals(np.setdiff1d(every, parsed.sound)))
-            raise _refused(block.path, refusal.number, refusal.reason)
-        if not len(every):
+    for path, number, block in _blocks(files, settings.input.max_record_bytes):
+        at = np.flatnonzero(~block.blank)
+        documents, reasons = parse_block(block, at, files.shape, path)
+        for reason in reasons[:1]:
+            raise _refused(str(path), number + int(at[documents.index(None)]) + 1, reason)
+        if not len(at):
             continue
-        if (size := size + int(parsed.text_sizes.sum())) > MAX_BYTES:
+        found = [document for document in documents if document is not None]
+        if (size := size + sum(map(len, found))) > MAX_BYTES:
             raise _too_large("the texts of heldout.documents are", size, "name fewer files")
-        sources.append(_source_names(parsed.content, field, block.path))
-        texts.append(utf8(parsed.texts))
-        records.append(parsed.content)
-        ids.append(parsed.document_ids)
+        content, _ = content_of(block, at, files.shape)
+        sources.append(_source_names(content, field, str(path)))
+        texts.append(binary_array(found).view(pa.large_string()))
+        records.append(content)
+        ids.append(words(hash_all(found)))
     if not ids:
         raise InputError(
             f"heldout.documents: {', '.join(settings.heldout.paths)} hold no document; expected at least one"
@@ -251,6 +249,25 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
         }
     )
     return table, every_id[rows]
+
+
+def _blocks(files: Found, limit: int) -> Iterator[tuple[Source, int, Block]]:
+    """(file, lines before the block, block) of all files.
+
+    Raises:
+        InputError: a file cannot be read, or its columns differ from the first one's; or its last line is cut off.
+    """
+    schema = None
+    for path in files.files:
+        number = 0
+        if files.kind == "parquet":
+            schema = read_schema(path, schema)
+        with files.shape.naming():
+            for block in read_lines(path, limit) if files.kind == "jsonl" else read_rows(path, schema, limit):
+                if block.unfinished:
+                    raise _refused(str(path), number + 1, "the line ends in the middle of its JSON")
+                yield path, number, block
+                number += len(block)
 
 
 def _source_names(content: pa.Array, field: str | None, path: str) -> pa.Array:

@@ -16,18 +16,18 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.core.arrow import plain_array, text_array
+from dagster_divorder.corpus.sample import contents
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.mix.consumed import consumed_document_mask
+from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.mix.folded_texts import folded_ids
 from dagster_divorder.stages.mix.heldout import as_record, held_out_places, heldout_files, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
-from dagster_divorder.store.sample import contents, document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -55,17 +55,17 @@ def load_heldout(run: Run) -> Heldout:
     Raises:
         InputError: nothing of a value of `mixing.trait` would be trained on.
     """
-    ids, view = heldout_ids(run), run.view
-    free = view.used_documents() & ~consumed_document_mask(run)
-    place = places(document_ids(run.store, view), ids)
+    ids = heldout_ids(run)
+    free = ~consumed_text_mask(run)
+    place = places(run.records.text_ids(run.view.fragments), ids)
     same = place >= 0
     equal = held_out_places(run)
     heldout = Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
     traits, trait = load_traits(run), run.settings.mixed_traits[0]
-    trained = np.unique(traits.codes[trait][~heldout.removed[view.document_row]])
+    trained = np.unique(traits.codes[trait][~heldout.removed])
     lost = np.setdiff1d(traits.codes[trait], trained)
     if len(lost):
-        rows = view.document_row[traits.codes[trait] == lost[0]]
+        rows = np.flatnonzero(traits.codes[trait] == lost[0])
         held_out = int(heldout.documents[rows].sum())
         raise InputError(
             f"nothing of {trait} {traits.names[trait][lost[0]]} is left to train on: {held_out:,} of its "
@@ -83,16 +83,16 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
         table = heldout_files(run)
     else:
         view, traits, trait = run.view, load_traits(run), run.settings.mixed_traits[0]
-        first = np.flatnonzero(view.copies == np.arange(len(view)))
-        first = first[heldout.documents[view.document_row[first]]]
-        ids = hex_ids(heldout.ids[heldout.to[view.document_row[first]]])
+        first = np.flatnonzero(run.copies == np.arange(len(view)))
+        first = first[heldout.documents[first]]
+        ids = hex_ids(heldout.ids[heldout.to[first]])
         names = text_array(traits.names[trait])
         table = pa.table(
             {
                 "source": names.take(plain_array(traits.codes[trait][first])),
                 "id": text_array(ids).cast(pa.string()),
-                "text": contents(run.store, view.documents, view.document_row[first]),
-                "record": as_record(contents(run.store, view.records, view.record_row[first])),
+                "text": contents(view.fragments, first, run.records.texts),
+                "record": as_record(contents(view.fragments, first, run.records.records)),
             }
         )
     table = table.sort_by([("source", "ascending"), ("id", "ascending")])
@@ -119,12 +119,12 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
     """The records that are not trained on because they are copies of held-out documents, a JSON line each, in input
     order: `record` (its position), `id`, and `document` (the id in `heldout_table`)."""
     view = run.view
-    removed = heldout.removed[view.document_row]
+    removed = heldout.removed
     if not run.settings.heldout.paths:
         # The first record of a held-out document is the original, not a copy.
-        removed &= ~(heldout.documents[view.document_row] & (view.copies == np.arange(len(view))))
+        removed &= ~(heldout.documents & (run.copies == np.arange(len(view))))
     records = np.flatnonzero(removed)
-    documents = hex_ids(heldout.ids[heldout.to[view.document_row[records]]])
+    documents = hex_ids(heldout.ids[heldout.to[records]])
     return b"".join(
         orjson.dumps({"record": record, "id": name, "document": document}, option=orjson.OPT_APPEND_NEWLINE)
         for record, name, document in zip(
@@ -151,7 +151,7 @@ def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]
     if run.settings.heldout.paths:
         held = folded_ids(heldout_files(run).column("text"))
     else:
-        rows = places(heldout_ids(run), document_ids(run.store, run.view))
+        rows = places(heldout_ids(run), run.records.text_ids(run.view.fragments))
         held = run.column("folded_texts", "folded")[rows]
     first = distinct(held).first
     return partial(find_copies, held[first], first, run.files("folded_texts").listed())

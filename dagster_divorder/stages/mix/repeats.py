@@ -41,15 +41,13 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
-from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version, read_tokens
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from dagster_divorder.store.sample import document_ids
+from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View
 
 MOST_EPOCHS = 10_000
 """Most epochs of one value: the stream has an item for each time that a record is trained on."""
@@ -58,11 +56,15 @@ MOST_EPOCHS = 10_000
 @dataclass(frozen=True, slots=True)
 class TrainingStream:
     """The M items that are trained on. records: position of each item's record among the accepted records, int64 (M,);
-    None if the records are the items. view, traits: of the items."""
+    None if the records are the items. traits: of the items."""
 
     records: np.ndarray | None
-    view: View
     traits: Traits
+
+    @property
+    def record_of(self) -> np.ndarray:
+        """The position of each item's record, int64 (M,)."""
+        return np.arange(len(self.traits.tokens)) if self.records is None else self.records
 
     def record(self, items: np.ndarray) -> np.ndarray:
         """The positions of items' records."""
@@ -97,28 +99,29 @@ def stream_records(run: Run) -> np.ndarray | None:
     return items_of(load_times(run)) if run.settings.repeats else None
 
 
-def stream_view(run: Run) -> View:
-    """The view of the items."""
+def item_records(run: Run) -> np.ndarray:
+    """The position of each item's record, int64 (M,)."""
     records = stream_records(run)
-    return run.view if records is None else run.view.take(records)
+    return np.arange(len(run.view)) if records is None else records
 
 
 def load_stream(run: Run) -> TrainingStream:
     """The stream that is ordered, packed and measured."""
     traits, records = load_traits(run), stream_records(run)
     if records is None:
-        return TrainingStream(None, run.view, traits)
-    return TrainingStream(records, run.view.take(records), traits.take(records))
+        return TrainingStream(None, traits)
+    return TrainingStream(records, traits.take(records))
 
 
-def run_counter(run: Run, view: View) -> RunCounter:
-    """Counts the tokens of runs of a view's items for shares. Loads its data once, for many calls."""
+def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
+    """Counts the tokens of runs of items for shares. record_of: `TrainingStream.record_of`. Loads its data once, for
+    many calls."""
     mask = load_loss_mask(run) if run.settings.counts_trained else None
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
         if mask is None:
             return runs.length
-        return mask.within(view.document_row[runs.document], runs.start, runs.length)
+        return mask.within(record_of[runs.document], runs.start, runs.length)
 
     return count
 
@@ -260,7 +263,7 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
         if name not in names or sizes[value := names.index(name)]:
             continue
         having = traits.codes[trait] == value
-        if settings.holds_out and load_heldout(run).removed[run.view.document_row[having]].all():
+        if settings.holds_out and load_heldout(run).removed[having].all():
             why = "they are held out, or copies: lower heldout.documents, or set it to other files"
         elif settings.selects and not load_selected(run)[having].any():
             why = "selection.method chooses none of them: choose more, or from others"
@@ -281,12 +284,12 @@ def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str],
 def _draws(run: Run) -> np.ndarray:
     """A random number for each record, uint64 (N,), from its document's id and the seed. Records of equal text differ
     by their own ids."""
-    view, record = run.view, record_index(run, "id")[run.view.record_row]
-    by_id = np.lexsort([copy_number(view.record_row), record[:, 1], record[:, 0], view.document_row])
-    number = np.empty(len(view), np.int64)
-    number[by_id] = copy_number(view.document_row[by_id])
+    record, copies = run.records.ids(run.view.fragments), run.copies
+    by_id = np.lexsort([copy_number(distinct(record).inverse), record[:, 1], record[:, 0], copies])
+    number = np.empty(len(copies), np.int64)
+    number[by_id] = copy_number(copies[by_id])
     mask, factor = np.random.SeedSequence([run.settings.seed, 2]).generate_state(2, np.uint64)
-    ids = document_ids(run.store, view)[view.document_row, 0] + number.astype(np.uint64) * ODD
+    ids = run.records.text_ids(run.view.fragments)[:, 0] + number.astype(np.uint64) * ODD
     return (ids ^ mask) * (factor | np.uint64(1))
 
 
@@ -311,7 +314,7 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
     if run.settings.selects:
         may = load_selected(run).copy()
     elif run.settings.holds_out:
-        may = ~load_heldout(run).removed[run.view.document_row]
+        may = ~load_heldout(run).removed
     else:
         may = np.ones(len(run.view), bool)
     may[find_records(run, run.settings.order.cut)] = False

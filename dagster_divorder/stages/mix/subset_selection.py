@@ -28,13 +28,11 @@ from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, W
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
@@ -110,7 +108,7 @@ def _pool(run: Run) -> _Pool:
     """
     chosen, view = run.settings.selection, run.view
     vectors = map_vectors(run.store, view, run.receipt(vectors_stage(run.settings)))
-    tokens = run.column("token_counts", "lengths")[view.document_row].astype(np.int64)
+    tokens = run.column("token_counts", "lengths").astype(np.int64)
     quality = _quality(run) if chosen.quality else None
     reasons = _reasons(run, view, vectors, quality)
     rows = np.flatnonzero(reasons == LOWER)
@@ -155,7 +153,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
     every = np.arange(len(view))
     has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
     consumed = consumed_record_mask(run)
-    copies = view.copies
+    copies = run.copies
     taken = np.zeros(len(view), bool)
     taken[copies[consumed]] = True
     reasons = np.full(len(view), LOWER, np.int8)
@@ -172,7 +170,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray, quality: np.ndarray | No
         reasons[quality < least] = BELOW
         reasons[np.isnan(quality)] = NO_QUALITY
     if run.settings.holds_out:
-        reasons[load_heldout(run).removed[view.document_row]] = HELD_OUT
+        reasons[load_heldout(run).removed] = HELD_OUT
     reasons[consumed] = CONSUMED
     return reasons
 
@@ -182,7 +180,7 @@ def _quality(run: Run) -> np.ndarray:
     name = run.settings.selection.quality
     assert name is not None
     if run.settings.selection.quality_model:
-        return run.column("quality_scores", "quality")[run.view.document_row].astype(np.float64)
+        return run.column("quality_scores", "quality").astype(np.float64)
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
     return number_column(column, "selection.quality", name)
 
@@ -250,9 +248,9 @@ def _spokes(run: Run, pool: _Pool, alphas: list[float]) -> tuple[list[np.ndarray
 
 def _random(run: Run, rows: np.ndarray) -> np.ndarray:
     """A number from 0 to 1 for each candidate, from its text's id and the seed, so that appends change none."""
-    ids = document_ids(run.store, run.view)
+    ids = run.records.text_ids(run.view.fragments)
     mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
-    return ((ids[run.view.document_row[rows], 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
+    return ((ids[rows, 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
 
 
 def _select_subset(run: Run) -> Made:
@@ -289,7 +287,7 @@ def _select_subset(run: Run) -> Made:
     selected = pool.reasons <= CONSUMED
     weight = np.zeros(len(selected))
     weight[rows] = scores[used]
-    names = pa.array(hex_ids(record_index(run, "id")[run.view.record_row]), pa.string())
+    names = pa.array(hex_ids(run.records.ids(run.view.fragments)), pa.string())
     reasons = pa.DictionaryArray.from_arrays(
         pa.array(pool.reasons), REASONS if settings.min_quality is not None else REASONS[:BELOW]
     )

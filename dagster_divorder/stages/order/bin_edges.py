@@ -45,12 +45,11 @@ def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
 
 def computed_numbers(run: Run, trait: str) -> np.ndarray:
     """The numbers of a built-in trait of the records, which are cut into bins, (N,)."""
-    view = run.view
     if trait == "turns":
-        return run.column("token_counts", "turns")[view.document_row]
+        return run.column("token_counts", "turns")
     if trait == "answer_length":
         return answer_tokens(run)
-    tokens = run.column("token_counts", "lengths")[view.document_row]
+    tokens = run.column("token_counts", "lengths")
     return tokens - answer_tokens(run) if trait == "prompt_length" else tokens
 
 
@@ -75,7 +74,7 @@ def _shares(
 
 
 def _fit_bin_edges(run: Run) -> Mapping[str, bytes]:
-    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    tokens = run.column("token_counts", "lengths")
     columns, edges = numbers(run), {"length": quantile_edges(tokens, run.settings.order.length_bins)}
     for trait, column in columns.items():
         cut = column_codes(column, bins=run.settings.order.length_bins).edges
@@ -93,7 +92,7 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     for trait in columns:
         if trait not in edges:
             return f"{trait} is a number now"
-    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    tokens = run.column("token_counts", "lengths")
     for trait, now in _shares(run, tokens, columns, edges).items():
         before = np.zeros(len(now))
         before[: len(then[trait])] = then[trait][: len(now)]

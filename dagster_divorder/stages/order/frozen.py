@@ -26,22 +26,21 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, versions
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
     REMEDY,
     SEQUENCES,
     dense_copies,
+    distinct_records,
     freeze_prefix,
     frozen_drift,
     refuse_other_plans,
     refuse_to_extend,
     remedy,
 )
-from dagster_divorder.stages.mix.repeats import stream_reads, stream_view
+from dagster_divorder.stages.mix.repeats import item_records, stream_reads
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
-from dagster_divorder.store.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,10 @@ class Frozen:
     stretches: np.ndarray
 
 
-def record_ids(run: Run, view: View) -> np.ndarray:
-    """The id of every record of a view, uint64 (N, 2), by which later runs find the records of an order."""
-    return record_index(run, "id")[view.record_row]
+def record_ids(run: Run, record_of: np.ndarray) -> np.ndarray:
+    """The record id of every item, uint64 (M, 2), by which later runs find the items of an order. record_of:
+    `TrainingStream.record_of`."""
+    return run.records.ids(run.view.fragments)[record_of]
 
 
 def load_frozen(run: Run) -> Frozen | None:
@@ -132,10 +132,11 @@ def _which(run: Run) -> str:
 def locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The item of the stream for each record id and number of its copy, int64 (n,), -1 if it is gone. If a record has
     fewer copies than before, the first ones are taken."""
-    known, view = record_index(run, "id"), stream_view(run)
-    row, by_row = places(ids, known), np.argsort(view.record_row, kind="stable")
+    known, of_records = distinct_records(run)
+    of_items = of_records[item_records(run)]
+    row, by_row = places(ids, known), np.argsort(of_items, kind="stable")
     # The last entry, 0, is of row -1: records that are gone.
-    times = np.bincount(view.record_row, minlength=len(known) + 1)
+    times = np.bincount(of_items, minlength=len(known) + 1)
     first, copies = np.cumsum(times) - times, times[row]
     if (beyond := copy >= copies).any():
         record = distinct(ids).inverse

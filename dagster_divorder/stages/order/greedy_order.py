@@ -104,9 +104,9 @@ def _order_documents(run: Run) -> Made:
         "frozen_documents": len(frozen.documents) if frozen else 0,
         "sections": len(made.bounds) - 1,
         "left_out_rests": made.left_out,
-        "copies": asdict(spacing(arrays["order"], stream.view.copies, traits.tokens)),
+        "copies": asdict(spacing(arrays["order"], run.copies[stream.record_of], traits.tokens)),
     }
-    files = {"order": arrays, "records": {"id": record_ids(run, stream.view)}}
+    files = {"order": arrays, "records": {"id": record_ids(run, stream.record_of)}}
     return Made(files, {"tokens": tokens}, figures)
 
 

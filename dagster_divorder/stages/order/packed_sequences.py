@@ -111,7 +111,7 @@ def _pack_documents(run: Run) -> Made:
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
-    rows = _row_arrays(packed, traits, run_counter(run, stream.view)(packed))
+    rows = _row_arrays(packed, traits, run_counter(run, stream.record_of)(packed))
     files: dict[str, Any] = {"plan": _plan_arrays(packed) | bounds, "rows": rows}
     if frozen and len(frozen.reads) > len(frozen.sequences):
         files["consumed"] = {"reads": frozen.reads}
@@ -144,9 +144,9 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place = np.empty(len(stream.traits.tokens), np.int64)
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
-    counted = run_counter(run, stream.view)
+    counted = run_counter(run, stream.record_of)
     vectors = _vectors_of(run, stream) if method == "related" else None
-    copies = stream.view.copies if keeps_copies_apart(settings) else None
+    copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
         own, seed = pieces.take(slice(*bounds[number : number + 2])), section_seed(settings.seed, number)
@@ -293,7 +293,7 @@ def sequence_traits(weights: dict[str, float]) -> list[str]:
 
 def _no_token_lost(run: Run) -> Finding:
     stream, settings = load_stream(run), run.settings
-    tokens = run.column("token_counts", "lengths")[stream.view.document_row]
+    tokens = run.column("token_counts", "lengths")[stream.record_of]
     lengths, packed = tokens.astype("int64") + settings.packing.end_of_text, load_packed(run)
     before = int(packed.length.sum())
     packed = _with_left_out(StreamPieces(run, stream), packed)

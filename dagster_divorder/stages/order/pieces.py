@@ -82,7 +82,7 @@ class StreamPieces:
         """Number of trained tokens in each piece, int64 (P,)."""
         if self._mask is None:
             return pieces.length
-        rows = self.stream.view.document_row[pieces.document]
+        rows = self.stream.record_of[pieces.document]
         return self._mask.within(rows, pieces.start, pieces.length)
 
     def _refuse_too_long(self) -> None:
@@ -102,7 +102,7 @@ class StreamPieces:
         plain; a text with a prompt is one turn."""
         plain = documents.length <= self.run.settings.sequence.length
         too_long = np.flatnonzero(~plain)
-        ends = load_turn_ends(self.run, self.stream.view.document_row[documents.document[too_long]])
+        ends = load_turn_ends(self.run, self.stream.record_of[documents.document[too_long]])
         plain[too_long] = ends.plain
         return Breaks(plain, too_long[ends.row], ends.position)
 

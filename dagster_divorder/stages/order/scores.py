@@ -72,7 +72,7 @@ def _numbers(run: Run) -> np.ndarray:
     if run.settings.curriculum.path is not None:
         return _numbers_of_file(run, run.settings.curriculum.path)
     if name := computed_score(run.settings):
-        return run.column(*COMPUTED[name])[run.view.document_row].astype(np.float64)
+        return run.column(*COMPUTED[name]).astype(np.float64)
     name = score_field(run.settings)
     assert name is not None
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)

@@ -64,7 +64,7 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
     if left_out := int((span < 0).sum()):
         kept = np.flatnonzero(span >= 0)
         items, traits, span = items[kept], traits.take(kept), span[kept]
-    copies = stream.view.copies[items] if keeps_copies_apart(settings) else None
+    copies = run.copies[stream.record(items)] if keeps_copies_apart(settings) else None
     part = np.zeros(len(items), np.int64)
     if settings.strategy(settings.order.strategy).sees_traits:
         for number in np.unique(span):

@@ -30,10 +30,10 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, v
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
+    item_records,
     load_stream,
     run_counter,
     stream_reads,
-    stream_view,
 )
 from dagster_divorder.stages.order.greedy_order import (
     check_permutation,
@@ -51,7 +51,6 @@ from dagster_divorder.stages.order.packed_sequences import (
 from dagster_divorder.stages.order.sections import Parts, each_section
 from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.view import View
 
 
 def load_sequence_order(run: Run) -> np.ndarray:
@@ -91,17 +90,16 @@ def vectors_are_balanced(settings: Settings) -> bool:
     return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
-def vector_sums(run: Run, packed: PackedSequences, view: View | None = None) -> np.ndarray:
+def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None = None) -> np.ndarray:
     """Sums of the sequences' vectors along random axes, weighted by the tokens that shares are of, int64 (S, C). Read
-    fragment by fragment. view: indexed by the plan's documents, by default the stream's."""
-    view, space = stream_view(run) if view is None else view, load_space(run)
-    tokens = run_counter(run, view)(packed)
+    fragment by fragment. record_of: the records of the plan's documents, by default of the stream's items."""
+    record_of, space = item_records(run) if record_of is None else record_of, load_space(run)
+    fragments = run.view.fragments
+    tokens = run_counter(run, record_of)(packed)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums, axes = np.zeros((len(packed), 0), np.int64), None
-    each = space.files.at(view.documents, view.document_row[packed.document])
-    for runs, rows, arrays in counted(
-        run.progress, "adding up vectors", each, len(view.documents), "fragments"
-    ):
+    each = space.files.at(fragments, record_of[packed.document])
+    for runs, rows, arrays in counted(run.progress, "adding up vectors", each, len(fragments), "fragments"):
         vectors = space.transform(arrays["vectors"])
         if axes is None:
             dims = vectors.shape[1]
@@ -120,7 +118,7 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
         return load_sequence_items(run, traits)
     # Batches count records, so sequences are balanced as documents are: in tokens and in records.
     return document_items(
-        run_counter(run, stream.view)(packed),
+        run_counter(run, stream.record_of)(packed),
         {name: traits.codes[name][packed.document] for name in sequence_traits(settings.order.traits)},
         settings.order.traits,
         within=settings.order.within,
@@ -168,7 +166,7 @@ def _order_sequences(run: Run) -> Made:
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
         "epochs": settings.epochs,
-        "copies": asdict(sequence_spacing(packed, ordered, stream.view.copies, step=step)),
+        "copies": asdict(sequence_spacing(packed, ordered, run.copies[stream.record_of], step=step)),
     }
     return Made({"order": {"order": ordered}}, figures=figures)
 

@@ -53,9 +53,9 @@ def trait_codes(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """(codes of a trait of the records, int (N,), in input order; the names of its values). fields: a table with the
     trait's column, if it is a field (`load_fields`). edges: of the bins, by trait; by default from `bin_edges`."""
-    view, edges = run.view, load_edges(run) if edges is None else edges
+    edges = load_edges(run) if edges is None else edges
     if trait == "cluster":
-        labels = run.column("clusters", "labels")[view.document_row]
+        labels = run.column("clusters", "labels")
         return labels, tuple(map(str, range(run.receipt("centroids").facts["k"])))
     if trait == "length":
         codes = bin_codes(computed_numbers(run, trait), edges[trait])
@@ -100,7 +100,7 @@ def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
         kept = np.minimum(lengths, longest)
     elif run.settings.packing.too_long == "drop":
         kept = np.where(lengths + run.settings.packing.end_of_text > longest, 0, lengths)
-    return mask.within(run.view.document_row, 0, kept)
+    return mask.within(np.arange(len(run.view)), 0, kept)
 
 
 def _kept_key(settings: Settings) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _kept_key(settings: Settings) -> dict[str, Any]:
 
 def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
-    arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")[run.view.document_row]}
+    arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")}
     if run.settings.counts_trained:
         arrays[TRAINED] = _trained_and_kept(run, arrays[TOKENS])
     names: list[tuple[str, tuple[str, ...]]] = []

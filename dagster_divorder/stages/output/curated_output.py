@@ -24,6 +24,7 @@ import pyarrow as pa
 import xxhash
 
 from dagster_divorder.corpus.multiset import Multiset
+from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import ORDERS, record_plan
@@ -44,7 +45,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import reading
-from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset, record_index
+from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.consumed import reordered
@@ -54,7 +55,7 @@ from dagster_divorder.stages.mix.heldout_copies import (
     load_heldout,
     removed_lines,
 )
-from dagster_divorder.stages.mix.repeats import load_mixing, stream_reads, stream_records, stream_view
+from dagster_divorder.stages.mix.repeats import item_records, load_mixing, stream_reads, stream_records
 from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
@@ -66,7 +67,6 @@ from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
-from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View, offsets
@@ -130,7 +130,7 @@ def load_manifest(run: Run) -> dict[str, Any]:
 def _write_curated_output(run: Run) -> Made:
     """Write the output. The store keeps the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    ids = document_ids(run.store, view)[view.used_documents()]
+    ids = run.records.text_ids(run.view.fragments)[run.copies == np.arange(len(view))]
     # Stored before the manifest that names it, so that a run killed in between leaves no dangling name.
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
     # The ids take 16 bytes a document, so they are read again when needed.
@@ -190,9 +190,9 @@ def _publish_output(run: Run, receipt: Receipt) -> None:
 
 
 def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
-    order, sizes, records = output_order(run), compact(record_index(run, "size")), stream_records(run)
-    items = view if records is None else view.take(records)
-    item_sizes = sizes[items.record_row]
+    order, records = output_order(run), stream_records(run)
+    sizes = compact(run.records.fragments.column(view.fragments, "size"))
+    item_sizes = sizes if records is None else sizes[records]
     # A large output also passes through temporary files.
     twice = passes_files(item_sizes, as_lines=view.kind == "jsonl")
     expected = (1 + twice) * int(item_sizes.sum()) + order.nbytes
@@ -205,7 +205,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
     ):
         # Runs while the files are written, because it needs none of them.
         similarity = thread.submit(_similarity, run, view)
-        _stage_records(run, items, order, sizes, output)
+        _stage_records(run, order if records is None else records[order], sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order if records is None else records[order]))
         output.stage(
             "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), records))
@@ -223,7 +223,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
         if run.settings.selects:
             output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
         if "arrays" in run.settings.output.sidecars:
-            lengths = run.column("token_counts", "lengths")[view.document_row]
+            lengths = run.column("token_counts", "lengths")
             output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
             vectors = map_vectors(run.store, view, chosen_vectors(run))
             output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
@@ -249,11 +249,11 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
         )
 
 
-def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
-    settings = run.settings.output
+def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
+    """rows: the records in the order of the output, int64 (M,). sizes: bytes of all records, (N,)."""
+    settings, view = run.settings.output, run.view
     check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    rows = view.record_row[order]
     row_sizes = sizes[rows]
     limits = shard_limits(row_sizes, settings.shard_bytes)
     schema = None
@@ -266,7 +266,7 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     spans = pairwise([0, *limits])
     shards = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
     form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
-    ids = record_index(run, "id") if output.extends else np.empty((0, 2), np.uint64)
+    ids = run.records.ids(run.view.fragments) if output.extends else np.empty((0, 2), np.uint64)
     contents = _contents(shards, rows, ids, form) if output.extends else {}
     kept = {*takewhile(lambda name: output.take_over(name, contents[name]["content"]), contents)}
     shards = {name: shard for name, shard in shards.items() if name not in kept}
@@ -297,8 +297,8 @@ def _permute_records(
     before = min((shard.first for shard in shards.values()), default=len(rows))
     rows, row_sizes = rows[before:], row_sizes[before:]
     permutation = Permutation(
-        contents=stored_records(run.store, view),
-        start=offsets(view.records),
+        contents=stored_records(run.records, view),
+        start=offsets(view.fragments),
         rows=rows,
         sizes=row_sizes,
         exact=exact,
@@ -379,7 +379,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         },
         "counts": {
             "records": len(view),
-            "documents": raw_docs["documents"],
+            "documents": raw_docs["texts"],
             "rejected_records": raw_docs["rejected_records"],
             "partial_lines": raw_docs["partial_lines"],
         },
@@ -432,7 +432,7 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
     from dagster_divorder.core.measure.similarity import cosine_statistics
 
-    rows = np.sort(rows_by_id(run.store, view, SIMILARITY_SAMPLE))
+    rows = np.sort(records_by_text(run.records, run.view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
 
 
@@ -466,9 +466,9 @@ def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str
 def _every_record_in_output(run: Run) -> Finding:
     """Compares the output's records with the accepted records of the input, as multisets.
 
-    A run hashes the input as it reads it, with a hash that no id depends on, so the check reads only the output, once,
-    in blocks. (JSON lines made of Parquet rows have other bytes. In that case, or if records are not each trained on
-    once, it also reads the stored records.)
+    A run hashes the input as it reads it, so the check reads only the output, once, in blocks. (JSON lines made of
+    Parquet rows have other bytes. In that case, or if records are not each trained on once, it also reads the stored
+    records.)
     """
     receipt = run.receipt("curated_output")
     folder = run.settings.output.path
@@ -490,11 +490,12 @@ def _every_record_in_output(run: Run) -> Finding:
     if every and not (rendered or run.settings.repeats):
         planned = load_multiset(run)
     else:
-        view = stream_view(run)
+        records = item_records(run)
         if not every:
             order = output_order(run)
-            view, left_out = view.take(order), len(view) - len(order)
-        planned = stored(run.store, view, as_json=rendered)
+            records, left_out = records[order], len(records) - len(order)
+        read = np.bincount(records, minlength=len(run.view))
+        planned = stored(run.records, run.view, read, as_json=rendered)
     passed = output == planned
     times = "it is trained on" if run.settings.repeats or left_out else "in the input"
     but = f" but the {left_out:,} that are in no sequence" if left_out else ""

@@ -20,6 +20,7 @@ from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.spans import Spans
+from dagster_divorder.corpus.sample import contents, records_by_text, sample_texts
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.export_tokenizer import (
     SAMPLE_BYTES,
@@ -51,7 +52,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.consumed import last_change, reordered
-from dagster_divorder.stages.mix.repeats import stream_reads, stream_records, stream_view
+from dagster_divorder.stages.mix.repeats import stream_reads, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, is_unchanged, load_base_model, model_directory
@@ -65,7 +66,6 @@ from dagster_divorder.store.manifests import (
     file_at,
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.store.sample import contents, rows_by_id, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
@@ -132,7 +132,8 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
     return Tokens(
         files=run.files("token_counts"),
-        view=stream_view(run),
+        view=run.view,
+        corpus=run.records,
         records=stream_records(run),
         dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
         special={name: value for name, value in ids.items() if value is not None},
@@ -244,12 +245,16 @@ def _tokenizer_form(run: Run, tokens: Tokens, template: ChatTemplate | None) -> 
     of += [template.fingerprint] if template else []
     if known.get("of") == of:
         return known
-    texts = sample_texts(run.store, run.view, rows_by_id(run.store, run.view, SAMPLE_ROWS), SAMPLE_BYTES)
+    texts = sample_texts(
+        run.records, run.view, records_by_text(run.records, run.view, SAMPLE_ROWS), SAMPLE_BYTES
+    )
     encoder, chats = load_base_model(run).encoder(), list[Any]()
     if template:
         from dagster_divorder.models.chat_tokens import encoded_chats
 
-        documents = contents(run.store, run.view.documents, rows_by_id(run.store, run.view, SAMPLE_CHATS))
+        documents = contents(
+            run.view.fragments, records_by_text(run.records, run.view, SAMPLE_CHATS), run.records.texts
+        )
         chats = encoded_chats(documents, tokens.directory, template)
     form, note = choose_form(tokens.directory, encoder, tokens.special, texts, template, chats)
     return {"of": of, "form": form, "note": note}

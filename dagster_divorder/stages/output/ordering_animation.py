@@ -28,7 +28,6 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.films import (
     COLUMNS,
@@ -113,7 +112,7 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
     # A point lights up when the first record of its text is read.
     stream = load_stream(run)
-    point = places(document_ids(run.store, run.view), shown.ids)[stream.view.document_row]
+    point = places(run.records.text_ids(run.view.fragments), shown.ids)[stream.record_of]
     orders = {}
     for name, (runs, _) in read_in_order(run, stream.traits).items():
         if name != "curated":

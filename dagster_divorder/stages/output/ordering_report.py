@@ -30,6 +30,7 @@ from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, runs_in_o
 from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
+from dagster_divorder.corpus.sample import beginnings, contents
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -64,7 +65,6 @@ from dagster_divorder.stages.order.sequence_order import first_reads, load_seque
 from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.store.sample import beginnings, contents
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.drawing import OTHERS, cluster_colours, data_uri, stamped
 from dagster_divorder.view.report import sections
@@ -304,7 +304,7 @@ def _load_corpus(run: Run) -> _Corpus:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
             categories[field] = stream.of_items(coded.codes), coded.names
     orders = read_in_order(run, traits)
-    tokens_of = run_counter(run, stream.view)
+    tokens_of = run_counter(run, stream.record_of)
     return _Corpus(run, load_names(run), stream, packed, epochs, orders, categories, tokens_of)
 
 
@@ -384,7 +384,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Window]:
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
         runs = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
         documents, tokens = _by_document(packed.document[runs], counted[runs])
-        row = int(corpus.stream.view.document_row[documents[tokens.argmax()]])
+        row = int(corpus.stream.record_of[documents[tokens.argmax()]])
         if row in windows:
             continue
         clusters = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
@@ -420,12 +420,11 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
     tokens: counted tokens of each document in the window, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
-    view, traits = corpus.stream.view, corpus.stream.traits
-    rows = view.document_row[documents[chosen]]
-    texts = _examples(corpus.run, rows)
+    traits, records = corpus.stream.traits, corpus.stream.record(documents[chosen])
+    texts = _examples(corpus.run, records)
     codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []
-    ids = own_ids(corpus.run, corpus.stream.record(documents[chosen]))
+    ids = own_ids(corpus.run, records)
     for document, own_id, inside, text in zip(
         documents[chosen], ids, tokens[chosen].tolist(), texts, strict=True
     ):
@@ -443,12 +442,12 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
 def _examples(run: Run, rows: np.ndarray) -> list[Example]:
     """The beginnings of the texts of document rows; with a loss mask, of what the model reads, part by part."""
     if not run.settings.masked:
-        return beginnings(run.store, run.view, rows, READ).to_pylist()
+        return beginnings(run.records, run.view, rows, READ).to_pylist()
     from dagster_divorder.models.chat_tokens import as_read
 
     read = [
         as_read(document, template_of(run), run.settings.chats.train_on)
-        for document in contents(run.store, run.view.documents, rows).to_pylist()
+        for document in contents(run.view.fragments, rows, run.records.texts).to_pylist()
     ]
     return [_parts(conversation.text, conversation.spans) for conversation in read]
 

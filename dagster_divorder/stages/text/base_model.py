@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from dagster_divorder.corpus.sample import MAX_DOCUMENTS, contents, sample_texts
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.published import published_plan
@@ -29,7 +30,6 @@ from dagster_divorder.stages.corpus.chat_template import template_of, template_s
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.sample import MAX_DOCUMENTS, contents, document_sizes, sample_texts
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
 
     advanced = run.settings.advanced
     rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
-    texts = sample_texts(run.store, run.view, rows, SAMPLE_BYTES)
+    texts = sample_texts(run.records, run.view, rows, SAMPLE_BYTES)
     checkpoint = _checkpoint(run)
     files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
@@ -219,9 +219,9 @@ def _as_read(run: Run, rows: np.ndarray, directory: Path) -> tuple[np.ndarray, n
     template = template_of(run)
     if template is None:
         return None
-    total = np.cumsum(document_sizes(run.store, run.view)[rows])
+    total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
     rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
-    documents = contents(run.store, run.view.documents, rows)
+    documents = contents(run.view.fragments, rows, run.records.texts)
     arrays = ChatEncoder(directory, template, "tokenizers").encode(documents)
     return arrays["ids"], arrays["lengths"]
 

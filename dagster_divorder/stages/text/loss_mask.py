@@ -49,7 +49,7 @@ def load_loss_mask(run: Run) -> LossMask | None:
     """The mask of all document rows of the view; None if every token is trained."""
     if not has_loss_mask(run.settings):
         return None
-    return mask_of(run.files("token_counts"), run.view.documents, run.settings.chats.train_on)
+    return mask_of(run.files("token_counts"), run.view.fragments, run.settings.chats.train_on)
 
 
 class TurnEnds(NamedTuple):
@@ -65,7 +65,7 @@ def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
     """The ends of all answers but the last in each of some document rows, int64 (n,). Only for `settings.masked`."""
     from dagster_divorder.models.chat_tokens import END
 
-    files, fragments = run.files("token_counts"), run.view.documents
+    files, fragments = run.files("token_counts"), run.view.fragments
     lengths, counts, first, last, kind = files.columns(
         fragments, "lengths", "spans", "span_first", "span_last", "span_kind"
     )
@@ -86,8 +86,8 @@ def answer_tokens(run: Run) -> np.ndarray:
     is "all". Only for `settings.masked`."""
     train_on = run.settings.chats.train_on
     train_on = "assistant" if train_on == "all" else train_on
-    mask = mask_of(run.files("token_counts"), run.view.documents, train_on)
-    return mask.tokens(run.view.document_row)
+    mask = mask_of(run.files("token_counts"), run.view.fragments, train_on)
+    return mask.tokens(np.arange(len(run.view)))
 
 
 def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.models.checkpoint import locate
@@ -20,8 +21,6 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_words
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
@@ -36,9 +35,9 @@ def _locate(settings: Settings) -> Path:
     return locate(settings.selection.quality_model, weights="all", setting="selection.quality")
 
 
-def score(store: Store, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
+def score(records: Records, model: Path, device: str, fragment: Fragment) -> dict[str, np.ndarray]:
     """The quality of the documents of a fragment."""
-    classifier, content = _classifier(model, device), read_words(store, fragment.file)
+    classifier, content = _classifier(model, device), records.words(fragment)
     scores = [classifier(content.slice(first, ROWS).to_pylist()) for first in range(0, len(content), ROWS)]
     return {"quality": np.concatenate(scores)}
 
@@ -68,7 +67,7 @@ QUALITY_SCORES = PerDocument(
     doing="scoring quality",
     check_settings=lambda run: _locate(run.settings),
     compute=lambda run: functools.partial(
-        score, run.store, _locate(run.settings), call_on_a_worker(run, find_device)
+        score, run.records, _locate(run.settings), call_on_a_worker(run, find_device)
     ),
     needs=_quality_scores_needs,
     figures=lambda run, files: {"model": run.settings.selection.quality},

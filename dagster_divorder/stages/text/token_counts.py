@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_divorder.chats.template import ChatTemplate
+from dagster_divorder.corpus.sample import contents, records_by_text
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
 from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
-from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.fragments import read_content, read_words
-from dagster_divorder.store.sample import contents, document_sizes, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
@@ -38,12 +37,12 @@ SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
 
 
 def tokenize(
-    store: Store, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
+    records: Records, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
 ) -> dict[str, np.ndarray]:
-    """The tokens of a fragment's documents: `ids` and `lengths` as above. tokenizer: fingerprint of the tokenizer in
-    the folder `model`."""
-    encoder = _kept_encoder(model_path(store, model), tokenizer, engine)
-    ids, lengths = encoder.encode(read_words(store, fragment.file).combine_chunks())
+    """The tokens of a fragment's texts: `ids` and `lengths` as above. tokenizer: fingerprint of the tokenizer in the
+    folder `model`."""
+    encoder = _kept_encoder(model_path(records.fragments.store, model), tokenizer, engine)
+    ids, lengths = encoder.encode(records.words(fragment))
     return {"ids": ids, "lengths": lengths}
 
 
@@ -57,7 +56,7 @@ def _kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
 
 
 def tokenize_chats(
-    store: Store,
+    records: Records,
     model: str | Path,
     tokenizer: str,
     template: ChatTemplate,
@@ -66,8 +65,8 @@ def tokenize_chats(
     fragment: Fragment,
 ) -> dict[str, np.ndarray]:
     """As `tokenize`, for fragments with conversations; adds `turns` and spans. way: see `_chat_way`."""
-    encoder = _kept_chat_encoder(model_path(store, model), tokenizer, template, way)
-    arrays = encoder.encode(read_content(store, fragment.file).combine_chunks())
+    encoder = _kept_chat_encoder(model_path(records.fragments.store, model), tokenizer, template, way)
+    arrays = encoder.encode(records.texts(fragment))
     return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
 
 
@@ -97,10 +96,10 @@ def _chat_way(run: Run) -> dict[str, Any]:
         control = content_hash(control_tokens(model.directory))
         of = [model.info["tokenizer"], engine, template.fingerprint, control]
         if not known or known["of"] != of:
-            rows = rows_by_id(run.store, run.view, SAMPLE_DOCUMENTS)
-            total = np.cumsum(document_sizes(run.store, run.view)[rows])
+            rows = records_by_text(run.records, run.view, SAMPLE_DOCUMENTS)
+            total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
             rows = rows[: np.searchsorted(total, SAMPLE_BYTES)]
-            sample = contents(run.store, run.view.documents, rows).to_pylist()
+            sample = contents(run.view.fragments, rows, run.records.texts).to_pylist()
             way, reason = fastest_way(model.directory, template, engine, sample)
             known = {"way": way, "reason": reason, "of": of}
         run.memo["chat_way"] = known
@@ -126,8 +125,10 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
                 "end answers; set chats.template to a template that writes one, or that marks answers and their ends "
                 "with {% generation %}"
             )
-        return partial(tokenize_chats, run.store, model.place, model.info["tokenizer"], template, way, dtype)
-    return partial(tokenize, run.store, model.place, model.info["tokenizer"], model.info["engine"])
+        return partial(
+            tokenize_chats, run.records, model.place, model.info["tokenizer"], template, way, dtype
+        )
+    return partial(tokenize, run.records, model.place, model.info["tokenizer"], model.info["engine"])
 
 
 def _inputs(run: Run) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     # All documents are tokenised now, and the encoder takes 100 MB.
     _kept_encoder.cache_clear()
     _kept_chat_encoder.cache_clear()
-    lengths = files.column(run.view.documents, "lengths")[run.view.document_row]
+    lengths = files.column(run.view.fragments, "lengths")
     if not lengths.any():
         raise InputError(
             f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
@@ -159,17 +160,17 @@ def _token_counts_figures_now(run: Run) -> dict[str, Any]:
     """Figures of the trained tokens, which depend on `chats.train_on`."""
     if not run.settings.masked:
         return {}
-    files, rows = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run)), run.view.document_row
-    trained = tokens = int(files.column(run.view.documents, "lengths")[rows].sum())
+    files = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run))
+    trained = tokens = int(files.column(run.view.fragments, "lengths").sum())
     if has_loss_mask(run.settings):
-        mask = mask_of(files, run.view.documents, run.settings.chats.train_on)
-        trained = int(mask.tokens(rows).sum())
+        mask = mask_of(files, run.view.fragments, run.settings.chats.train_on)
+        trained = int(mask.tokens(np.arange(len(run.view))).sum())
     train_on = run.settings.chats.train_on
     return {"trained_tokens": trained, "trained_share": trained / tokens, "train_on": train_on}
 
 
 def _documents_have_tokens(run: Run) -> Finding:
-    empty = run.column("token_counts", "lengths")[run.view.document_row] == 0
+    empty = run.column("token_counts", "lengths") == 0
     share = float(empty.mean())
     first = f" (the first: record {int(empty.argmax()):,} of the input)" if empty.any() else ""
     return Finding(

@@ -22,6 +22,7 @@ import orjson
 from dagster_divorder.core.topics.agreement import DIFFERENT, SAME, match, overlap, told_by_words
 from dagster_divorder.core.topics.cluster import assign, fit, most_points
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.corpus.sample import beginnings, first_lines
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table, Text
@@ -32,7 +33,6 @@ from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.sample import beginnings, first_lines
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.state import Receipt
 
@@ -98,7 +98,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     # A random sample of the documents.
     rows = fit_rows(run, "ari_comparison", min(space.most_rows(run.view, SAMPLE_BYTES) for space in spaces))
     sampled = rows[: sample_size(k)]
-    words = count_words(beginnings(run.store, run.view, sampled, CHARACTERS))
+    words = count_words(beginnings(run.records, run.view, sampled, CHARACTERS))
     both, told = [], {}
     for kind, space in zip(kinds, spaces, strict=True):
         vectors = space.rows(run.view, rows)
@@ -193,7 +193,7 @@ def _disagreements(
                 second.kind: second.names[b],
                 "documents": int(unmatched[a, b]),
                 f"the {first.kind} one's match": second.names[partner[a]] if a in partner else None,
-                "examples": first_lines(run.store, run.view, rows[inside[nearest]]),
+                "examples": first_lines(run.records, run.view, rows[inside[nearest]]),
             }
         )
     return cells

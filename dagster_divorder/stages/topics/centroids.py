@@ -28,7 +28,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.sample import document_ids
 
 SAMPLE_BYTES = 1 << 30
 MIN_NEW = 32
@@ -93,8 +92,8 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     new = now[covered & ~np.isin(now, fitted.sketch)]
     if len(new) < MIN_NEW:
         return None
-    ids = document_ids(run.store, run.view)
-    rows = np.flatnonzero(np.isin(ids[:, 0], new) & run.view.used_documents())
+    ids = run.records.text_ids(run.view.fragments)
+    rows = np.flatnonzero(np.isin(ids[:, 0], new) & (run.copies == np.arange(len(ids))))
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)
     mean = float(distances.mean(dtype=np.float64))

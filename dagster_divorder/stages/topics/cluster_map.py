@@ -31,7 +31,6 @@ from dagster_divorder.stages.topics.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.output_manifests import read_manifest
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.write.curated import add_to_output
 
@@ -147,7 +146,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
     if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
         return
     shown = ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
-    at = places(document_ids(run.store, run.view), shown.ids)[run.view.document_row]
+    at = places(run.records.text_ids(run.view.fragments), shown.ids)
     xy = np.full((len(at), 2), np.nan, np.float32)
     xy[at >= 0] = shown.xy[at[at >= 0]]
     write = partial(np.lib.format.write_array, array=xy, allow_pickle=False)

@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
+from dagster_divorder.corpus.sample import beginnings
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.sample import beginnings
 
 FILE = "names.json"
 
@@ -45,7 +45,7 @@ def _name_clusters(run: Run) -> Mapping[str, bytes]:
     # A sample of this size has documents of every cluster.
     rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
     rows = rows[_evenly(labels[rows], sample_size(count))]
-    words = count_words(beginnings(run.store, run.view, rows, CHARACTERS))
+    words = count_words(beginnings(run.records, run.view, rows, CHARACTERS))
     terms = characteristic_terms(words, labels[rows], count)
     return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms})}
 

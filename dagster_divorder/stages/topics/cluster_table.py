@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dagster_divorder.corpus.sample import first_lines
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_reads, held_out_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.sample import document_ids, first_lines
 from dagster_divorder.store.state import load_receipt
 
 SHOWN = 1_000
@@ -38,17 +38,17 @@ def _tabulate_clusters(run: Run) -> Made:
     from dagster_divorder.core.kernels.members import nearest_members
 
     view, names = run.view, load_names(run)
-    labels, distances = run.files("clusters").columns(view.documents, "labels", "distances")
-    labels = np.where(view.used_documents(), labels, np.int32(-1))
-    ids = document_ids(run.store, view)
+    labels, distances = run.files("clusters").columns(view.fragments, "labels", "distances")
+    ids = run.records.text_ids(run.view.fragments)
     members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
     left_out = held_out_rows(run, "cluster_table")
-    shown = labels if left_out is None else np.where(left_out, np.int32(-1), labels)
+    # Of equal texts only the first is an example.
+    shown = np.where(run.copies == np.arange(len(labels)), labels, np.int32(-1))
+    shown = shown if left_out is None else np.where(left_out, np.int32(-1), shown)
     nearest_members(shown, distances, ids[:, 0], members)
     texts = _texts(run, ids, members[members >= 0])
-    used = labels >= 0
-    sizes = np.bincount(labels[used], minlength=len(names))
-    means = np.bincount(labels[used], distances[used].astype(np.float64), len(names)) / np.maximum(sizes, 1)
+    sizes = np.bincount(labels, minlength=len(names))
+    means = np.bincount(labels, distances.astype(np.float64), len(names)) / np.maximum(sizes, 1)
     rows = [
         {
             "cluster": label,
@@ -73,7 +73,7 @@ def _texts(run: Run, ids: np.ndarray, rows: np.ndarray) -> dict[int, str]:
             known |= zip(row["nearest"], row["texts"], strict=True)
     texts = dict(zip(rows.tolist(), map(known.get, hex_ids(ids[rows])), strict=True))
     missing = np.array([row for row, text in texts.items() if text is None], np.int64)
-    read = dict(zip(missing.tolist(), first_lines(run.store, run.view, missing), strict=True))
+    read = dict(zip(missing.tolist(), first_lines(run.records, run.view, missing), strict=True))
     return {row: read[row] if text is None else text for row, text in texts.items()}
 
 

@@ -42,16 +42,16 @@ def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> 
 
 
 def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    labels, distances = files.columns(run.view.documents, "labels", "distances")
-    used, k = run.view.used_documents(), run.receipt("centroids").facts["k"]
+    labels, distances = files.columns(run.view.fragments, "labels", "distances")
+    k = run.receipt("centroids").facts["k"]
     return {
-        "mean_distance": float(distances[used].mean(dtype=np.float64)),
-        "cluster_sizes": np.bincount(labels[used], minlength=k).tolist(),
+        "mean_distance": float(distances.mean(dtype=np.float64)),
+        "cluster_sizes": np.bincount(labels, minlength=k).tolist(),
     }
 
 
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
-    centroids, documents = run.receipt("centroids"), run.corpus.documents
+    centroids, documents = run.receipt("centroids"), run.corpus.records
     fit, hint = centroids.facts, None
     if fit["dims"] > documents and not run.settings.components[chosen_kind(run)]:
         # With more dims than documents, all vectors are about equally far from each other.
@@ -70,7 +70,7 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
 
 def cluster_sizes(run: Run) -> np.ndarray:
     """Documents of each cluster, int64 (K,)."""
-    labels = run.column("clusters", "labels")[run.view.used_documents()]
+    labels = run.column("clusters", "labels")
     return np.bincount(labels, minlength=run.receipt("centroids").facts["k"])
 
 
@@ -88,13 +88,12 @@ def _documents_have_vectors(run: Run) -> Finding:
     from dagster_divorder.models.embed import NOT_FINITE
 
     view, stage = run.view, chosen_vectors(run).stage
-    used = view.used_documents()
     zero = not_finite = 0
-    for rows, arrays in run.files(stage).each(view.documents):
-        flagged = used[rows] & (arrays.get("flagged", 0) == NOT_FINITE)
+    for _, arrays in run.files(stage).each(view.fragments):
+        flagged = np.broadcast_to(arrays.get("flagged", 0) == NOT_FINITE, len(arrays["vectors"]))
         not_finite += int(flagged.sum())
-        zero += int((used[rows] & ~flagged & ~arrays["vectors"].any(axis=1)).sum())
-    documents = int(np.count_nonzero(used))
+        zero += int((~flagged & ~arrays["vectors"].any(axis=1)).sum())
+    documents = len(view)
     share = (zero + not_finite) / documents
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,

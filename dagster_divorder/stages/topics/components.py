@@ -126,7 +126,7 @@ def _fit_components(run: Run, kind: str) -> Mapping[str, bytes]:
     rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, vectors.most_rows(view, BYTES)))
     pca = fit(vectors.rows(view, rows), run.settings.components[kind])
     info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
-    if note := _note(run.settings.components[kind], info, run.corpus.documents):
+    if note := _note(run.settings.components[kind], info, run.corpus.records):
         run.progress.note(note)
     return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
 

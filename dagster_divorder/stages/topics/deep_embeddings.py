@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, Work, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
-from dagster_divorder.pipeline.per_fragment import StoredFragment
+from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.settings import Settings
@@ -39,7 +41,6 @@ from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
@@ -96,7 +97,7 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
     """The fields of an `Embed` that vectors and gradients share."""
     local = run.settings.engine.address == "local"
     return {
-        "store": run.store,
+        "records": run.records,
         "model": model.place,
         "tokens": run.files("token_counts").listed(),
         "tokenizer": model.tokenizer,
@@ -125,21 +126,21 @@ class VectorsOfAModel(PerDocument):
     """Vectors that a model computes. Progress counts tokens, and figures include their rate. `compute` returns an
     `Embed`."""
 
-    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
+    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        workers = self.needs(run, missing)["workers"] or 1
-        total = Work()
-        with run.progress("embedding", embed.tokens_to_do(missing), "tokens") as advance:
+        workers = self.needs(run, works)["workers"] or 1
+        total = ModelWork()
+        with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as advance:
             try:
-                for stored in self.compute_with(embed, run, key, missing, advance):
-                    total += stored.about
+                for stored in self.compute_with(embed, run, key, works, advance):
+                    total += stored.about or ModelWork()
                     yield stored
             finally:
                 _free(embed.spec.device)
         if total["out_of_memory"]:
             run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
-        seconds = total["nanoseconds"] / 1e9 / min(workers, len(missing))
+        seconds = total["nanoseconds"] / 1e9 / min(workers, len(works))
         run.observed |= {
             "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
             "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
@@ -182,7 +183,7 @@ class Embed:
     `make_embedder`.
     """
 
-    store: Store = field(compare=False)
+    records: Records = field(compare=False)
     tokens: StageFiles = field(compare=False)
     model: str | Path
     spec: EmbeddingSpec
@@ -204,7 +205,7 @@ class Embed:
         from dagster_divorder.models.deep import load
 
         return load(
-            model_path(self.store, self.model),
+            model_path(self.records.fragments.store, self.model),
             self.spec,
             vocabulary=self.vocabulary,
             processes=self.processes,
@@ -212,7 +213,7 @@ class Embed:
 
     def __call__(
         self, fragment: Fragment, advance: Advance = lambda tokens: None
-    ) -> tuple[dict[str, np.ndarray], Work]:
+    ) -> tuple[dict[str, np.ndarray], ModelWork]:
         if self.processes == processes_here():
             return self.compute(fragment, advance)
         group = _group(self.processes, self.spec.device)
@@ -224,7 +225,7 @@ class Embed:
 
     def compute(
         self, fragment: Fragment, advance: Advance = lambda tokens: None
-    ) -> tuple[dict[str, np.ndarray], Work]:
+    ) -> tuple[dict[str, np.ndarray], ModelWork]:
         """(arrays, the work they took), computed in this process. advance: counts tokens."""
         embedder = _embedder(self)
         start = time.perf_counter_ns()
@@ -232,13 +233,13 @@ class Embed:
         embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
         vectors = embedded.vectors.astype(np.float16) if self.half else embedded.vectors
         arrays = {"vectors": vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
-        return arrays, embedded.work + Work(nanoseconds=time.perf_counter_ns() - start)
+        return arrays, embedded.work + ModelWork(nanoseconds=time.perf_counter_ns() - start)
 
     def read_tokens(self, fragment: Fragment) -> dict[str, np.ndarray]:
         """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
         if self.engine is None:
             return self.tokens.read(fragment)
-        return tokenize(self.store, self.model, self.tokenizer, self.engine, fragment)
+        return tokenize(self.records, self.model, self.tokenizer, self.engine, fragment)
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
@@ -300,13 +301,12 @@ def vector_figures(
     """Figures of all documents' vectors: how they were computed, tokens, tokens not read, and flags. instead: what
     happens to documents without a finite vector, in words. noun: the word for a vector."""
     view = run.view
-    lengths, flagged = files.columns(view.documents, "tokens", "flagged")
-    used = view.used_documents()
-    tokens = lengths[used]
+    lengths, flagged = files.columns(view.fragments, "tokens", "flagged")
+    tokens = lengths
     of_gradients = files.stage == "gradient_embeddings"
     reads_all = not of_gradients and run.settings.deep.long_documents == "chunk"
     unseen = np.zeros(1, np.int64) if reads_all else np.maximum(tokens - spec.room, 0)
-    first = files.read(view.documents[0])
+    first = files.read(view.fragments[0])
     figures: dict[str, Any] = {
         "model": model,
         **({"dim": first["vectors"].shape[1]} if "vectors" in first else {}),
@@ -318,7 +318,7 @@ def vector_figures(
         "truncated_documents": int((unseen > 0).sum()),
         "unseen_tokens": round(float(unseen.sum() / max(1, tokens.sum())), 4),
     }
-    flags = np.flatnonzero((flagged == NOT_FINITE) & used)
+    flags = np.flatnonzero(flagged == NOT_FINITE)
     if len(flags) == len(tokens):
         setting = "gradients.model" if of_gradients else "deep.model"
         raise InputError(
@@ -327,9 +327,9 @@ def vector_figures(
             f"{setting} to another model"
         )
     if len(flags):
-        ids = document_ids(run.store, view)
+        ids = run.records.text_ids(run.view.fragments)
         rows = flags[:IDS_SHOWN]
-        names = own_ids(run, np.array([(view.document_row == row).argmax() for row in rows]))
+        names = own_ids(run, rows)
         shown = [name or id_ for name, id_ in zip(names, hex_ids(ids[rows]), strict=True)]
         run.progress.note(
             f"{len(flags):,} documents have no finite {noun} and {instead}: "
@@ -368,6 +368,7 @@ DEEP_EMBEDDINGS = VectorsOfAModel(
     key_from_inputs=True,
     facts=_deep_embeddings_facts,
     doing="storing vectors",
+    by_text=True,
     compute=_embed_documents,
     needs=lambda run, missing: embed_needs(run, _embed_of(run)),
     figures=_deep_embeddings_figures,

@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.vectors.pool import pool, token_weights
+from dagster_divorder.corpus.sample import MAX_DOCUMENTS, sample_texts
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import (
     POOLING,
@@ -37,7 +38,6 @@ from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.sample import MAX_DOCUMENTS, sample_texts
 
 INFO = "deep_model.json"
 SPAN = 128
@@ -162,7 +162,7 @@ def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
     info["tokenizer"] = tokenizer_fingerprint(directory)
     if info["tokenizer"] != base.info["tokenizer"]:
         rows = fit_rows(run, stage, MAX_DOCUMENTS)
-        encoder = load_encoder(directory, sample=sample_texts(run.store, run.view, rows, SAMPLE_BYTES))
+        encoder = load_encoder(directory, sample=sample_texts(run.records, run.view, rows, SAMPLE_BYTES))
         info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
         if encoder.note:
             run.progress.note(f"{directory}: {encoder.note}")
@@ -181,12 +181,12 @@ def _make_decoder(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[s
 def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
     """(vectors of a span from each half of the first documents of `rows`, float32 (2, P, D); tokens of all spans)."""
     view, counts = run.view, run.files("token_counts")
-    span = np.minimum(counts.column(view.documents, "lengths")[rows] // 2, SPAN)
+    span = np.minimum(counts.column(view.fragments, "lengths")[rows] // 2, SPAN)
     rows, span = rows[span >= SHORTEST], span[span >= SHORTEST]
     kept = int(np.searchsorted(np.cumsum(2 * span), run.settings.advanced.decoder_tokens, side="right"))
     rows, span = rows[:kept], span[:kept]
     means = np.zeros((2, kept, table.shape[1]), np.float32)
-    for places, inside, stored in counts.at(view.documents, rows):
+    for places, inside, stored in counts.at(view.fragments, rows):
         lengths = stored["lengths"]
         begins, middle = (np.cumsum(lengths) - lengths)[inside], lengths[inside] // 2
         for half, first in enumerate((begins, begins + middle)):

@@ -33,15 +33,14 @@ from dagster_divorder.corpus.vectors import (
     row_hashes,
 )
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.per_fragment import StoredFragment
+from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import own_ids
-from dagster_divorder.stages.corpus.keyed_rows import first_of, keyed_records
+from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View, spans
@@ -59,22 +58,26 @@ class _ExternalEmbeddings(PerDocument):
             run.memo["reading"] = _reading(self, run)
         return str(run.memo["reading"].key)
 
-    def compute_missing(self, run: Run, key: str, missing: Sequence[Fragment]) -> Iterator[StoredFragment]:
+    def work(self, run: Run, key: str) -> list[Work]:
+        """All records of fragments without a result: the file may hold other vectors of known records now."""
+        return [Work(work.fragment, work.fragment) for work in super().work(run, key)]
+
+    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         """Copies new rows of a Parquet file first: the file is read from beginning to end, but fragments need rows in
         any order."""
         reading: _Reading = run.memo["reading"]
         file, matched = reading.file, reading.matched
         if isinstance(file, NpyVectors):
-            yield from super().compute_missing(run, key, missing)
+            yield from super().compute_missing(run, key, works)
             return
         assert isinstance(file, ParquetVectors) and matched
-        inside = _rows_of_fragments(run.view)
-        rows = distinct_values(np.concatenate([matched.row[inside[fragment.name]] for fragment in missing]))
+        inside = _records_of_fragments(run.view)
+        rows = distinct_values(np.concatenate([matched.row[_records(inside, work.new)] for work in works]))
         rows = rows[rows >= 0]
         size = len(rows) * file.dims * file.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
             copy = file.copy(rows, folder / "vectors")
-            yield from self.compute_with(_units(run, copy, rows), run, key, missing)
+            yield from self.compute_with(_units(run, copy, rows), run, key, works)
 
     def decide(self, run: Run) -> Decision:
         decision = super().decide(run)
@@ -112,7 +115,6 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     # Loaded before the file is read, because a plan may have no view.
     view = run.view
     matched, key = _read(run, view, file, last)
-    used = view.used_documents()
     zero = row_hashes(np.zeros((1, file.dims), file.dtype))
     facts = {
         "path": str(file.path),
@@ -123,7 +125,7 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
         "read": matched.reason,
         "rows_of_no_document": matched.unmatched,
         "copies_with_other_vectors": matched.disagreeing,
-        "zero_vectors": int((matched.source[used] == zero).sum()),
+        "zero_vectors": int((matched.source == zero).sum()),
     }
     return _Reading(read_as, facts, key, file, matched)
 
@@ -146,7 +148,7 @@ def _open(run: Run) -> VectorFile:
         remedy = "embed the new records, and save all rows in input order"
     raise InputError(
         f"{file.path} has {file.rows:,} rows; the input has {records:,} records "
-        f"({raw_docs.facts['documents']:,} distinct documents; {refused:,} more records were refused); expected a row "
+        f"({raw_docs.facts['texts']:,} distinct texts; {refused:,} more records were refused); expected a row "
         f"for each accepted record, in input order: {remedy}, or write a Parquet file with a column doc_id and a vector"
     )
 
@@ -173,7 +175,7 @@ class _Units:
     rows: np.ndarray | None = None
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        inside = self.inside[fragment.name]
+        inside = _records(self.inside, fragment)
         row, source = self.matched.row[inside], self.matched.source[inside]
         wanted = row[row >= 0]
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
@@ -186,12 +188,18 @@ class _Units:
 
 def _units(run: Run, vectors: NpyVectors, rows: np.ndarray | None = None) -> _Units:
     reading = run.memo["reading"]
-    return _Units(reading.file.path, reading.matched, _rows_of_fragments(run.view), vectors, rows)
+    return _Units(reading.file.path, reading.matched, _records_of_fragments(run.view), vectors, rows)
 
 
-def _rows_of_fragments(view: View) -> dict[str, slice]:
-    names = [fragment.name for fragment in view.documents]
-    return dict(zip(names, spans(view.documents), strict=True))
+def _records_of_fragments(view: View) -> dict[str, slice]:
+    names = [fragment.name for fragment in view.fragments]
+    return dict(zip(names, spans(view.fragments), strict=True))
+
+
+def _records(inside: Mapping[str, slice], fragment: Fragment) -> slice | np.ndarray:
+    """The records of a fragment, or those that it stands for."""
+    whole = inside[fragment.name]
+    return whole if fragment.picks is None else whole.start + fragment.picks
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +221,9 @@ class _Matched:
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
     """For each document row: bool, whether its fragment is stored under a key; and its `source` uint64, 0 if it is
     not."""
-    stored, source = np.zeros(view.document_rows, bool), np.zeros(view.document_rows, np.uint64)
-    files, inside = StageFiles(run.store, STAGE, key).listed(), _rows_of_fragments(view)
-    for fragment in view.documents:
+    stored, source = np.zeros(len(run.view), bool), np.zeros(len(run.view), np.uint64)
+    files, inside = StageFiles(run.store, STAGE, key).listed(), _records_of_fragments(view)
+    for fragment in view.fragments:
         if fragment.name in files.present():
             rows = inside[fragment.name]
             stored[rows] = True
@@ -226,19 +234,18 @@ def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
 def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Matched, str]:
     """The rows of the file by document, and their key: the last run's if no known document has another vector under it;
     else one that names the vectors."""
-    matched, used = _scan(run, view, file), view.used_documents()
+    matched = _scan(run, view, file)
     why = "first run with these vectors"
     if last and last.key.startswith(_CODE):
         stored, source = _stored(run, view, last.key)
-        known = stored & used
-        other = int((known & (source != matched.source)).sum())
-        if known.any() and not other:
+        other = int((stored & (source != matched.source)).sum())
+        if stored.any() and not other:
             return replace(matched, reason="no: they are stored"), last.key
-        if known.any():
-            why = f"{other:,} of {int(known.sum()):,} known documents have another vector now"
+        if stored.any():
+            why = f"{other:,} of {int(stored.sum()):,} known documents have another vector now"
             if last.facts["dim"] != file.dims:
                 why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
-    content = xxhash.xxh3_128_hexdigest(matched.source[view.document_row])
+    content = xxhash.xxh3_128_hexdigest(matched.source.tobytes())
     return replace(matched, reason=why), f"{_CODE}{content_hash(file.dims, content)}"
 
 
@@ -248,20 +255,21 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
     Raises:
         InputError: a vector holds NaN or infinity, an id occurs with two vectors, or documents have no vector.
     """
-    first_record = first_of(view.document_row, view.document_rows)
+    # Records with one text share the vector of the first.
+    first = run.copies
     records = keyed_records(run, file.keyed_by, file.path)
-    row = np.full(view.document_rows, -1, np.int64)
-    source = np.zeros(view.document_rows, np.uint64)
+    row = np.full(len(run.view), -1, np.int64)
+    source = np.zeros(len(run.view), np.uint64)
     copies: list[tuple[np.ndarray, np.ndarray]] = []
     unmatched = 0
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
             record = records.find(block.first, block.keys)
-            document = np.where(record < 0, -1, view.document_row[record].astype(np.int64))
+            document = np.where(record < 0, -1, first[record])
             unmatched += int((document < 0).sum())
             _check_finite(file, block, document >= 0)
-            leads = (document >= 0) & (first_record[document] == record)
+            leads = (document >= 0) & (document == record)
             at = np.flatnonzero(leads)
             led = document[at]
             # Reversed, because numpy keeps the last of several values for one place, and the first is wanted.
@@ -280,13 +288,14 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
             advance(len(hashes))
     if unmatched:
         run.progress.note(f"rows of {file.path} that belong to no record and are not used: {unmatched:,}")
-    lacking = view.used_documents() & (row < 0)
+    row, source = row[first], source[first]
+    lacking = row < 0
     if lacking.any():
-        ids = document_ids(run.store, view)
-        name = own_ids(run, first_record[:-1][lacking][:1])[0] if file.keyed_by == "id" else None
+        ids = run.records.text_ids(run.view.fragments)
+        name = own_ids(run, np.flatnonzero(lacking)[:1])[0] if file.keyed_by == "id" else None
         shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if name is None else f"id {name!r}"
         raise InputError(
-            f"{file.path} has no vector for {int(lacking.sum()):,} of {int(view.used_documents().sum()):,} documents, "
+            f"{file.path} has no vector for {int(lacking.sum()):,} of {len(view):,} records, "
             f"the first is {shown}; expected one for each: embed them and add their rows"
         )
     disagreeing = sum(int((source[documents] != hashes).sum()) for documents, hashes in copies)

@@ -108,7 +108,7 @@ class Gradients(Embed):
         from dagster_divorder.models.gradients import load
 
         return load(
-            model_path(self.store, self.model),
+            model_path(self.records.fragments.store, self.model),
             self.spec,
             layers=self.layers,
             dims=self.dims,
@@ -162,6 +162,7 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     key_from_inputs=True,
     facts=_gradient_embeddings_facts,
     doing="taking gradients",
+    by_text=True,
     compute=gradients_of,
     needs=lambda run, missing: embed_needs(run, gradients_of(run)),
     figures=_gradient_embeddings_figures,

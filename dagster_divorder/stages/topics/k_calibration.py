@@ -14,6 +14,7 @@ import orjson
 
 from dagster_divorder.core.topics.cluster import assign, fit, most_points
 from dagster_divorder.core.topics.k_calibration import SAMPLE, distances, recommended, silhouettes
+from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
@@ -22,7 +23,6 @@ from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings,
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.sample import rows_by_id
 from dagster_divorder.store.state import Receipt
 
 NEAR_ZERO = 0.02
@@ -36,11 +36,11 @@ PICTURE = "picture.png"
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.view.pictures import k_calibration
 
-    space, how, documents = load_space(run), fit_settings(run.settings), run.corpus.documents
+    space, how, documents = load_space(run), fit_settings(run.settings), run.corpus.records
     tried = run.settings.clusters.tried
     values = [k for k in tried if k <= documents] or [documents]
     most = max(SAMPLE, most_points(values[-1], how["method"]))
-    by_id = rows_by_id(run.store, run.view, min(most, space.most_rows(run.view, SAMPLE_BYTES)))
+    by_id = records_by_text(run.records, run.view, min(most, space.most_rows(run.view, SAMPLE_BYTES)))
     vectors = space.rows(run.view, by_id)
     sample = vectors[:SAMPLE]
     between = distances(sample - sample.mean(axis=0) if space.centre else sample)

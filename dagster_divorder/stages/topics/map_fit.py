@@ -15,7 +15,6 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.sample import document_ids
 
 ARRAYS = "map.safetensors"
 
@@ -23,7 +22,7 @@ ARRAYS = "map.safetensors"
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
     rows = fit_rows(run, "map_fit", run.settings.advanced.map_documents)
-    return document_ids(run.store, run.view)[rows], rows
+    return run.records.text_ids(run.view.fragments)[rows], rows
 
 
 def load_map_fit(run: Run) -> tuple[MapFit, np.ndarray]:

@@ -25,6 +25,7 @@ from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.memory import MAPPED_BYTES
@@ -32,7 +33,6 @@ from dagster_divorder.engine.progress import Advance, Progress, Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import compact
 from dagster_divorder.store.manifests import EXPORT_VERSION
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import View, offsets
 from dagster_divorder.write.curated import AlteredFileError, Beginning, OutputFolder
@@ -55,17 +55,17 @@ WORKERS_FROM_BYTES = 4 << 30
 class Tokens:
     """Stored token ids of the training stream.
 
-    files: the files of token_counts. view: the view of the stream's M items. records: the position of each item's
-    record among the accepted records, int64 (M,) rising, equal for repeats of a record; None if the items are the
-    records. dtype: the stored ids' dtype, uint16 or uint32. special: ids of the tokenizer's `eos`, `bos` and `pad`
-    tokens. end_of_text: the id after a document's last token, if a run is longer than the rest of the document.
-    padding: the id that fills up rows. directory: the tokenizer's folder. scratch: folder for temporary files. engine:
-    opens the engine. trained: spans of trained tokens among the concatenated ids of all document rows, each within a
-    row; None if every token is trained on.
+    files: the files of token_counts. corpus: the records of `view`. records: the position of each item's record, int64
+    (M,) rising, equal for repeats of a record; None if the items are the records. dtype: the stored ids' dtype, uint16
+    or uint32. special: ids of the tokenizer's `eos`, `bos` and `pad` tokens. end_of_text: the id after a document's last
+    token, if a run is longer than the rest of the document. padding: the id that fills up rows. directory: the
+    tokenizer's folder. scratch: folder for temporary files. engine: opens the engine. trained: spans of trained tokens
+    among the concatenated ids of all records, each within one; None if every token is trained on.
     """
 
     files: StageFiles
     view: View
+    corpus: Records
     records: np.ndarray | None
     dtype: np.dtype
     special: Mapping[str, int]
@@ -84,22 +84,22 @@ class Tokens:
 
     @cached_property
     def document_ids(self) -> np.ndarray:
-        """The ids of all document rows of the view, uint64 (document rows, 2)."""
-        return document_ids(self.files.store, self.view)
+        """Hashes of the texts of all records, uint64 (N, 2)."""
+        return self.corpus.text_ids(self.view.fragments)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each document row of the view, int64 (document rows,)."""
-        return self.files.column(self.view.documents, "lengths")
+        """Tokens of each record, int64 (N,)."""
+        return self.files.column(self.view.fragments, "lengths")
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """The first id of each document row among all concatenated ids, and the end, int64 (document rows + 1,)."""
+        """The first id of each record among all concatenated ids, and the end, int64 (N + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
     def trained_to_end(self) -> Spans | None:
-        """`trained`, for document rows that each end with an end-of-text token. That token is trained on if the token
+        """`trained`, for records that each end with an end-of-text token. That token is trained on if the token
         before it is."""
         if self.trained is None:
             return None
@@ -110,17 +110,17 @@ class Tokens:
     @cached_property
     def ids(self) -> list[Callable[[], np.ndarray]]:
         """A function per fragment that maps the ids of its documents from its file."""
-        files, counts = self.files.listed(), np.diff(self.begins[offsets(self.view.documents)]).tolist()
+        files, counts = self.files.listed(), np.diff(self.begins[offsets(self.view.fragments)]).tolist()
         return [
             partial(mapped_ids, files, fragment, count, self.dtype)
-            for fragment, count in zip(self.view.documents, counts, strict=True)
+            for fragment, count in zip(self.view.fragments, counts, strict=True)
         ]
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """The memory address of each document row's ids, int64 (document rows,). Maps all files."""
-        rows = [fragment.rows for fragment in self.view.documents]
-        first = self.begins[offsets(self.view.documents)[:-1]]
+        """The memory address of each record's ids, int64 (N,). Maps all files."""
+        rows = [fragment.rows for fragment in self.view.fragments]
+        first = self.begins[offsets(self.view.fragments)[:-1]]
         base = np.array([ids.ctypes.data for ids in self.mapped], np.int64) - first * self.dtype.itemsize
         return base.repeat(rows) + self.begins[:-1] * self.dtype.itemsize
 
@@ -196,7 +196,7 @@ class Rows:
         spans = self.stored.trained_to_end
         if spans is None:
             return None
-        document = self.stored.view.document_row[self.document]
+        document = self.stored.record(self.document)
         run, first, last = spans.cut(self.stored.begins[document] + document + self.start, self.run_tokens)
         before = np.cumsum(self.run_tokens) - self.run_tokens
         row = np.arange(len(self)).repeat(np.diff(self.indptr))
@@ -221,7 +221,7 @@ class Rows:
         Raises:
             StoreError: a run begins outside its document.
         """
-        remaining = self.stored.lengths[self.stored.view.document_row[self.document]] - self.start
+        remaining = self.stored.lengths[self.stored.record(self.document)] - self.start
         if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
             raise StoreError(
                 "the plan of packed_sequences names tokens that its documents do not have; make packed_sequences again"
@@ -337,7 +337,7 @@ class Rows:
         spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
         for array in (
             file_rows.indptr,
-            stored.document_ids.take(stored.view.document_row[self.document[runs]], axis=0),
+            stored.document_ids.take(stored.record(self.document[runs]), axis=0),
             file_rows.start,
             file_rows.run_tokens,
             self.text_tokens[runs],
@@ -355,7 +355,7 @@ class Rows:
     @cached_property
     def _source(self) -> np.ndarray:
         """The memory address of each run, int64 (Q,)."""
-        row = self.stored.view.document_row[self.document]
+        row = self.stored.record(self.document)
         return self.stored.addresses[row] + self.start * self.stored.dtype.itemsize
 
     def _mapped_blocks(self, first: int, end: int, advance: Advance) -> Generator[IdBlock, None, None]:
@@ -405,8 +405,8 @@ class Rows:
         last stretch is the end-of-text token.
         """
         stored, view = self.stored, self.stored.view
-        first = stored.begins[view.document_row[self.document]] + self.start
-        end, fragments = first + self.text_tokens, stored.begins[offsets(view.documents)]
+        first = stored.begins[stored.record(self.document)] + self.start
+        end, fragments = first + self.text_tokens, stored.begins[offsets(view.fragments)]
         edges = distinct_values(np.concatenate([first, end, fragments]))
         # A search for rising positions takes a third of the time.
         rising = np.argsort(first)

@@ -1,0 +1,115 @@
+"""Cuts the input into fragments by its content.
+
+A *primary* cut stands behind a line whose hash, with that of the line before it, is small; its chance grows with the
+line's length. A *hard* cut stands where a fragment is full. So the same lines give the same fragments wherever they
+stand, and an edit makes only the fragments around it again.
+
+Law: any division of the input into ranges gives the fragments of one pass. A range owns the fragments behind the
+primary cuts that lie in it, and reads on to the first primary cut at or behind its end.
+
+Anchor: content-defined chunking (Muthitacharoen, Chen and Mazieres 2001), as Parquet files have it for Xet storage.
+Known weakness: the first and last fragment of every file-wide change of line ends, columns or fields are new too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dagster_divorder.corpus.inputs import Block
+
+MEAN_BYTES, MEAN_LINES = 16 << 20, 8192
+"""Mean size of what lies between two primary cuts, whichever comes first."""
+HARD_BYTES, HARD_LINES = 64 << 20, 1 << 15
+"""A fragment that reaches one of these is full."""
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_ALL = 2.0**64
+
+
+class Place(NamedTuple):
+    """A line of the input: the number of its file, and its offset (or row) there."""
+
+    file: int
+    offset: int
+
+
+class Part(NamedTuple):
+    """Lines [low, high) of a block of a file."""
+
+    file: int
+    block: Block
+    low: int
+    high: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.file, int(self.block.starts[self.low]))
+
+
+class Lines(NamedTuple):
+    """The lines of one fragment, part by part. primary: whether its end is a primary cut."""
+
+    parts: list[Part]
+    primary: bool
+
+
+def cut(
+    blocks: Iterable[tuple[int, Block]], begin: Place, end: Place | None = None, *, owned: bool = True
+) -> Iterator[Lines]:
+    """The fragments that a range owns, in order.
+
+    Args:
+        blocks: (number of the file, block) from the range's beginning on, or from an earlier line of its file.
+        begin: lines before it only say what line precedes the range.
+        end: the first line behind the range; None if the range ends with the blocks.
+        owned: whether the range begins at a primary cut, or where the input does.
+    """
+    parts: list[Part] = []
+    lines = size = 0
+    file_before, previous = -1, np.uint64(0)
+    for file, block in blocks:
+        if file != file_before:
+            file_before, previous = file, np.uint64(0)
+        primary = _primary(block, previous)
+        if len(texts := np.flatnonzero(~block.blank)):
+            previous = block.ids[texts[-1], 0]
+        at = int(np.searchsorted(block.starts, begin.offset)) if file == begin.file else 0
+        behind = len(block) if end is None or file < end.file else 0
+        if end is not None and file == end.file:
+            behind = int(np.searchsorted(block.starts, end.offset))
+        for stop in [*(np.flatnonzero(primary[at:]) + at + 1).tolist(), len(block)]:
+            is_primary = stop > at and bool(primary[stop - 1])
+            while owned and at < stop:
+                # The first line with which the fragment is full.
+                grown = size + np.cumsum(block.sizes[at:stop])
+                full = min(int(np.searchsorted(grown, HARD_BYTES)), HARD_LINES - lines - 1)
+                until = min(stop, at + full + 1)
+                parts.append(Part(file, block, at, until))
+                lines, size = lines + until - at, int(grown[until - at - 1])
+                if at + full + 1 <= stop or (until == stop and is_primary):
+                    yield Lines(parts, until == stop and is_primary)
+                    parts, lines, size = [], 0, 0
+                at = until
+            at = stop
+            if is_primary and stop > behind:
+                return
+            owned |= is_primary
+        if not owned and end is not None and file >= end.file and len(block) > behind:
+            return
+    if parts:
+        yield Lines(parts, False)
+
+
+def _primary(block: Block, previous: np.uint64) -> np.ndarray:
+    """Behind which lines of a block a primary cut stands, bool (n,). previous: first half of the id of the line before
+    it; 0 for none."""
+    primary = np.zeros(len(block), bool)
+    at = np.flatnonzero(~block.blank)
+    high = block.ids[at, 0]
+    before = np.concatenate([[previous], high[:-1]]).astype(np.uint64) if len(at) else high
+    chance = np.minimum(np.maximum(block.sizes[at] / MEAN_BYTES, 1 / MEAN_LINES), 1.0)
+    limit = np.minimum(chance * _ALL, np.nextafter(_ALL, 0)).astype(np.uint64)
+    primary[at] = (before * _MULTIPLIER + high < limit) & (before != high)
+    return primary

@@ -1,0 +1,119 @@
+"""Samples for fits: one record of each text by rising hash, a random order independent of input order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.corpus.stored import Records
+from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.view import Fragment, View, by_fragment
+
+CLIP_BYTES = 1 << 16
+"""A text sample takes at most this many UTF-8 bytes of a document, so that no book crowds out the rest."""
+
+MAX_DOCUMENTS = 1 << 18
+"""A text sample has at most this many documents: even a short document takes memory during a fit."""
+
+READERS = 2
+"""Threads that decompress fragments; decompression releases the interpreter's lock."""
+
+
+KEPT_BYTES = 1 << 20
+_kept: tuple[tuple[Fragment, ...], np.ndarray, list[str]] = ((), np.empty(0, np.int64), [])
+"""(fragments, rows, texts) of the beginning of the last sample: several stages of a run begin with the same one, and
+reading it decompresses all documents."""
+
+
+def records_by_text(
+    records: Records, view: View, most: int | None = None, without: np.ndarray | None = None
+) -> np.ndarray:
+    """One record of each text, the first one, by rising hash of the text, int64: the first `most`, or all if None.
+    without: records to leave out, bool (N,). Memory: hashes of four times `most` texts."""
+    used = np.ones(len(view), bool) if without is None else ~without
+    return first_by_id(records.fragments.parts(view.fragments, "text"), used, most)
+
+
+def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
+    """The first record of each id, by rising id, int64: the first `most`, or all if None. parts: ids, each part uint64
+    (n, 2), N ids in all. used: bool (N,)."""
+    ids, rows, first = np.empty((0, 2), np.uint64), np.empty(0, np.int64), 0
+    limit = np.uint64(2**64 - 1)
+    for part in parts:
+        inside = np.flatnonzero(used[first : first + len(part)])
+        inside = inside[part[inside, 0] <= limit]
+        ids, rows = np.concatenate([ids, part[inside]]), np.concatenate([rows, inside + first])
+        first += len(part)
+        if most is not None and len(rows) > 4 * most:
+            ids, rows = _distinct(ids, rows, 2 * most)
+            limit = ids[-1, 0] if len(rows) == 2 * most else limit
+    return _distinct(ids, rows, most)[1]
+
+
+def _distinct(ids: np.ndarray, rows: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct ids by rising id, and the first row of each; the first `most`."""
+    order = np.lexsort((ids[:, 1], ids[:, 0]))
+    ids = ids[order]
+    starts = np.ones(len(ids), bool)
+    starts[1:] = (ids[1:] != ids[:-1]).any(axis=1)
+    kept = np.flatnonzero(starts)[:most]
+    return ids[kept], rows[order][kept]
+
+
+def sample_texts(records: Records, view: View, rows: np.ndarray, max_bytes: int) -> list[str]:
+    """Clipped texts of the first records of `rows`, int64 (n,): at most `max_bytes` in all, but at least one text."""
+    sizes = records.fragments.column(view.fragments, "text_size")
+    total = np.cumsum(np.minimum(sizes[rows], CLIP_BYTES))
+    rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
+    global _kept
+    fragments, first, known = _kept
+    if fragments == view.fragments and np.array_equal(first[: len(rows)], rows):
+        return known[: len(rows)]
+    # CLIP_BYTES characters have at least CLIP_BYTES bytes.
+    texts: list[str] = [
+        text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
+        for text in beginnings(records, view, rows, CLIP_BYTES).to_pylist()
+    ]
+    first = rows[: np.searchsorted(total, KEPT_BYTES, side="right")]
+    _kept = view.fragments, first, texts[: len(first)]
+    return texts
+
+
+def beginnings(records: Records, view: View, rows: np.ndarray, characters: int) -> pa.Array:
+    """First characters of each record's words, large_string (n,), in the order of `rows`."""
+    import pyarrow.compute as pc
+
+    return contents(
+        view.fragments, rows, lambda part: pc.utf8_slice_codeunits(records.words(part), 0, characters)
+    )
+
+
+EXAMPLE_CHARACTERS = 200
+
+
+def first_lines(records: Records, view: View, rows: np.ndarray) -> list[str]:
+    """First EXAMPLE_CHARACTERS of each record's text, as one line."""
+    texts = beginnings(records, view, rows, 4 * EXAMPLE_CHARACTERS).to_pylist()
+    return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in texts]
+
+
+def contents(
+    fragments: Sequence[Fragment], rows: np.ndarray, read: Callable[[Fragment], pa.Array]
+) -> pa.Array:
+    """What `read` gives for records, in the order of `rows`, int64 (n,). read: takes some records of a fragment.
+
+    Raises:
+        StoreError: a fragment is missing or damaged.
+    """
+    by_number = list(by_fragment(fragments, rows))
+    if not by_number:
+        return pa.nulls(0, pa.large_string())
+    with ThreadPoolExecutor(READERS, thread_name_prefix="divorder-sample") as threads:
+        wanted = [fragments[number].pick(inside) for number, _, inside in by_number]
+        parts = list(threads.map(read, wanted))
+    place = np.empty(len(rows), np.int64)
+    place[np.concatenate([places for _, places, _ in by_number])] = np.arange(len(rows))
+    return pa.concat_arrays(parts).take(row_array(place))
