@@ -111,5 +111,10 @@ def _primary(block: Block, previous: np.uint64) -> np.ndarray:
     before = np.concatenate([[previous], high[:-1]]).astype(np.uint64) if len(at) else high
     chance = np.minimum(np.maximum(block.sizes[at] / MEAN_BYTES, 1 / MEAN_LINES), 1.0)
     limit = np.minimum(chance * _ALL, np.nextafter(_ALL, 0)).astype(np.uint64)
-    primary[at] = (before * _MULTIPLIER + high < limit) & (before != high)
+    primary[at] = (before * _MULTIPLIER + high < limit) & _differs(before, high)
     return primary
+
+
+def _differs(before: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which lines differ from the line before them, bool (n,): a line that repeats must not cut again and again."""
+    return before != high

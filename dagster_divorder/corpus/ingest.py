@@ -295,9 +295,7 @@ def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[in
         stop = wanted.last.offset if file == wanted.last.file else None
         if stop == 0:
             return
-        for block in _blocks(
-            reading, file, wanted.begin.offset if file == wanted.begin.file else 0, wanted.owned
-        ):
+        for block in _blocks(reading, file, wanted.begin.offset if file == wanted.begin.file else 0):
             if block.unfinished:
                 result.unfinished[file] = block.unfinished
             inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
@@ -307,14 +305,14 @@ def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[in
                 return
 
 
-def _blocks(reading: Reading, file: int, first: int, owned: bool) -> Iterator[Block]:
-    """Blocks of a file from a line on; with the line before it unless the range is owned."""
+def _blocks(reading: Reading, file: int, first: int) -> Iterator[Block]:
+    """Blocks of a file from a line on, with the line before it."""
     path = reading.sources[file]
     with reading.shape.naming():
         if reading.schema is not None:
-            yield from read_rows(path, reading.schema, reading.limit, first=first)
+            yield from read_rows(path, reading.schema, reading.limit, first=max(0, first - 1))
         else:
-            begin = first if owned or not first else line_before(path, first)
+            begin = line_before(path, first) if first and is_plain(path) else 0
             yield from read_lines(path, reading.limit, first=begin)
 
 

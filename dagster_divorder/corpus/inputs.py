@@ -140,14 +140,14 @@ def read_lines(
 
     Args:
         limit: most bytes of a record that is kept in memory.
-        first: offset of a line, where reading starts.
+        first: offset of a line of a plain file, where reading starts.
 
     Raises:
         InputError: the file cannot be read, its compression differs from its name's, or its compressed data is damaged
             or truncated.
     """
     plain = is_plain(path)
-    at = first if plain else 0
+    at = first
     rest: list[bytes] = []
     size = 0
     long: _LongLine | None = None
@@ -169,9 +169,7 @@ def read_lines(
             ended, newline, left = chunk.rpartition(b"\n")
             if newline:
                 lines = b"".join([*rest, ended]).split(b"\n")
-                block = _line_block(lines, at, limit)
-                if (low := int(np.searchsorted(block.starts, first))) < len(block):
-                    yield block.lines(low, len(block))
+                yield _line_block(lines, at, limit)
                 at += sum(map(len, lines)) + len(lines)
                 rest, size = [], 0
             rest.append(left)

@@ -1,122 +1,275 @@
-"""Ingest: every record comes out as it went in, once stored however often it is there; refusals are kept."""
+"""Ingest: fragments depend on the input alone; every record comes out as it went in; unchanged files are not read."""
 
 from __future__ import annotations
 
+import gzip
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_divorder.corpus import cut as cut_module
 from dagster_divorder.corpus import ingest as ingest_module
-from dagster_divorder.corpus.blocks import BlockRecords
-from dagster_divorder.corpus.corpus import InputFile
-from dagster_divorder.corpus.ingest import Ingest, Ingested
-from dagster_divorder.corpus.inputs import LineBlock
+from dagster_divorder.corpus.cut import Place, cut
+from dagster_divorder.corpus.find import Found, find_files
+from dagster_divorder.corpus.ingest import Ingested, Range, Reading, ingest, read_range
+from dagster_divorder.corpus.inputs import read_lines, read_schema
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
-from dagster_divorder.errors import InputError
-from dagster_divorder.store.fragments import DOCUMENTS, Fragments, read_content, records_folder
+from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.view import View
+from dagster_divorder.store.view import Fragment, View
 from tests.conftest import examples
 
-KEY = "key"
+KEY = "0" * 32
+LIMIT = 1 << 20
+BAD = b'{"text": 1}'
 
 
-def ingest(
-    store: LocalStore, lines: list[bytes], block: int = 3, share: float = 1.0, *, unterminated: bool = False
+@pytest.fixture(autouse=True)
+def small_fragments() -> Iterator[None]:
+    """Fragments of some five lines."""
+    sizes = {"MEAN_LINES": 5, "HARD_LINES": 12, "MEAN_BYTES": 1 << 10, "HARD_BYTES": 1 << 12}
+    with patch.multiple(cut_module, **sizes):
+        yield
+
+
+def line(text: object) -> bytes:
+    return orjson.dumps({"text": str(text)})
+
+
+def read(
+    store: LocalStore,
+    *paths: Path,
+    before: View | None = None,
+    dry: bool = False,
+    ranges: int = 1 << 30,
 ) -> Ingested:
-    with Ingest(store, "jsonl", KEY) as reading:
-        reading.begin(InputFile(Path("in.jsonl"), "jsonl", DEFAULT_SHAPE))
-        for at in range(0, len(lines), block):
-            part = lines[at : at + block]
-            numbers = list(range(at + 1, at + 1 + len(part)))
-            last = at + block >= len(lines)
-            block_of_lines = LineBlock("in.jsonl", part, numbers, last and unterminated)
-            reading.add(BlockRecords(block_of_lines, DEFAULT_SHAPE))
-        return reading.finish(share)
+    found = find_files(map(str, paths))
+    inputs: list[tuple[Found, pa.Schema | None]] = [
+        (found, read_schema(found.files[0], None) if found.kind == "parquet" else None)
+    ]
+    with patch.object(ingest_module, "RANGE_BYTES", ranges):
+        return ingest(Fragments(store, KEY), found.kind, inputs, before, LIMIT, map, dry=dry)
 
 
-def records(store: LocalStore, view: View) -> list[bytes]:
-    content = [value for f in view.records for value in read_content(store, f.file).to_pylist()]
-    return [content[row] for row in view.record_row]
+def write(folder: Path, files: Sequence[Sequence[bytes]]) -> list[Path]:
+    """Files of lines. Only changed files are written."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{number:03d}.jsonl" for number in range(len(files))]
+    for path, lines in zip(paths, files, strict=True):
+        put(path, lines)
+    return paths
 
 
-def texts(store: LocalStore, view: View) -> list[str]:
-    content = [value for f in view.documents for value in read_content(store, f.file).to_pylist()]
-    return [content[row] for row in view.document_row]
+def put(path: Path, lines: Sequence[bytes]) -> None:
+    content = b"".join(each + b"\n" for each in lines)
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
 
 
-def line(text: str, extra: int = 0) -> bytes:
-    return orjson.dumps({"text": text, "extra": extra})
+def stored(store: LocalStore, read: Ingested) -> list[bytes]:
+    fragments = Fragments(store, KEY)
+    return [record for each in read.view.fragments for record in fragments.content(each).to_pylist()]
 
 
-few_lines = st.lists(
-    st.builds(line, st.sampled_from("abcdef"), st.integers(0, 1)) | st.sampled_from([b"{", b'{"text": 1}']),
-    min_size=1,
-    max_size=40,
+def described(pieces: Sequence[Fragment]) -> list[object]:
+    return [(*(getattr(piece, name) for name in Fragment.__slots__ if name != "picks"),) for piece in pieces]
+
+
+lines = st.lists(
+    st.builds(line, st.integers(0, 25)) | st.sampled_from([b"", b"  ", BAD, line("long " * 60)]), max_size=40
+)
+corpora = st.lists(lines, min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(files=corpora, data=st.data())
+def test_ranges_cut_as_one_pass_does(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    paths = write(folder, files)
+    store = LocalStore(tmp_path_factory.mktemp("store")).open()
+    reading = Reading(Fragments(store, KEY), DEFAULT_SHAPE, paths, None, LIMIT, dry=True)
+    begin, end = Place(0, 0), Place(len(paths), 0)
+    whole = read_range(reading, Range(begin, end, end))
+    places = st.builds(
+        lambda file, share: Place(file, int(share * paths[file].stat().st_size)),
+        st.integers(0, len(paths) - 1),
+        st.floats(0, 1),
+    )
+    cuts = sorted({begin, *data.draw(st.lists(places, max_size=6)), end})
+    parts = [
+        read_range(reading, Range(low, high, end, owned=low == begin))
+        for low, high in zip(cuts[:-1], cuts[1:], strict=True)
+    ]
+    assert described([piece for part in parts for piece in part.pieces]) == described(whole.pieces)
+    assert sum((part.lines for part in parts), start=parts[0].lines.__class__()) == whole.lines
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "edit", "delete", "insert", "move", "split", "drop", "touch"]),
+        st.integers(0, 1 << 16),
+        st.integers(0, 60),
+    ),
+    max_size=5,
 )
 
 
-@settings(deadline=None, max_examples=examples(15))
-@given(runs=st.lists(few_lines, min_size=1, max_size=4), block=st.integers(1, 7), rows=st.integers(1, 9))
-def test_every_state_of_the_input_is_seen_whole_and_nothing_is_stored_twice(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[list[bytes]], block: int, rows: int
+def edited(files: dict[Path, list[bytes]], what: str, at: int, value: int) -> dict[Path, list[bytes]]:
+    """The files, in the order in which they are named."""
+    paths, files = list(files), {path: list(lines) for path, lines in files.items()}
+    path = paths[at % len(files)]
+    own = files[path]
+    place = at % (len(own) + 1)
+    if what == "append":
+        own += [line(value), line(value + 1)]
+    elif what == "edit" and own:
+        own[place % len(own)] = line(value)
+    elif what == "delete" and own:
+        del own[place % len(own)]
+    elif what == "insert":
+        own.insert(place, line(value))
+    elif what == "move":
+        paths.remove(path)
+        paths.insert(value % (len(paths) + 1), path)
+    elif what == "split":
+        other = path.with_name(f"{len(list(path.parent.iterdir()))}x.jsonl")
+        files[path], files[other] = own[:place], own[place:]
+        paths.insert(paths.index(path) + 1, other)
+    elif what == "drop" and len(files) > 1:
+        paths.remove(path)
+    return {path: files[path] for path in paths}
+
+
+@settings(deadline=None, max_examples=examples(80))
+@given(corpus=corpora, history=edits, ranges=st.integers(40, 4000))
+def test_after_any_history_the_view_is_that_of_a_fresh_store(
+    tmp_path_factory: pytest.TempPathFactory,
+    corpus: list[list[bytes]],
+    history: list[tuple[str, int, int]],
+    ranges: int,
 ) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
     store = LocalStore(tmp_path_factory.mktemp("store")).open()
-    before, ingest_module.FRAGMENT_ROWS = ingest_module.FRAGMENT_ROWS, rows
-    seen_records: set[bytes] = set()
-    seen_texts: set[str] = set()
-    try:
-        for lines in runs:
-            sound = [one for one in lines if b'"extra"' in one]
-            if not sound:
-                with pytest.raises(InputError, match=r"no (usable )?records"):
-                    ingest(store, lines, block)
-                continue
-            result = ingest(store, lines, block)
-            held = [orjson.loads(one)["text"] for one in sound]
-            assert records(store, result.view) == sound
-            assert texts(store, result.view) == held
-            assert result.survey.rejected == len(lines) - len(sound)
-            rejects = [orjson.loads(entry) for entry in store.read_verified(result.rejects).splitlines()]
-            assert [(entry["line"], entry["raw"].encode()) for entry in rejects] == [
-                (number, one) for number, one in enumerate(lines, 1) if b'"extra"' not in one
+    before: View | None = None
+    files = dict(zip(write(folder, corpus), corpus, strict=True))
+    # Files of tests are young; here their times can be trusted, since every write changes their size or times.
+    with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
+        for what, at, value in [("touch", 0, 0), *history]:
+            files = edited(files, what, at, value)
+            for path, lines in files.items():
+                put(path, lines)
+            result = read(store, *files, before=before, ranges=ranges)
+            fresh = read(LocalStore(tmp_path_factory.mktemp("fresh")).open(), *files)
+            assert described(result.view.pieces) == described(fresh.view.pieces)
+            assert [(f.lines, f.blank) for f in result.view.files] == [
+                (len(lines), sum(not each.strip() for each in lines)) for lines in files.values()
             ]
-            assert result.survey.new_records == len(set(sound) - seen_records)
-            assert result.survey.new_documents == len(set(held) - seen_texts)
-            seen_records |= set(sound)
-            seen_texts |= set(held)
-            assert result.text_bytes == sum(len(text) for text in set(held))
-    finally:
-        ingest_module.FRAGMENT_ROWS = before
-    for folder, stored in ((records_folder(KEY), seen_records), (DOCUMENTS, seen_texts)):
-        assert sum(len(index["id"]) for _, index in Fragments(store, folder).indexes()) == len(stored)
+            held = [each for lines in files.values() for each in lines if b'"text":"' in each]
+            assert stored(store, result) == held
+            before = View.load(store, result.view.save(store, "view"))
+            assert before == result.view
 
 
-def test_the_version_depends_on_the_records_in_order_not_on_how_they_came(tmp_path: Path) -> None:
-    lines = [line(text) for text in "abcab"]
-    one = ingest(LocalStore(tmp_path / "1").open(), lines)
-    store = LocalStore(tmp_path / "2").open()
-    ingest(store, lines[3:], block=1)
-    assert ingest(store, lines, block=2).survey.version == one.survey.version
-    assert ingest(store, lines[::-1]).survey.version != one.survey.version
+def test_new_records_are_those_that_no_fragment_held(tmp_path: Path) -> None:
+    store, lines = LocalStore(tmp_path / "store").open(), [line(number) for number in range(50)]
+    (path,) = write(tmp_path / "in", [lines])
+    before = read(store, path)
+    assert before.new_records == 50
+    put(path, [line("a"), *lines[:20], line("b"), *lines[21:], line("c")])
+    assert read(store, path, before=before.view).new_records == 3
 
 
-def test_a_record_whose_document_is_gone_is_read_again(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path).open()
-    result = ingest(store, [line("a"), line("b")])
-    Fragments(store, DOCUMENTS).delete(result.view.documents[0].name)
-    again = ingest(store, [line("a"), line("b")])
-    assert texts(store, again.view) == ["a", "b"]
-    assert again.survey.version == result.survey.version
+def test_an_edit_makes_few_fragments_again(tmp_path: Path) -> None:
+    store, draw = LocalStore(tmp_path / "store").open(), np.random.default_rng(0)
+    corpus = [line(number) for number in range(3000)]
+    (path,) = write(tmp_path / "in", [corpus])
+    names = {piece.name for piece in read(store, path).view.pieces}
+    most = 0
+    for _ in range(40):
+        other, at = list(corpus), int(draw.integers(len(corpus)))
+        match draw.integers(3):
+            case 0:
+                other[at] = line("edited")
+            case 1:
+                del other[at]
+            case _:
+                other.insert(at, line("inserted"))
+        put(path, other)
+        pieces = read(store, path, dry=True).view.pieces
+        most = max(most, sum(piece.name not in names for piece in pieces))
+    assert 1 <= most <= 7
 
 
-def test_rows_of_deleted_input_stay_and_are_marked_unused(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path).open()
-    ingest(store, [line(text) for text in "abc"])
-    view = ingest(store, [line("b")]).view
-    assert view.document_rows == 3
-    assert np.flatnonzero(view.used_documents()).tolist() == view.document_row.tolist()
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.parquet"])
+def test_other_kinds_are_cut_alike_and_read_again_only_if_they_changed(tmp_path: Path, name: str) -> None:
+    folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
+    folder.mkdir()
+
+    def put_texts(path: Path, texts: Sequence[str]) -> None:
+        if path.suffix == ".parquet":
+            pq.write_table(pa.table({"text": list(texts)}), path, row_group_size=7)
+        else:
+            path.write_bytes(gzip.compress(b"".join(line(text) + b"\n" for text in texts)))
+
+    texts = [f"document {number}" for number in range(60)]
+    put_texts(folder / name, texts)
+    put_texts(folder / f"b{name}", texts[:20])
+    with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
+        first = read(store, folder)
+        assert len(first.view) == first.new_records == 80
+        assert read(store, folder, before=first.view).trusted_bytes == sum(path.stat().st_size for path in folder.iterdir())
+        put_texts(folder / f"b{name}", [*texts[:20], "more"])
+        second = read(store, folder, before=first.view)
+    fresh = read(LocalStore(tmp_path / "fresh").open(), folder)
+    assert described(second.view.pieces) == described(fresh.view.pieces)
+    assert (second.new_records, second.trusted_bytes) == (1, (folder / name).stat().st_size)
+
+
+def test_an_edit_whose_times_were_restored_is_seen(tmp_path: Path) -> None:
+    folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
+    write(folder, [[line(number) for number in range(30)]])
+    with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
+        before = read(store, folder)
+        path, status = folder / "000.jsonl", (folder / "000.jsonl").stat()
+        path.write_bytes(path.read_bytes().replace(b'"7"', b'"8"'))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert read(store, folder, before=before.view).new_records >= 0
+        assert stored(store, read(store, folder, before=before.view)).count(line(8)) == 2
+
+
+def test_a_young_file_is_read_again(tmp_path: Path) -> None:
+    folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
+    write(folder, [[line(1)]])
+    before = read(store, folder)
+    assert before.view.files[0].identity == ()
+    assert read(store, folder, before=before.view).trusted_bytes == 0
+
+
+def test_lines_that_repeat_leave_few_fragments(tmp_path: Path) -> None:
+    sizes = {"MEAN_LINES": 64, "HARD_LINES": 256, "MEAN_BYTES": 1 << 20, "HARD_BYTES": 1 << 22}
+    draw = np.random.default_rng(1)
+
+    def pieces(lines: Sequence[bytes]) -> int:
+        path = tmp_path / "repeats.jsonl"
+        put(path, lines)
+        found = list(cut([(0, block) for block in read_lines(path)], Place(0, 0)))
+        assert sum(part.high - part.low for piece in found for part in piece.parts) == len(lines)
+        return len(found)
+
+    with patch.multiple(cut_module, **sizes):
+        # A line that cuts behind itself, if the rule did not forbid it.
+        with patch.object(cut_module, "_differs", lambda before, high: np.ones(len(high), bool)):
+            same = next(line(n) for n in range(10_000) if pieces([line(n)] * 300) > 200)
+        assert pieces([same] * 5000) <= 5000 / 256 + 1
+        assert pieces([same if draw.random() < 0.01 else line(n) for n in range(5000)]) <= 2 * 5000 / 64
