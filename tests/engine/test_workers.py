@@ -24,6 +24,7 @@ from tests.engine.work import (
     arrow_pool_and_cores,
     chatter,
     die_at_three,
+    die_once,
     number_and_threads,
     process_and_threads,
     refuse_three,
@@ -71,7 +72,9 @@ def test_an_error_of_the_function_is_raised_as_it_is() -> None:
     assert "in a worker process" in caught.value.__notes__[0]
 
 
-def test_a_worker_that_dies_is_a_clear_error() -> None:
+def test_a_worker_that_is_killed_is_replaced_and_named_after_the_retries(tmp_path: Path) -> None:
+    items = [str(tmp_path / name) for name in "abcdef"]
+    assert list(LocalEngine(2).each(die_once, items)) == items
     with pytest.raises(WorkerError, match="was killed by signal 9"):
         list(LocalEngine(2).each(die_at_three, range(10)))
 
