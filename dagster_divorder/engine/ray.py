@@ -153,9 +153,10 @@ class RayEngine(Engine):
         try:
             failure, result, progress = self._ray.get(reference, timeout=seconds)
         except exceptions.RayTaskError as error:
-            # Errors of the function are results, so this error has another cause.
+            # Errors of the function are results, so this error has another cause: the last line of a traceback.
+            cause = str(error).strip().splitlines()[-1]
             raise SettingsError(
-                f"a worker of the Ray cluster cannot run dagster-divorder {__version__}: {error.cause!r}; {_INSTALL}"
+                f"a worker of the Ray cluster cannot run dagster-divorder {__version__} ({cause}); {_INSTALL}"
             ) from error
         except exceptions.GetTimeoutError as error:
             raise SettingsError(

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -327,18 +328,15 @@ def test_workers_without_the_package_are_named_before_their_first_call(
     # Workers look into the driver's working directory first.
     monkeypatch.chdir(tmp_path)
     bare = ray_nodes.add(env_vars={"PYTHONPATH": str(package.parent)})
-    names = [str(tmp_path / name) for name in "abc"]
     try:
         with (
-            pytest.raises(SettingsError, match=r"cannot run dagster-divorder .*none here.*; install"),
+            pytest.raises(
+                SettingsError,
+                match=r"cannot run dagster-divorder \S+ \(\S*Error: [^;]*none here\w*\); install",
+            ),
             closing(RayEngine(ray_address, 0, nothing)) as engine,
         ):
-            # Calls that wait for each other run on all three nodes.
-            list(
-                engine.each(
-                    meet, [(one, other) for one, other in zip(names, [*names[1:], names[0]], strict=True)]
-                )
-            )
+            list(engine.each(time.sleep, [0.5] * 20))
     finally:
         ray_nodes.kill(bare)
 
