@@ -57,7 +57,7 @@ def test_only_packages_that_are_always_installed_are_imported_by_name() -> None:
 
 def test_the_check_of_imports_can_fail() -> None:
     lazy = "def f():\n    import obstore.store\n    from ray.util import state\n"
-    typed = "if TYPE_CHECKING:\n    from grpc import Channel\n"
+    typed = "if TYPE_CHECKING:\n    from umap import UMAP\n"
     assert imports_of(ast.parse(lazy + typed)) == {"obstore", "ray"}
 
 
