@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.cli import main
-from dagster_divorder.engine.connect import open_engine
+from dagster_divorder.engine import open_engine
 from dagster_divorder.errors import MissingPackageError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
 from dagster_divorder.models.tensor_parallel import Group

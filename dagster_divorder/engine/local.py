@@ -93,7 +93,7 @@ class LocalEngine(Engine):
         idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in workers:
             idle.put(worker)
-        is_open, replacing = True, threading.Lock()
+        is_open = True
 
         def call(item: Any) -> Any:
             # Threads and workers are equal in number, so a worker is always idle here.
@@ -102,9 +102,8 @@ class LocalEngine(Engine):
                 for _ in range(RETRIES):
                     with contextlib.suppress(WorkerError):
                         return worker(function, item, advance)
-                    with replacing:
-                        if is_open:
-                            worker.start()
+                    if is_open:
+                        worker.start()
                 return worker(function, item, advance)
             finally:
                 idle.put(worker)
@@ -113,8 +112,7 @@ class LocalEngine(Engine):
         try:
             yield lambda item: threads.submit(call, item).result
         finally:
-            with replacing:
-                is_open = False
+            is_open = False
             for worker in workers:
                 worker.end()
             threads.shutdown(cancel_futures=True)

@@ -1,12 +1,10 @@
 """Calls as tasks of a Ray cluster, on all its cores.
 
-Guarantee: a killed worker or node costs only its own calls. Ray's memory does not fill, because functions enter its
-object store once and items and receipts are a few words. A cluster that cannot do the work is refused: none at the
-address, another version of Ray, Python or this package, a store that its workers do not see; the first node before the
-first call, every other one, also a later one, before its first call. Cost: 6 to 9 s and some 450 MB for a Ray of its
-own, 2 to 5 s to join a running one; then about 1 ms a call, plus the start of workers (docs/decisions/engine.md). Known
-weakness: a run ends with the cluster's head, and resumes when started again. A dead node is noticed after some 15 s.
-Where another program listens at the address, Ray ends this process after two minutes.
+Guarantee: a killed worker or node costs only its own calls. Every worker is checked before its first call, one of them
+before any. Ray's memory does not fill: functions enter it once, items and receipts are a few words. Cost: 6 to 9 s and
+450 MB for a Ray of its own, 2 to 5 s to join one; then 1 ms a call (docs/decisions/engine.md). Known weakness: a run
+ends with the cluster's head, and resumes when started again. A dead node is noticed after some 15 s. Where another
+program listens at the address, Ray ends this process after two minutes.
 """
 
 from __future__ import annotations
@@ -30,10 +28,8 @@ from dagster_divorder.extras import load_extra
 
 IN_FLIGHT = 4
 """Calls submitted for each core: enough that no worker waits, few enough that few results wait."""
-ANSWER_SECONDS = 10.0
-"""Seconds within which a head must accept a connection."""
-START_SECONDS = 120.0
-"""Seconds within which the cluster must have a core and start a worker."""
+ANSWER_SECONDS, START_SECONDS = 10.0, 120.0
+"""Seconds within which a head must accept a connection, and its cluster have a core and start a worker."""
 
 _INSTALL = (
     f"install this dagster-divorder ({__version__}) in the nodes' image, or send it along: ray job submit "
@@ -131,7 +127,7 @@ class RayEngine(Engine):
         Raises SettingsError if no node has the resources of a call, unless it may wait for one: Ray waits for ever.
         """
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        cores = min(needs.get("threads") or 1, max(1, *(int(node.get("CPU", 0)) for node in nodes)))
+        cores = min(needs.get("threads") or 1, max([1, *(int(node.get("CPU", 0)) for node in nodes)]))
         wanted = {"CPU": cores, "GPU": needs.get("gpus", 0), "memory": needs.get("memory", 0)}
         fits = any(all(node.get(each, 0) >= size for each, size in wanted.items()) for node in nodes)
         if not (fits or may_wait):

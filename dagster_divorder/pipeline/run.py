@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.engine import open_engine
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.connect import open_engine
 from dagster_divorder.engine.memory import (
     give_back_memory,
     is_out_of_memory,
