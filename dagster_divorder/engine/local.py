@@ -131,13 +131,15 @@ class Worker:
     def start(self) -> None:
         """Starts a process, in place of one that died."""
         self._connection, theirs = Pipe()
+        # It imports what this process imports: -P leaves out the working directory, where other modules may lie.
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # libraries' output does not mix with the answer of a command
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self._variables},
+                env={**os.environ, "PYTHONPATH": path, **self._variables},
             )
 
     def end(self) -> None:

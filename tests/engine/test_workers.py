@@ -81,6 +81,14 @@ def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for
     assert {pool for *_, pool, _ in engine.each(about_worker, range(4), environment={})} == {None}
 
 
+def test_modules_of_the_working_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.joinpath("pickle.py").write_text("raise ImportError('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    assert list(LocalEngine(2).each(square, range(3))) == [0, 1, 4]
+
+
 def test_results_that_nobody_takes_end_the_workers() -> None:
     results = LocalEngine(2).each(about_worker, range(50))
     *_, process = next(results)
