@@ -3,8 +3,8 @@
 Guarantee: workers end with the process that started them, even if it is killed. A worker that died is replaced. Cost: a
 worker takes a tenth of a second to start, and its own memory; arguments and results pass through sockets, at 0.3 GB/s.
 
-A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; a child of
-`multiprocessing` or loky runs the caller's script again and outlives a killed parent (docs/decisions/libraries.md).
+A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; children of
+`multiprocessing` run the caller's script again; loky's outlive a killed parent (docs/decisions/libraries.md).
 """
 
 from __future__ import annotations
