@@ -61,8 +61,6 @@ KEPT_BESIDE = 4
 _EARLIER = re.compile(
     rf"(?:{'|'.join(name.partition('.')[0] for name in BESIDE)})-(\d{{4}}-\d\d-\d\d(?:T\d{{6}})?)\.\w+"
 )
-COPIED_BYTES = 4 << 20
-"""Bytes per read when a published file is copied."""
 THREAD_BYTES = 1 << 20
 """From this size on, a write takes longer than handing the bytes to another thread."""
 
@@ -224,58 +222,6 @@ def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
             yield folder
 
 
-class AlteredFileError(StoreError):
-    """A published file is missing, or is not as it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """The first `size` bytes of a published file, with which a new file begins. entry: of the published file in its
-    manifest."""
-
-    place: Place
-    name: str
-    size: int
-    entry: Mapping[str, Any]
-
-    def copy(self, file: IO[bytes]) -> None:
-        """Copy the bytes to the start of a file of `OutputFolder.stage`. One pass copies them, hashes the new file and
-        verifies the published one.
-
-        Raises:
-            AlteredFileError: the published file has not its size and sha256.
-        """
-        assert isinstance(file, _HashedFile) and not file.size
-        try:
-            published = folder_at(self.place).open(self.name)
-        except FileNotFoundError as error:
-            raise AlteredFileError(f"{self.place} lacks {self.name}") from error
-        buffer, digest, size = memoryview(bytearray(COPIED_BYTES)), None, 0
-        with published:
-            while count := _read(published, buffer):
-                size += count
-                copied = min(count, self.size - file.size)
-                if copied:
-                    file.write(buffer[:copied])
-                if file.size == self.size:
-                    digest = digest or file.digest.copy()
-                    digest.update(buffer[copied:count])
-        digest = digest or file.digest
-        if (size, digest.hexdigest()) != (self.entry["bytes"], self.entry["sha256"]):
-            raise AlteredFileError(f"{self.name} in {self.place} was altered since it was written")
-
-
-def _read(published: IO[bytes], buffer: memoryview) -> int:
-    """
-    Raises:
-        AlteredFileError: the file cannot be read.
-    """
-    try:
-        return published.readinto(buffer)  # type: ignore[attr-defined]
-    except OSError as error:
-        raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
-
-
 @dataclass(slots=True)
 class OutputFolder:
     """Files of one output, under temporary names until `commit`.
@@ -330,14 +276,8 @@ class OutputFolder:
         self.entries[name] = self._write(name, write)
 
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
-        temporary = self.draw(name)
         with self.explaining(name):
-            try:
-                return write_hashed(self.here, name, temporary, write)
-            except AlteredFileError:
-                # The file is written again, under another temporary name.
-                self.here.delete([temporary])
-                raise
+            return write_hashed(self.here, name, self._draw(name), write)
 
     def take_over(self, name: str, content: str) -> bool:
         """Reuse a whole published file whose entry has this `content`, without writing it again; returns whether there
@@ -350,13 +290,13 @@ class OutputFolder:
             if self.here.place != self.path:
                 return False
             with self.here.explaining(name):
-                if not self.here.link(earlier, self.draw(name)):
+                if not self.here.link(earlier, self._draw(name)):
                     del self.staged[name]
                     return False
         self.entries[name] = self.published[earlier]
         return True
 
-    def draw(self, name: str) -> str:
+    def _draw(self, name: str) -> str:
         """A new temporary name for a file, in the same folder; `commit` gives the file its final name."""
         temporary = (NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name()
         self.staged[name] = temporary
@@ -388,7 +328,7 @@ class OutputFolder:
         Raises:
             StoreError: as `stage`.
         """
-        tasks = [(name, self.draw(name), item) for name, item in items.items()]
+        tasks = [(name, self._draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(_Staging(self.here, write), tasks, **needs)
             written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
@@ -487,7 +427,7 @@ def write_hashed(
 ) -> dict[str, Any]:
     """Write a file under a temporary name in a folder; returns the file's manifest entry."""
     with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
-        hashed = _HashedFile(file, thread)
+        hashed = HashedFile(file, thread)
         write(hashed)  # type: ignore[arg-type]
     return {
         "bytes": hashed.size,
@@ -531,7 +471,7 @@ def _sweep(store: Store, folder: WritableFolder) -> None:
     folder.delete(leftover)
 
 
-class _HashedFile(io.RawIOBase):
+class HashedFile(io.RawIOBase):
     """A file open for writing. It hashes and counts its bytes, and keeps the first HEAD_BYTES. A separate thread hashes
     large pieces. Closing it leaves the underlying file open."""
 

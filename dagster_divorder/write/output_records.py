@@ -12,10 +12,10 @@ from dagster_divorder.corpus.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.corpus.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.corpus.parquet_rows import json_lines, row_bytes
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.ids import Content
 from dagster_divorder.store.sources import Source, open_source
-from dagster_divorder.store.view import View
+from dagster_divorder.store.view import View, offsets
+from dagster_divorder.write.records import read_records
 
 
 def written(files: Iterable[Source]) -> Multiset:
@@ -43,20 +43,14 @@ def stored(store: Store, view: View, *, as_json: bool) -> Multiset:
     records = Multiset()
     repeats = np.bincount(view.record_row, minlength=sum(fragment.rows for fragment in view.records))
     multiset_of = of_rows if view.kind == "parquet" and not as_json else of_lines
-    first = 0
-    for fragment in view.records:
-        for chunk in read_content(store, fragment.file).chunks:
-            contents = _contents(chunk, as_json)
-            counts = repeats[first : first + len(contents)].tolist()
-            repeated = (
-                content for content, count in zip(contents, counts, strict=True) for _ in range(count)
-            )
-            records += multiset_of(list(repeated))
-            first += len(contents)
+    for fragment, counts in zip(view.records, np.split(repeats, offsets(view.records)[1:-1]), strict=True):
+        contents = _contents(read_records(store, fragment), as_json)
+        counted = zip(contents, counts.tolist(), strict=True)
+        records += multiset_of([content for content, count in counted for _ in range(count)])
     return records
 
 
-def _contents(chunk: pa.Array, as_json: bool) -> Sequence[Content]:
-    if not pa.types.is_struct(chunk.type):
-        return [value.as_buffer() for value in chunk]
-    return json_lines(chunk) if as_json else row_bytes(pa.RecordBatch.from_struct_array(chunk))
+def _contents(records: pa.Array, as_json: bool) -> Sequence[Content]:
+    if not pa.types.is_struct(records.type):
+        return [value.as_buffer() for value in records]
+    return json_lines(records) if as_json else row_bytes(pa.RecordBatch.from_struct_array(records))

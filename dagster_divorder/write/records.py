@@ -14,21 +14,44 @@ from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import read_content
-from dagster_divorder.store.view import View
-from dagster_divorder.write.curated import Beginning
-from dagster_divorder.write.permute import ReadArray, WriteArrays
+from dagster_divorder.store.view import Fragment, View, offsets
+from dagster_divorder.write.permute import Permutation, Values
 
-LINE_FEED = b"\n"
-
-
-def stored_records(store: Store, view: View) -> list[ReadArray]:
-    """A function for each fragment that reads its records."""
-    return [partial(_read_array, store, fragment.file) for fragment in view.records]
+LINE = np.dtype(np.uint8)
 
 
-def _read_array(store: Store, file: str) -> pa.Array:
-    content = read_content(store, file)
+def permuted_records(store: Store, view: View, sizes: np.ndarray, rows: np.ndarray) -> Permutation:
+    """Stored records in the order of an output, lines with their line feeds. sizes: bytes of each stored record, int
+    (n,): of a row of Parquet approximate. rows: the row of the record at each output position, int (M,)."""
+    start, row_sizes = offsets(view.records), sizes[rows]
+    if view.kind == "parquet":
+        contents = [partial(read_records, store, fragment) for fragment in view.records]
+        first = rows.astype(np.int64)
+        return Permutation(contents=contents, start=start, dtype=None, first=first, sizes=row_sizes)
+    begins = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return Permutation(
+        contents=[partial(_read_lines, store, fragment) for fragment in view.records],
+        start=begins[start],
+        dtype=LINE,
+        first=begins[rows],
+        sizes=row_sizes,
+        lengths=row_sizes + row_sizes.dtype.type(1),
+        filler=ord("\n"),
+    )
+
+
+def read_records(store: Store, fragment: Fragment) -> pa.Array:
+    """The records of a fragment: lines as large_binary, rows of Parquet as a struct."""
+    content = read_content(store, fragment.file)
     return content.chunk(0) if content.num_chunks == 1 else content.combine_chunks()
+
+
+def _read_lines(store: Store, fragment: Fragment) -> np.ndarray:
+    """The bytes of all lines of a fragment, without line feeds, uint8."""
+    lines = read_records(store, fragment)
+    _, offsets, data = lines.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[lines.offset :][: len(lines) + 1]
+    return np.frombuffer(data or b"", LINE)[bounds[0] : bounds[-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +62,7 @@ class WriteRecords:
     from_rows: bool
     schema: pa.Schema | None
 
-    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+    def __call__(self, parts: Iterator[Values], file: IO[bytes]) -> None:
         """
         Raises:
             InputError: a column has a type that Arrow cannot read after reordering.
@@ -48,26 +71,10 @@ class WriteRecords:
             _write_parquet(parts, file, self.schema)
             return
         for records in parts:
-            if self.from_rows:
-                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
-            else:
-                file.write(value_bytes(records))
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBehind:
-    """Writes a file that begins as a published one does, then the records that `write` writes.
-
-    Raises:
-        AlteredFileError: see `Beginning.copy`.
-    """
-
-    beginning: Beginning
-    write: WriteArrays
-
-    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
-        self.beginning.copy(file)
-        self.write(parts, file)
+            lines = (
+                b"".join([line + b"\n" for line in json_lines(records)]) if self.from_rows else records.data
+            )
+            file.write(lines)
 
 
 def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
@@ -88,10 +95,3 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
                     f"Arrow cannot read the type of a column after rows are reordered: {error}; "
                     'set output.format = "jsonl", or leave that column out of the input'
                 ) from error
-
-
-def value_bytes(values: pa.Array) -> memoryview:
-    """The concatenated values of a large_binary array."""
-    _, offsets, data = values.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
-    return memoryview(data)[bounds[0] : bounds[-1]] if data else memoryview(b"")

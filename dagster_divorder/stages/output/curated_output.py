@@ -14,8 +14,7 @@ import platform
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
@@ -69,23 +68,21 @@ from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import View
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
     KEPT_BESIDE,
     RECORDS,
-    AlteredFileError,
-    Beginning,
     OutputFolder,
     check_format,
-    scratch_beside,
     tidy,
     write_columns,
 )
+from dagster_divorder.write.extend import stage_extended
 from dagster_divorder.write.output_records import stored, written
-from dagster_divorder.write.permute import Permutation, Shard, passes_files, permute, shard_limits
-from dagster_divorder.write.records import LINE_FEED, WriteBehind, WriteRecords, stored_records
+from dagster_divorder.write.permute import MEMORY_BYTES, Shard, permute, shard_limits
+from dagster_divorder.write.records import WriteRecords, permuted_records
 
 META_VERSION = 2
 WORKERS_FROM_BYTES = 1 << 30
@@ -192,11 +189,9 @@ def _publish_output(run: Run, receipt: Receipt) -> None:
 def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
     order, sizes, records = output_order(run), compact(record_index(run, "size")), stream_records(run)
     items = view if records is None else view.take(records)
-    item_sizes = sizes[items.record_row]
+    size = int(sizes[items.record_row].sum())
     # A large output also passes through temporary files.
-    twice = passes_files(item_sizes, as_lines=view.kind == "jsonl")
-    expected = (1 + twice) * int(item_sizes.sum()) + order.nbytes
-    del item_sizes
+    expected = size * (2 if size > MEMORY_BYTES else 1) + order.nbytes
     with (
         OutputFolder(
             run.store, run.settings.output.path, expected, extends=run.settings.order.extends
@@ -253,107 +248,47 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
     settings = run.settings.output
     check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    rows = view.record_row[order]
-    row_sizes = sizes[rows]
-    limits = shard_limits(row_sizes, settings.shard_bytes)
     schema = None
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
+    rows = view.record_row[order]
+    permutation = permuted_records(run.store, view, sizes, rows)
+    limits = shard_limits(permutation.sizes, settings.shard_bytes)
     write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
     spans = pairwise([0, *limits])
-    shards = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
     form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
     ids = record_index(run, "id") if output.extends else np.empty((0, 2), np.uint64)
-    contents = _contents(shards, rows, ids, form) if output.extends else {}
-    kept = {*takewhile(lambda name: output.take_over(name, contents[name]["content"]), contents)}
-    shards = {name: shard for name, shard in shards.items() if name not in kept}
-    stage = partial(_permute_records, run, view, rows, row_sizes, output, schema)
-    behind = _behind_published(output, shards, rows, ids, form) if kind == "jsonl" else {}
-    try:
-        stage({**shards, **behind}, exact=schema is None and not behind)
-    except AlteredFileError as error:
-        run.progress.note(f"{error}: all of it is written again")
-        stage(shards, exact=schema is None)
-    for name, content in contents.items():
-        output.entries[name] = {**output.entries[name], **content}
 
+    def content(file: Shard, beside: bool) -> str:
+        hashed = xxhash.xxh3_128_hexdigest(to_bytes(ids.take(rows[file.first : file.end], axis=0)))
+        return content_hash(CURATED_OUTPUT.version, form, hashed)
 
-def _permute_records(
-    run: Run,
-    view: View,
-    rows: np.ndarray,
-    row_sizes: np.ndarray,
-    output: OutputFolder,
-    schema: pa.Schema | None,
-    shards: Mapping[str, Shard],
-    *,
-    exact: bool,
-) -> None:
-    """Stage files of records; see `Permutation`. Rows are added at the end, so rows of files that are not written again
-    lie before the others."""
-    before = min((shard.first for shard in shards.values()), default=len(rows))
-    rows, row_sizes = rows[before:], row_sizes[before:]
-    permutation = Permutation(
-        contents=stored_records(run.store, view),
-        start=offsets(view.records),
-        rows=rows,
-        sizes=row_sizes,
-        exact=exact,
-        terminator=b"" if schema else LINE_FEED,
-        through_files=passes_files(row_sizes),
-    )
-    with scratch_beside(run.store, run.settings.output.path, output.expected_bytes) as scratch:
+    def stage(files: Mapping[str, Shard], beside: Mapping[str, Shard]) -> None:
+        # Rows are added at the end, so rows of files that are not written again lie before the others.
+        before = min((file.first for file in files.values()), default=len(rows))
+        missing = permutation.within(slice(before, None))
         permute(
-            permutation,
-            {
-                name: shard._replace(first=shard.first - before, end=shard.end - before)
-                for name, shard in shards.items()
-            },
+            missing,
+            {name: Shard(first - before, end - before, write) for name, (first, end, write) in files.items()},
             output,
+            through_files=missing.nbytes > MEMORY_BYTES,
             engine=lambda: run.engine,
             workers_from=WORKERS_FROM_BYTES,
-            scratch=scratch,
             progress=run.progress,
             unit="records",
         )
 
-
-def _contents(
-    shards: Mapping[str, Shard], rows: np.ndarray, ids: np.ndarray, form: str
-) -> dict[str, dict[str, Any]]:
-    """What the manifest says of each file of records of an output that is to be extended: `records`, their number, and
-    `content`, a hash of all that decides its bytes. ids: of all records, uint64 (n, 2). form: a hash of their kind and
-    schema."""
-    contents = {}
-    for name, shard in shards.items():
-        content = _content(ids.take(rows[shard.first : shard.end], axis=0), form)
-        contents[name] = {"records": shard.end - shard.first, "content": content}
-    return contents
-
-
-def _content(ids: np.ndarray, form: str) -> str:
-    """A hash of a file of records of these ids, uint64 (n, 2), in their order."""
-    return content_hash(CURATED_OUTPUT.version, form, xxhash.xxh3_128_hexdigest(to_bytes(ids)))
-
-
-def _behind_published(
-    output: OutputFolder, shards: Mapping[str, Shard], rows: np.ndarray, ids: np.ndarray, form: str
-) -> dict[str, Shard]:
-    """The first file that is written, if it begins with the published file of its name: its lines behind them. ids: of
-    all records, uint64 (n, 2). form: a hash of their kind and schema."""
-    name = next(iter(shards), "")
-    known = output.published.get(name, {})
-    if "content" not in known:
-        return {}
-    first, end, write = shards[name]
-    middle = first + known["records"]
-    if middle > end or known["content"] != _content(ids.take(rows[first:middle], axis=0), form):
-        return {}
-    beginning = Beginning(output.path, name, known["bytes"], known)
-    return {name: Shard(middle, end, WriteBehind(beginning, write))}
+    stage_extended(
+        output,
+        {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)},
+        stage,
+        note=run.progress.note,
+        content=content,
+        sizes=permutation.lengths if schema is None else None,
+    )
 
 
 def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
