@@ -188,7 +188,8 @@ def permute(
     bucket_bytes = max(BUCKET_BYTES, isqrt(size * PIECE_BYTES))
     group, limits = _groups(permutation, bucket_bytes)
     cuts = _cuts(permutation, shards.values(), bucket_bytes)
-    positions = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
+    counts = np.bincount(group, minlength=len(limits) - 1)
+    positions = np.split(np.argsort(group, kind="stable"), np.cumsum(counts)[:-1])
     names, begins = [temporary_name() for _ in positions], list[np.ndarray]()
     groups = [
         _Group(
