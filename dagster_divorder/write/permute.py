@@ -37,8 +37,6 @@ from dagster_divorder.store.base import temporary_name
 from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.write.curated import OutputFolder
 
-MEMORY_BYTES = 256 << 20
-"""Maximum bytes of records that are ordered in memory."""
 BUCKET_BYTES = 64 << 20
 """Bytes of a group or a bucket."""
 PIECE_BYTES = 64 << 10

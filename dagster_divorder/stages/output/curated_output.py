@@ -41,7 +41,7 @@ from dagster_divorder.pipeline.stage import (
     is_published,
     versions,
 )
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Output, Settings
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset, record_index
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
@@ -61,7 +61,7 @@ from dagster_divorder.stages.output.exports import plan_fingerprint
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
-from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
+from dagster_divorder.store.arrays import compact, pack, pack_parquet, row_array, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
@@ -75,18 +75,20 @@ from dagster_divorder.write.curated import (
     KEPT_BESIDE,
     RECORDS,
     OutputFolder,
-    check_format,
     tidy,
-    write_columns,
 )
 from dagster_divorder.write.extend import stage_extended
 from dagster_divorder.write.output_records import stored, written
-from dagster_divorder.write.permute import MEMORY_BYTES, Shard, permute, shard_limits
+from dagster_divorder.write.permute import Shard, permute, shard_limits
 from dagster_divorder.write.records import WriteRecords, permuted_records
 
 META_VERSION = 2
+MEMORY_BYTES = 256 << 20
+"""Maximum bytes of records that are ordered in memory."""
 WORKERS_FROM_BYTES = 1 << 30
 """Bytes of records from which workers write them."""
+ROW_GROUP = 1 << 20
+"""Rows per row group in Parquet files of numbers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 PACKED = (
@@ -107,6 +109,19 @@ LEFT_OUT = (
 )
 SPACE = ("vectors", "pca", "explained_variance")
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
+
+
+def check_format(kind: str, output: Output) -> None:
+    """Check that input of this kind, jsonl or parquet, can be written in the output's format.
+
+    Raises:
+        InputError: the input is JSONL and the output Parquet.
+    """
+    if output.format == "parquet" and kind == "jsonl":
+        raise InputError(
+            "output.format = 'parquet' needs Parquet input, with the same columns in every [[input]]: JSONL lines have "
+            "no schema; use output.format = 'auto', or convert the input to Parquet first"
+        )
 
 
 def load_manifest(run: Run) -> dict[str, Any]:
@@ -203,7 +218,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
         _stage_records(run, items, order, sizes, output)
         output.stage("order.npy", lambda file: _save_npy(file, order if records is None else records[order]))
         output.stage(
-            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), records))
+            "packed_sequences.parquet", lambda file: _write_columns(file, runs_of(load_packed(run), records))
         )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
         with_id = id_giver(run, run.receipt("raw_docs"))
@@ -289,6 +304,14 @@ def _stage_records(run: Run, view: View, order: np.ndarray, sizes: np.ndarray, o
         content=content,
         sizes=permutation.lengths if schema is None else None,
     )
+
+
+def _write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
+    """Write int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: row_array(column) for name, column in columns.items()})
+    pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)
 
 
 def _save_npy(file: IO[bytes], array: np.ndarray) -> None:

@@ -201,7 +201,7 @@ def drawn_memory(data: st.DataObject) -> Iterator[None]:
     memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
     with (
         mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
-        mock.patch.multiple(permute_module, BUCKET_BYTES=memory),
+        mock.patch.multiple(permute_module, BUCKET_BYTES=memory, PIECE_BYTES=0),
         mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
     ):
         yield
