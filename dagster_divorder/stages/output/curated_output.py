@@ -78,9 +78,8 @@ from dagster_divorder.write.curated import (
     tidy,
 )
 from dagster_divorder.write.extend import stage_extended
-from dagster_divorder.write.output_records import stored, written
 from dagster_divorder.write.permute import Shard, permute, shard_limits
-from dagster_divorder.write.records import WriteRecords, permuted_records
+from dagster_divorder.write.records import WriteRecords, permuted_records, stored, written
 
 META_VERSION = 2
 MEMORY_BYTES = 256 << 20
