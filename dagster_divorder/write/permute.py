@@ -9,8 +9,8 @@ file holds the runs of a group of arrays in output order, so a merge reads every
 off, each sorted file and each output file is a call of the engine.
 
 Guarantee: the same bytes for any number of workers, and of numbers also by both ways.
-Cost: 5 processor seconds a GB through files; temporary files take as much space as the output.
-Memory: the arrays; through files a group or a bucket, of tables twice. 24 bytes a run.
+Cost: some 5.5 processor seconds a GB through files; these take as much space as the output.
+Memory: the arrays; through files a group or a bucket, of tables twice; some 50 bytes a run.
 """
 
 from __future__ import annotations
@@ -184,56 +184,38 @@ def permute(
     if len(shards) > 1 and size >= workers_from and isinstance(output.path, Path):
         workers = opened if (opened := engine()).workers > 1 else None
     bucket_bytes = max(BUCKET_BYTES, isqrt(size * PIECE_BYTES))
-    group, limits = _groups(permutation, bucket_bytes)
     cuts = _cuts(permutation, shards.values(), bucket_bytes)
-    counts = np.bincount(group, minlength=len(limits) - 1)
-    positions = np.split(np.argsort(group, kind="stable"), np.cumsum(counts)[:-1])
-    names, begins = [temporary_name() for _ in positions], list[np.ndarray]()
-    groups = [
-        _Group(
-            name,
-            permutation.within(
-                runs,
-                contents=permutation.contents[low:high],
-                start=permutation.start[low : high + 1],
-                lengths=None,
-            ),
-            np.searchsorted(runs, cuts),
-        )
-        for name, runs, (low, high) in zip(names, positions, pairwise(limits), strict=True)
-    ]
-    del positions
+    group, groups = _split(permutation, cuts, bucket_bytes)
+    tasks = [(temporary_name(), runs) for runs in groups]
+    calls = partial(workers.each, environment=KEEP_MEMORY) if workers else map
+    begins = np.empty((len(tasks), len(cuts)), np.int64)
     try:
-        calls = partial(workers.each, environment=KEEP_MEMORY) if workers else map
         with (
             output.here.explaining("", size, "what passes through it"),
             progress(f"gathering {unit}", len(group), unit) as advance,
         ):
-            for each, written in zip(groups, calls(partial(_sort, output.here), groups), strict=True):
-                begins.append(written)
-                advance(len(each.runs.first))
-        paths = [output.here.source(name) for name in names]
+            for number, written in enumerate(calls(partial(_sort, output.here), tasks)):
+                begins[number] = written
+                advance(len(groups[number].first))
+        paths = [output.here.source(name) for name, _ in tasks]
         merges = {}
         for name, (first, end, write) in shards.items():
             low, high = np.searchsorted(cuts, [first, end])
             breaks = None if permutation.breaks is None else permutation.breaks - first
+            part = permutation.within(slice(first, end), contents=[], start=cuts[:0], breaks=breaks)
+            buckets = slice(low, high + 1)
             merges[name] = _Merge(
-                write,
-                replace(permutation.within(slice(first, end), contents=[], start=np.empty(0)), breaks=breaks),
-                group[first:end],
-                cuts[low : high + 1] - first,
-                paths,
-                np.array(begins).reshape(len(paths), -1)[:, low : high + 1],
+                write, part, group[first:end], cuts[buckets] - first, paths, begins[:, buckets]
             )
         if workers:
             output.stage_each(workers, _Merge.__call__, merges, progress=progress, environment=KEEP_MEMORY)
-            return
-        with writing() as advance:
-            for name, merge in merges.items():
-                output.stage(name, partial(merge, advance=advance))
+        else:
+            with writing() as advance:
+                for name, merge in merges.items():
+                    output.stage(name, partial(merge, advance=advance))
     finally:
         with contextlib.suppress(StoreError), output.here.explaining():
-            output.here.delete(names)
+            output.here.delete([name for name, _ in tasks])
 
 
 def _write(
@@ -260,40 +242,40 @@ def _cuts(permutation: Permutation, shards: Iterable[Shard], bucket_bytes: int) 
     return np.unique([*cuts.tolist(), *(limit for shard in shards for limit in (shard.first, shard.end))])
 
 
-def _groups(permutation: Permutation, group_bytes: int) -> tuple[np.ndarray, list[int]]:
-    """The number of each run's group, int (M,), and the first array of each group, and the end. The runs of a group
-    take some `group_bytes`."""
-    array = permutation.arrays()
+def _split(
+    permutation: Permutation, cuts: np.ndarray, group_bytes: int
+) -> tuple[np.ndarray, list[Permutation]]:
+    """The number of each run's group, int (M,); the runs of each group in output order, with breaks at the cuts. A
+    group is some consecutive arrays, whose runs take some `group_bytes`."""
+    array, start = permutation.arrays(), permutation.start
     sizes = np.bincount(array, permutation.sizes, len(permutation.contents)) * permutation.itemsize
-    group = (np.cumsum(sizes) - sizes) // group_bytes
-    limits = np.flatnonzero(np.diff(group, prepend=-1))
-    number = np.repeat(np.arange(len(limits)), np.diff(limits, append=len(group)))
-    return number[array].astype(np.min_scalar_type(len(limits))), [*limits.tolist(), len(group)]
+    of_array = (np.cumsum(sizes) - sizes) // group_bytes
+    limits = [*np.flatnonzero(np.diff(of_array, prepend=-1)).tolist(), len(of_array)]
+    number = np.repeat(np.arange(len(limits) - 1), np.diff(limits))
+    group = number[array].astype(np.min_scalar_type(len(limits)))
+    counts, groups = np.bincount(group, minlength=len(limits) - 1), []
+    positions = np.split(np.argsort(group, kind="stable"), np.cumsum(counts)[:-1])
+    for runs, (low, high) in zip(positions, pairwise(limits), strict=True):
+        arrays = {"contents": permutation.contents[low:high], "start": start[low : high + 1]}
+        groups.append(permutation.within(runs, **arrays, lengths=None, breaks=np.searchsorted(runs, cuts)))
+    return group, groups
 
 
-class _Group(NamedTuple):
-    """Runs of consecutive arrays, in output order, and the name of their file. limits: the first run of each bucket,
-    and the end, int64 (buckets + 1,)."""
-
-    name: str
-    runs: Permutation
-    limits: np.ndarray
-
-
-def _sort(folder: LocalFolder, group: _Group) -> np.ndarray:
-    """Write the file of a group; returns the first byte of each piece, and the end, int64 (buckets + 1,)."""
-    runs, begins = group.runs.read(), [0]
-    with folder.create(group.name, group.name, lasting=False) as file:
-        for low, high in pairwise(group.limits.tolist()):
-            if low < high:
-                values = runs.take(low, high)
-                if isinstance(values, np.ndarray):
-                    file.write(values.data)
-                else:
-                    batch = pa.RecordBatch.from_struct_array(values)
-                    # A stream, because each piece has its own dictionaries.
-                    with pa.ipc.new_stream(pa.PythonFile(file, "w"), batch.schema) as writer:
-                        writer.write_batch(batch)
+def _sort(folder: LocalFolder, task: tuple[str, Permutation]) -> np.ndarray:
+    """Write the runs of a group into a file; returns the first byte of each piece, and the end, int64 (buckets + 1,).
+    task: the file's name; the runs, with breaks at buckets."""
+    name, group = task
+    assert group.breaks is not None
+    runs, begins = group.read(), [0]
+    with folder.create(name, name, lasting=False) as file:
+        for low, high in pairwise(group.breaks.tolist()):
+            if low < high and group.dtype:
+                file.write(runs.take(low, high).data)
+            elif low < high:
+                batch = pa.RecordBatch.from_struct_array(runs.take(low, high))
+                # A stream, because each piece has its own dictionaries.
+                with pa.ipc.new_stream(pa.PythonFile(file, "w"), batch.schema) as writer:
+                    writer.write_batch(batch)
             begins.append(file.tell())
     return np.array(begins)
 
@@ -307,7 +289,7 @@ def _read_piece(path: Path, begin: int, end: int, dtype: np.dtype | None) -> Val
 
 @dataclass(frozen=True, eq=False)
 class _Merge:
-    """Writes a file whose runs lie in the files of groups. runs: without arrays. group: of each run, int (n,). cuts:
+    """Writes a file whose runs lie in sorted files. runs: without arrays. group: of each run, int (n,). cuts:
     the first run of each bucket, and the end, int64 (buckets + 1,). begins: the first byte of each piece, and the end,
     int64 (groups, buckets + 1)."""
 

@@ -27,7 +27,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     filler = rows.stored.special.get("eos", rows.stored.padding)
     files = row_files(rows, options, dtype, ".ds")
     write = partial(write_rows, dtype=dtype, padding=filler)
-    rows.stage(folder, {name: (span, write) for name, span in files.items()}, sizes=row_sizes(rows, dtype))
+    rows.stage(folder, files, write, sizes=row_sizes(rows, dtype))
     lengths = rows.run_tokens.copy()
     lengths[rows.indptr[1:] - 1] += rows.length - rows.tokens
     for name, (first, end) in files.items():

@@ -47,16 +47,10 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     files = row_files(rows, options, dtype, ".npy")
     write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
-    written: dict[str, WriteRows] = {
-        ".csv.gz": _documents,
-        **({".mask": _mask} if rows.padded or rows.trained else {}),
-    }
-    beside = {
-        name.removesuffix(".npy") + suffix: (span, write_beside)
-        for name, span in files.items()
-        for suffix, write_beside in written.items()
-    }
-    rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside, row_sizes(rows, dtype))
+    beside: dict[str, WriteRows] = {".csv.gz": _documents}
+    if rows.padded or rows.trained:
+        beside[".mask"] = _mask
+    rows.stage(folder, files, write, beside=beside, sizes=row_sizes(rows, dtype))
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]

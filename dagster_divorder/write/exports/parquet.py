@@ -57,8 +57,7 @@ SCHEMA = schema_with()
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     files = row_files(rows, options, np.dtype(np.int32), ".parquet")
-    write = partial(_write_file, columns=options.columns)
-    rows.stage(folder, {name: (span, write) for name, span in files.items()})
+    rows.stage(folder, files, partial(_write_file, columns=options.columns))
     stage_trained(rows, folder, options)
     columns = {"columns": list(options.columns)} if options.columns else {}
     return {"dtype": "int32", "rows_of_files": [end - first for first, end in files.values()], **columns}

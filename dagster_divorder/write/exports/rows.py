@@ -145,13 +145,9 @@ class Rows:
         """L."""
         return self.plan.sequence_length
 
-    @property
-    def runs(self) -> np.ndarray:
-        """Each run's number in the plan, int64 (Q,)."""
-        return self._entries[0]
-
     @cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each run's number in the plan, int64 (Q,), and `indptr`."""
         return row_entries(self.plan.indptr, self.sequence)
 
     @property
@@ -162,12 +158,12 @@ class Rows:
     @cached_property
     def document(self) -> np.ndarray:
         """Each run's item in the stream, int64 (Q,)."""
-        return self.plan.document[self.runs]
+        return self.plan.document[self._entries[0]]
 
     @cached_property
     def start(self) -> np.ndarray:
         """Each run's first token in its document, int64 (Q,)."""
-        return self.plan.start[self.runs]
+        return self.plan.start[self._entries[0]]
 
     @cached_property
     def row(self) -> np.ndarray:
@@ -182,7 +178,7 @@ class Rows:
     @cached_property
     def run_tokens(self) -> np.ndarray:
         """Tokens of each run, int64 (Q,)."""
-        return self.plan.length[self.runs]
+        return self.plan.length[self._entries[0]]
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -229,30 +225,35 @@ class Rows:
     def stage(
         self,
         folder: OutputFolder,
-        files: Mapping[str, tuple[tuple[int, int], WriteRows]],
-        beside: Mapping[str, tuple[tuple[int, int], WriteRows]] | None = None,
+        files: Mapping[str, tuple[int, int]],
+        write: WriteRows,
+        *,
+        beside: Mapping[str, WriteRows] | None = None,
         sizes: np.ndarray | None = None,
     ) -> None:
-        """Stage consecutive files: the rows (first, end) and the function that writes each.
+        """Stage consecutive files: the rows (first, end) of each.
 
         Args:
-            beside: files whose writers read no blocks.
+            beside: functions that read no blocks and write a file beside each, by the suffix of its name.
             sizes: bytes of each row, int64 (R,), if the files are their rows end to end.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan does not fit the stored ids.
         """
-        first = {name: Shard(*span, write) for name, (span, write) in files.items()}
-        second = {name: Shard(*span, write) for name, (span, write) in (beside or {}).items()}
+        suffixes = (beside or {}).items()
         stage_extended(
             folder,
-            first,
+            {name: Shard(*span, write) for name, span in files.items()},
             partial(self._stage, folder),
             note=self.stored.progress.note,
             content=self._content,
             sizes=sizes,
             last_stays=lambda end: bool(self.tokens[end - 1] == self.length),
-            beside=second,
+            beside={
+                name.rpartition(".")[0] + suffix: Shard(*span, writes)
+                for name, span in files.items()
+                for suffix, writes in suffixes
+            },
         )
 
     def _stage(self, folder: OutputFolder, files: Mapping[str, Shard], beside: Mapping[str, Shard]) -> None:
@@ -291,7 +292,7 @@ class Rows:
 
     def gather(self) -> np.ndarray:
         """The ids of all rows, (R, L), in memory; `padding` fills up short rows."""
-        ids = self._permutation(slice(None)).read().take(0, len(self.runs))
+        ids = self._permutation(slice(None)).read().take(0, len(self.run_tokens))
         return padded_rows(ids, self.tokens, self.length, self.stored.padding)
 
     def _content(self, file: Shard, by_place: bool) -> str:

@@ -177,7 +177,8 @@ def blocks_of(rows: Rows) -> list[IdBlock]:
     read: list[IdBlock] = []
     rows.stage(
         Unwritten(Path("/tmp")),  # type: ignore[arg-type]
-        {"": ((0, len(rows)), lambda file_rows, blocks, file: read.extend(blocks))},
+        {"": (0, len(rows))},
+        lambda file_rows, blocks, file: read.extend(blocks),
     )
     return read
 

@@ -133,7 +133,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
         mock.patch.object(file_rows_module, "BLOCK_BYTES", 1 << 19),
     ):
         tracemalloc.start()
-        rows.stage(Unwritten(tmp_path), {"": ((0, len(rows)), read)})  # type: ignore[arg-type]
+        rows.stage(Unwritten(tmp_path), {"": (0, len(rows))}, read)  # type: ignore[arg-type]
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert count == 32 << 20
