@@ -158,14 +158,10 @@ def remove_beside(store: Store) -> list[str]:
         if not isinstance(folder, WritableFolder):
             continue
         with folder.explaining():
-            removed += _remove_beside(store, folder, noted)
-    return removed
-
-
-def _remove_beside(store: Store, folder: WritableFolder, noted: Iterable[str]) -> list[str]:
-    present = {*filter(is_beside, noted)} & folder.sizes().keys()
-    removed = sorted(present & _own_names(store, folder.place)) if present else []
-    folder.delete(removed)
+            present = {*filter(is_beside, noted)} & folder.sizes().keys()
+            own = present & _own_names(store, folder.place) if present else present
+            folder.delete(own)
+            removed += sorted(own)
     return removed
 
 

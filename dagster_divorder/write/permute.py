@@ -16,7 +16,7 @@ Memory: the arrays; through files a group or a bucket, of tables twice; some 50 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -68,16 +68,17 @@ class _Runs(NamedTuple):
     step: int
 
     def parts(
-        self, first: int, end: int, breaks: np.ndarray | None
-    ) -> Generator[tuple[int, Values], None, None]:
-        """Yields runs [first, end) in slices: their number and their values."""
+        self, first: int, end: int, breaks: np.ndarray | None, advance: Advance
+    ) -> Generator[Values, None, None]:
+        """Yields the values of runs [first, end) in slices."""
         if breaks is None:
             inner = np.arange((first // self.step + 1) * self.step, end, self.step)
         else:
             inner = breaks[slice(*np.searchsorted(breaks, [first + 1, end]))]
         for low, high in pairwise([first, *inner.tolist(), end]):
             if low < high:
-                yield high - low, self.take(low, high)
+                yield self.take(low, high)
+                advance(high - low)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -177,8 +178,8 @@ def permute(
         runs = permutation.read()
         with writing() as advance:
             for name, (first, end, write) in shards.items():
-                parts = partial(runs.parts, first, end, permutation.breaks)
-                output.stage(name, partial(_write, parts, write, advance))
+                parts = runs.parts(first, end, permutation.breaks, advance)
+                output.stage(name, partial(_write, write, parts))
         return
     size, workers = permutation.nbytes, None
     if len(shards) > 1 and size >= workers_from and isinstance(output.path, Path):
@@ -218,19 +219,9 @@ def permute(
             output.here.delete([name for name, _ in tasks])
 
 
-def _write(
-    parts: Callable[[], Generator[tuple[int, Values], None, None]],
-    write: WriteArrays,
-    advance: Advance,
-    file: IO[bytes],
-) -> None:
-    def counted() -> Iterator[Values]:
-        for count, values in coming:
-            yield values
-            advance(count)
-
-    with contextlib.closing(ahead(parts())) as coming:
-        write(counted(), file)
+def _write(write: WriteArrays, parts: Generator[Values, None, None], file: IO[bytes]) -> None:
+    with contextlib.closing(ahead(parts)) as coming:
+        write(coming, file)
 
 
 def _cuts(permutation: Permutation, shards: Iterable[Shard], bucket_bytes: int) -> np.ndarray:
@@ -301,12 +292,12 @@ class _Merge:
     begins: np.ndarray
 
     def __call__(self, file: IO[bytes], advance: Advance = lambda runs: None) -> None:
-        _write(self._parts, self.write, advance, file)
+        _write(self.write, self._parts(advance), file)
 
-    def _parts(self) -> Generator[tuple[int, Values], None, None]:
+    def _parts(self, advance: Advance) -> Generator[Values, None, None]:
         for bucket, (low, high) in enumerate(pairwise(self.cuts.tolist())):
             breaks = None if self.runs.breaks is None else self.runs.breaks - low
-            yield from self._bucket(bucket, slice(low, high)).read().parts(0, high - low, breaks)
+            yield from self._bucket(bucket, slice(low, high)).read().parts(0, high - low, breaks, advance)
 
     def _bucket(self, bucket: int, runs: slice) -> Permutation:
         """The runs of a bucket, over its pieces."""
