@@ -89,8 +89,8 @@ def _table(file_rows: FileRows, block: IdBlock, schema: pa.Schema) -> pa.Table:
     indptr = file_rows.indptr[block.first : block.first + len(block.tokens) + 1]
     lengths = file_rows.run_tokens[indptr[0] : indptr[-1]]
     columns = [_lists(block.tokens, block.ids, pa.int32()), _lists(np.diff(indptr), lengths, pa.int32())]
-    for name in schema.names[2:]:
-        columns.append(_lists(block.tokens, _values(name, block, lengths, file_rows.length), COLUMNS[name]))
+    further = ((name, _values(name, block, lengths, file_rows.length)) for name in schema.names[2:])
+    columns += [_lists(block.tokens, values, COLUMNS[name]) for name, values in further]
     return pa.table(columns, schema)
 
 
