@@ -61,9 +61,6 @@ BUDGET = main_memory() // 12
 size that decides a result's bytes is a constant where it is used (docs/decisions/house.md)."""
 MAPPED_BYTES = BUDGET
 """Bytes of stored ids that an export maps at once."""
-CACHED_BYTES = BUDGET * 3 // 4
-"""Bytes of lines written in place, into the system's cache. From a tenth of main memory on, Linux writes to the disk by
-itself, even pages that are not filled yet: 4.3 GB of 24 took 15 s, and 25 s over an older output."""
 MEASURED_BYTES = BUDGET // 8
 """Largest bytes of an order for measuring two orders at a time."""
 MODEL_BYTES = BUDGET * 3
