@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dagster_divorder.store.sample import rows_by_id
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID, assign, fit
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.components import load_space
-from dagster_divorder.store.sample import rows_by_id
 
 KINDS = ("shallow", "shallow mean", "deep bootstrap")
 

@@ -320,7 +320,7 @@ def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
         plain = {key: value for key, value in data[name].items() if isinstance(value, (str, int, float))}
         parts += [
             *([""] if parts else []),
-            Line(f"{name}: {stage.description_under(run.settings)}", "strong"),
+            Line(f"{name}: {stage.description}", "strong"),
         ]
         parts += [f"  {key.replace('_', ' ')}: {value}" for key, value in plain.items()]
         for title, shown_part in stage.show(run, receipt).items():
@@ -538,11 +538,11 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
     """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report and the
     films in a browser."""
     from dagster_divorder.settings.places import is_url
-    from dagster_divorder.stages import GRAPH, run_all
+    from dagster_divorder.stages import EVIDENCE, GRAPH, run_all
     from dagster_divorder.write.curated import BESIDE
 
     stage = "ordering_report"
-    evidence = [name for name in GRAPH.evidence if everything and GRAPH[name].when(settings)]
+    evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
     receipts = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))
     figures = receipts[stage].figures
     lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]

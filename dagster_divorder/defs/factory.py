@@ -19,20 +19,20 @@ from dagster_divorder.errors import DivOrderError, InputError, SettingsError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
 from dagster_divorder.settings.places import is_url
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import EVIDENCE, GRAPH
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 
 SETTINGS = "divorder/settings"
 """Tag of a job and its runs: the settings file. The launchpad shows it."""
 
-EVIDENCE = "evidence"
-"""Stands in a job for all evidence that no other job makes."""
+EXPLORED = tuple(stage for stage in EVIDENCE if stage != "training_evidence")
+"""The evidence that has no job of its own."""
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
     "explore": (
-        (EVIDENCE,),
+        EXPLORED,
         "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, "
         "and the diversity of the corpus.",
     ),
@@ -41,7 +41,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
         "Small models trained on the same tokens in several orders: does the order help?",
     ),
     "report": (
-        (EVIDENCE, "ordering_report", "ordering_animation"),
+        (*EXPLORED, "ordering_report", "ordering_animation"),
         "A report on the curated output to send to others, and its films.",
     ),
 }
@@ -121,13 +121,9 @@ def jobs(pipeline: Pipeline) -> list[Any]:
     """The jobs of a pipeline; the page of each shows the settings in force."""
     graph, settings = pipeline.graph, pipeline.settings
     file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
-    named = {asset for wanted, _ in JOBS.values() for asset in wanted}
-    evidence = set(graph.evidence) - named
     asset_jobs = []
     for name, (wanted, description) in JOBS.items():
-        targets = [
-            asset for asset in pipeline.specs if asset in wanted or (EVIDENCE in wanted and asset in evidence)
-        ]
+        targets = [asset for asset in pipeline.specs if asset in wanted]
         selection = [asset for asset in graph.needed(settings, *targets) if asset in pipeline.specs]
         if targets:
             asset_jobs.append(

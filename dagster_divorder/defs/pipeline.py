@@ -12,6 +12,40 @@ import dagster as dg
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.graph import Graph, check_key_prefix
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import EVIDENCE
+
+REPORT = "ordering_report"
+GROUPS = {
+    "corpus": {"raw_docs": "parquet json"},
+    "embedding": {
+        "base_model": "huggingface",
+        "token_counts": "huggingface",
+        "shallow_embeddings": "numpy",
+        "deep_embeddings": "huggingface pytorch",
+        "gradient_embeddings": "huggingface pytorch",
+        "external_embeddings": "numpy",
+        "clusters": "faiss",
+    },
+    "ordering": {
+        "scores": "numpy",
+        "subset_selection": "numpy",
+        "repeats": "numpy",
+        **dict.fromkeys(("greedy_order", "packed_sequences", "sequence_order"), "numpy numba"),
+        "diversity_metrics": "numpy numba",
+    },
+    "output": {"exports": "parquet", "curated_output": "json parquet"},
+    "report": {"ordering_animation": "matplotlib", REPORT: "html matplotlib"},
+    "evidence": {
+        "k_calibration": "faiss",
+        "ari_comparison": "faiss scikitlearn",
+        "cluster_map": "umap matplotlib",
+        "strategy_comparison": "numpy numba",
+        "set_diversity": "numpy",
+        "gradient_proxy": "huggingface pytorch",
+        "training_evidence": "pytorch",
+    },
+}
+"""Group of assets -> asset -> libraries and formats of its result; Dagster shows icons for the names that it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +72,9 @@ class Pipeline:
         check_key_prefix(self.key_prefix)
         object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
         assets = self.graph.asset_upstream(self.settings)
+        if REPORT in assets:  # it shows the evidence that there is
+            shown = (stage for stage in EVIDENCE if stage in assets and stage not in assets[REPORT])
+            assets[REPORT] = (*assets[REPORT], *shown)
         reading = {name: setting for name, setting in self._reading_files.items() if name in assets}
         for asset in self.upstream:
             if asset not in reading:
@@ -58,8 +95,8 @@ class Pipeline:
         }
 
     def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
-        stage = self.graph[asset]
-        group = stage.group
+        places = ((group, kinds[asset]) for group, kinds in GROUPS.items() if asset in kinds)
+        group, kinds = next(places, ("evidence", ""))
         if group == "evidence" and asset in self.needed:
             group = "embedding"
         elif group in ("embedding", "ordering") and asset not in self.needed:
@@ -70,11 +107,11 @@ class Pipeline:
         return dg.AssetSpec(
             self.key(asset),
             deps=deps,
-            description=stage.description_under(self.settings),
+            description=self.graph[asset].description,
             group_name=self.named(group),
             # Parts have no asset of their own, so a change of their settings shows here.
             code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
-            kinds=set(stage.kinds_under(self.settings)),
+            kinds=set(kinds.split()),
         )
 
     def key(self, asset: str) -> dg.AssetKey:

@@ -2,7 +2,7 @@
 
 Guarantee: results equal a sequential run's. A stage starts once all stages that it reads are done, and stages that read
 it wait for it. Only the thread of the run handles damaged files. Cost: the memory of one more stage; only stages whose
-memory is bounded say `Stage.beside`.
+memory is bounded run so (`run._run_stages`).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Input, Inputs
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
@@ -21,10 +21,30 @@ SHOWN_CHARACTERS = 60
 DECIDES_NOTHING = {"store", "refit"}
 """Sections that decide no result: the place of the store, and when fits are made again."""
 
+NOT_IN_KEYS = {"input": {"paths", "max_reject_share"}, "order": {"frozen_tokens", "append"}}
+"""Settings of a section that its value leaves out: a new file must not change every key, a limit decides no result, and
+the stage `frozen` holds what stays of a plan. A stage that depends on one names it."""
+
 
 def given_settings(settings: Settings) -> dict[str, Any]:
     """The settings that a receipt keeps: all that may decide a result and differ from their defaults."""
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=DECIDES_NOTHING)
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """A section of the settings (`order`) without NOT_IN_KEYS, or a single setting (`order.traits`), as JSON values. Of
+    several inputs a list."""
+    section, _, field = name.partition(".")
+    value = getattr(settings, section)
+    if not isinstance(value, BaseModel):
+        return value
+    dumps = [
+        block.model_dump(mode="json", include={field})[field]
+        if field
+        else block.model_dump(mode="json", exclude=NOT_IN_KEYS.get(section))
+        for block in (value.each if isinstance(value, Input) else (value,))
+    ]
+    return dumps if isinstance(value, Inputs) else dumps[0]
 
 
 def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has changed") -> str:
@@ -38,42 +58,20 @@ def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has cha
 
 
 def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[str]:
-    """Changes of settings since a stage's last result that alone would change the result, such as `clusters.k 30 ->
-    15`. Empty if no change does so alone."""
+    """Changes since a stage's last result of the settings that decide it, such as `clusters.k 30 -> 15`."""
     try:
-        before = Settings(**last.settings)
+        before = stage.given(Settings(**last.settings))
     except ValidationError:  # another version of the package wrote them
         return []
-    dumps = [each.model_dump(mode="json", exclude=DECIDES_NOTHING) for each in (before, settings)]
-    changed: list[str] = []
-    for section in dumps[1]:
-        old, new = (dump[section] for dump in dumps)
-        if not (isinstance(old, dict) and isinstance(new, dict)):
-            old, new = {None: old}, {None: new}
-        for field in new:
-            if new[field] != old[field] and _decides(stage, settings, before, section, field):
-                changed += differences(f"{section}.{field}" if field else section, old[field], new[field])
-    return changed
+    return [*_differences("", before, stage.given(settings))]
 
 
-def _decides(stage: Stage, settings: Settings, before: Settings, section: str, field: str | None) -> bool:
-    """Whether a stage would have another result, or none, if only this setting had its earlier value."""
-    value = getattr(before, section)
-    if field is not None:
-        value = getattr(settings, section).model_copy(update={field: getattr(value, field)})
-    other = settings.model_copy(update={section: value})
-    try:
-        return stage.fingerprint(other) != stage.fingerprint(settings)
-    except InputError:  # the earlier value does not fit the present ones, as options of another shape
-        return True
-
-
-def differences(key: str, old: Any, new: Any) -> Iterator[str]:
+def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
     """Differences between two values of a setting, each as `key old -> new`; tables are compared entry by entry."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
-                yield from differences(f"{key}.{name}", old.get(name), new.get(name))
+                yield from _differences(f"{key}.{name}".removeprefix("."), old.get(name), new.get(name))
     else:
         yield f"{key} {_shown(old)} -> {_shown(new)}"
 

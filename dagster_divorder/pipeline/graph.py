@@ -27,8 +27,8 @@ def check_key_prefix(parts: Iterable[str]) -> None:
 
 
 class Graph(Mapping[str, Stage]):
-    """Stages by name, in an order in which they can run. If settings make a stage read a later stage, or it shows a
-    later stage as evidence, it runs right after that stage.
+    """Stages by name, in an order in which they can run. If settings make a stage read a later stage, it runs right
+    after that stage.
 
     A stage without an asset runs if another stage reads it, or lists it in `then` and the settings have it.
     """
@@ -48,11 +48,6 @@ class Graph(Mapping[str, Stage]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._stages
-
-    @property
-    def evidence(self) -> tuple[str, ...]:
-        """The stages that are evidence (`Stage.evidence`)."""
-        return tuple(name for name, stage in self._stages.items() if stage.evidence)
 
     def upstream(self, settings: Settings, among: Container[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Stage -> the stages that it reads directly, for all stages that these settings have, in the order of a run.
@@ -90,7 +85,7 @@ class Graph(Mapping[str, Stage]):
         return tuple(name for name in self._closure(settings, [stage], without=assets) if name not in assets)
 
     def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """Asset -> the assets that it or its parts read or come after.
+        """Asset -> the assets that it or its parts read.
 
         An asset A is left out if another one of them is made from A and changes whenever A changes. A fit that an asset
         reads itself is never left out, since only a part of the fit may matter to the other assets.
@@ -100,7 +95,7 @@ class Graph(Mapping[str, Stage]):
             name: dict.fromkeys(
                 read
                 for part in self._parts(settings, name)
-                for read in (*upstream[part], *self._shown_by(part))
+                for read in upstream[part]
                 if read in upstream and self[read].asset and read != name
             )
             for name in upstream
@@ -116,14 +111,11 @@ class Graph(Mapping[str, Stage]):
             name: tuple(
                 read
                 for read in reads
-                if (read in (*upstream[name], *self._shown_by(name)) and isinstance(self[read], PinnedFit))
+                if (read in upstream[name] and isinstance(self[read], PinnedFit))
                 or not any(read in shown_by[other] for other in reads)
             )
             for name, reads in direct.items()
         }
-
-    def _shown_by(self, stage: str) -> tuple[str, ...]:
-        return self.evidence if self[stage].shows_evidence else ()
 
     def _closure(
         self, settings: Settings, stages: Iterable[str], without: Iterable[str] = ()
@@ -141,7 +133,7 @@ class Graph(Mapping[str, Stage]):
 
         def place(name: str) -> None:
             if name in needed and name not in order:
-                for read in (*self[name].reads_under(settings), *self._shown_by(name)):
+                for read in self[name].reads_under(settings):
                     place(read)
                 order[name] = None
 

@@ -10,10 +10,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, fit_result
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, STATE, Store
-from dagster_divorder.store.fits import put_fit, read_fit
 from dagster_divorder.store.fragments import RECORDS, records_folder
 from dagster_divorder.store.space import embeddings_file
 from dagster_divorder.store.state import (
@@ -22,10 +21,7 @@ from dagster_divorder.store.state import (
     State,
     drop_receipt,
     keep_copy,
-    keep_result,
-    load_receipt,
     load_state,
-    save_receipt,
     save_results,
     save_state,
 )
@@ -85,35 +81,22 @@ def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
 
 
 def _forget_quotes(store: Store, stage: Stage) -> None:
-    """Remove a stage's files that may quote deleted documents. Other files of a fit stay, since results may depend on
-    them."""
-    only_words = stage.quotes == ("*",)
-    if only_words:
-        drop_receipt(store, stage.name)
-        save_results(store, stage.name, [])
-    elif isinstance(stage, PinnedFit):
-        for result in load_state(store).results.get(stage.name, []):
-            files = read_fit(store, result.files["fit"])
-            kept = {name: data for name, data in files.items() if name not in stage.quotes}
-            reduced = fit_result(result.key, put_fit(store, stage.name, kept), result.facts)
-            keep_result(store, stage.name, reduced)
-            receipt = load_receipt(store, stage.name)
-            if receipt and receipt.version == result.version:
-                save_receipt(store, replace(receipt, version=reduced.version, files=reduced.files))
+    """Remove the results of a stage that may quote deleted documents."""
+    drop_receipt(store, stage.name)
+    save_results(store, stage.name, [])
     if not isinstance(stage, PinnedFit):
         for folder in store.folders(f"stages/{stage.name}"):
-            present = store.hashed(folder)
-            store.delete(*(present[key] for key in present if only_words or key in stage.quotes))
+            store.delete(*store.hashed(folder).values())
 
 
 def _remake_fits(run: Run, stages: list[Stage]) -> None:
-    """Make fits that consist of words only again, so that results can be read before the next run."""
+    """Make fits that quote documents again, so that results can be read before the next run."""
     for stage in stages:
-        if isinstance(stage, PinnedFit) and stage.quotes == ("*",):
-            try:
+        if isinstance(stage, PinnedFit) and stage.when(run.settings):
+            with contextlib.suppress(
+                MissingStageError
+            ):  # a result that it reads is not current: the next run makes it
                 run.save(stage.make(run, stage.decide(run)))
-            except MissingStageError:
-                continue  # a result that it reads is not current: the next run makes it
 
 
 def disk_use(store: Store) -> dict[str, int]:

@@ -30,6 +30,7 @@ from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.published import publish
 from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.retire import retire
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
@@ -297,9 +298,12 @@ def run_graph(
 
 
 def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
-    """Run stages in order. Small stages run beside stages that do not read them (`Stage.beside`)."""
+    """Run stages in order. Stages that others list in `then` run beside stages that do not read them: their memory is
+    bounded, and they need no workers."""
     receipts: dict[str, Receipt] = {}
-    last = max((place for place, stage in enumerate(stages) if not run.graph[stage].beside), default=-1)
+    small = {part for stage in stages for part in run.graph[stage].then}
+    small -= {part for part in small & {*stages} if isinstance(run.graph[part], PerDocument)}
+    last = max((place for place, stage in enumerate(stages) if stage not in small), default=-1)
     # Cores of the machine, not of a container's quota, which takes long to ask: two threads on one core give the same
     # results.
     parallel = (run.settings.engine.workers or os.cpu_count() or 1) > 1
@@ -316,7 +320,7 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
                     run.adopt(receipts[stage])
 
         for place, stage in enumerate(stages):
-            if parallel and place < last and run.graph[stage].beside:
+            if parallel and place < last and stage in small:
                 beside.start(stage)
             else:
                 take(run.graph[stage].reads_under(run.settings))
@@ -328,7 +332,7 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
 def check_settings(run: Run, stages: Iterable[str]) -> None:
     """Raise the errors in settings that can be found before these stages compute anything."""
     for name in dict.fromkeys(stages):
-        run.graph[name].check_settings(run)
+        run.graph[name].check(run)
 
 
 def _run_and_repair(run: Run, stage: str, beside: Beside) -> Receipt:
@@ -381,7 +385,7 @@ def _run_one(run: Run, name: str) -> Receipt:
     receipt = replace(
         receipt,
         facts={**receipt.facts, "computed": new},
-        figures={**figures, **stage.figures_now(run), **run.observed, **timing},
+        figures={**figures, **run.observed, **timing},
     )
     run.save(receipt)
     return receipt

@@ -26,7 +26,7 @@ from dagster_divorder.core.sketch import sketch
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import DiskFullError, StoreError
-from dagster_divorder.pipeline.changes import given_settings, what_changed
+from dagster_divorder.pipeline.changes import given_settings, value_of, what_changed
 from dagster_divorder.pipeline.per_fragment import (
     ComputeAndStore,
     Computed,
@@ -162,43 +162,28 @@ class Stage(ABC):
     """One stage.
 
     `version` rises when the code gives other bytes for the same input. `reads` names the stages that it reads under
-    given settings. `settings` gives the settings that decide its own result. `inputs` gives the parts of earlier
-    results that decide its result: by default their versions, without the corpus for results of fragments and for fits.
+    given settings. `settings` names the sections, or single settings, that decide its result (`changes.value_of`). With
+    the results that it reads they make the key, unless `decided_by` gives what does: less, such as the outcome of
+    `auto` on this machine, or more, such as the content of a file. `when` says whether settings have the stage at all.
+
     A stage without `asset` has no Dagster asset: it runs with the stages that read it, or right after the stage that
-    lists it in `then`. `quotes` names the files that may hold words of documents ("*": all files). `divorder prune`
-    removes these files with deleted documents.
+    lists it in `then`. `quotes`: a result may hold words of documents, so that `divorder prune` removes it with deleted
+    documents. `doing` is for progress lines, such as `tokenising`. `check` raises errors in settings that can be found
+    before the stage runs. `show` gives what people see of a result beside its figures.
     """
 
     name: str
     version: int
-    description: str | Callable[[Settings], str]
+    description: str
     reads: Sequence[str] | Callable[[Settings], Sequence[str]]
-    settings: Callable[[Settings], Mapping[str, Any]] = lambda settings: {}
-    inputs: Callable[[Run], Mapping[str, Any]] | None = None
-    key_from_inputs: bool = False
-    """Whether the key consists of the code version and `inputs` alone. `inputs` then hold the outcome of settings such
-    as `auto` on this machine, so settings with the same outcome share a result."""
+    settings: Sequence[str] = ()
+    decided_by: Callable[[Run], Mapping[str, Any]] | None = None
     when: Callable[[Settings], bool] = lambda settings: True
-    """Whether these settings have the stage at all."""
-    group: str = "evidence"
-    kinds: Collection[str] | Callable[[Settings], Collection[str]] = ()
-    """Libraries and formats of the result, such as `faiss`. Dagster shows icons for the names that it knows."""
     asset: bool = True
     then: tuple[str, ...] = ()
-    beside: bool = False
-    """Whether it may run beside stages that do not read it. Its memory must be bounded."""
-    evidence: str = ""
-    """A description of what the report shows of the result. A stage with a description is evidence: the report,
-    `divorder report --all` and the jobs `explore` and `report` include it."""
-    shows_evidence: bool = False
-    """Whether it shows the existing evidence. In Dagster it comes after all evidence."""
-    quotes: tuple[str, ...] = ()
+    quotes: bool = False
     doing: str = ""
-    """What the stage does, for progress lines, such as `tokenising`."""
-    figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-    """Figures that every run computes again, because they depend on more than the result."""
-    check_settings: Callable[[Run], object] = lambda run: None
-    """Raises errors in settings that can be found before the stage runs."""
+    check: Callable[[Run], object] = lambda run: None
     show: Callable[[Run, Receipt], Shown] = lambda run, receipt: {}
     checks: tuple[Check, ...] = ()
 
@@ -206,18 +191,13 @@ class Stage(ABC):
         """The stages that it reads under these settings."""
         return self.reads(settings) if callable(self.reads) else self.reads
 
-    def kinds_under(self, settings: Settings) -> Collection[str]:
-        """Libraries and formats of the result, under these settings."""
-        return self.kinds(settings) if callable(self.kinds) else self.kinds
-
-    def description_under(self, settings: Settings) -> str:
-        """What the result is, under these settings."""
-        return self.description(settings) if callable(self.description) else self.description
+    def given(self, settings: Settings) -> dict[str, Any]:
+        """The settings that decide the result, by name."""
+        return {name: value_of(settings, name) for name in self.settings}
 
     def fingerprint(self, settings: Settings) -> str:
         """The code version and a hash of the settings that decide the result, such as `1-9f3a0c5e...`."""
-        decides = orjson.dumps(dict(self.settings(settings)), option=orjson.OPT_SORT_KEYS, default=str)
-        return f"{self.version}-{xxhash.xxh3_64_hexdigest(decides)}"
+        return f"{self.version}-{content_hash(self.given(settings))[:16]}"
 
     def key(self, run: Run) -> str:
         """The key of the result in the store: a hash of everything that the result depends on.
@@ -225,12 +205,18 @@ class Stage(ABC):
         Raises:
             MissingStageError: a stage before it has no current result.
         """
-        inputs = self.inputs(run) if self.inputs else self._all_inputs(run)
-        code = self.version if self.key_from_inputs else self.fingerprint(run.settings)
-        return content_hash(self.name, code, inputs)
+        return content_hash(self.name, self.version, (self.decided_by or self.usual)(run))
 
-    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return versions(run, *self.reads_under(run.settings))
+    def usual(self, run: Run) -> dict[str, Any]:
+        """The settings and results that decide the result: for results of fragments and for fits without the corpus,
+        since a fragment's result does not depend on it, and a fit outlives it."""
+        before = versions(run, *self.reads_under(run.settings))
+        if not isinstance(self, WholeCorpus):
+            for name in before:
+                if isinstance(run.graph[name], PerDocument):
+                    before[name] = run.receipt(name).key
+            before.pop("raw_docs", None)
+        return {"settings": self.given(run.settings), **before}
 
     def receipt(self, run: Run, key: str, version: str, **content: Any) -> Receipt:
         """A receipt of this stage, with the current results as its upstream."""
@@ -259,16 +245,6 @@ def versions(run: Run, *stages: str) -> dict[str, str]:
     return {stage: run.receipt(stage).version for stage in stages}
 
 
-def _versions_without_corpus(run: Run, stage: Stage) -> dict[str, str]:
-    """Keys or versions of the results that a stage reads, without the corpus: a fragment's result does not depend on
-    the corpus, and a fit outlives it."""
-    receipts = {name: run.receipt(name) for name in stage.reads_under(run.settings) if name != "raw_docs"}
-    return {
-        name: receipt.key if isinstance(run.graph[name], PerDocument) else receipt.version
-        for name, receipt in receipts.items()
-    }
-
-
 def counts(documents: int, new: int) -> dict[str, int]:
     """The figures that every stage shows."""
     return {"documents": documents, "new_documents": new, "reused_documents": documents - new}
@@ -278,16 +254,15 @@ def counts(documents: int, new: int) -> dict[str, int]:
 class PerDocument(Stage):
     """A function of a fragment. `compute` returns the function for workers. It can be pickled, and holds everything
     that it depends on except the fragment. `needs` says what the engine has to give it. `by_text`: its results depend
-    on a record's text alone and are costly, so that each text is computed once. `figures` summarise all results."""
+    on a record's text alone and are costly, so that each text is computed once. `figures` summarise all results;
+    `figures_now` depend on more than the results, so every run computes them again."""
 
     compute: Callable[[Run], Callable[[Fragment], Computed]]
     needs: Callable[[Run, Sequence[Work]], Needs] = by_size
     by_text: bool = False
     figures: Callable[[Run, StageFiles], Mapping[str, Any]] = lambda run, files: {}
+    figures_now: Callable[[Run], Mapping[str, Any]] = lambda run: {}
     facts: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-
-    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return _versions_without_corpus(run, self)
 
     def files(self, run: Run, key: str) -> StageFiles:
         return StageFiles(run.store, self.name, key)
@@ -325,7 +300,8 @@ class PerDocument(Stage):
         kept = last.figures if last and same else self.figures(run, self.files(run, receipt.key))
         # A rate belongs to the run that measured it.
         figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
-        return replace(receipt, figures={**figures, **counts(run.corpus.records, decision.documents)})
+        counted = counts(run.corpus.records, decision.documents)
+        return replace(receipt, figures={**figures, **counted, **self.figures_now(run)})
 
     def _compute_with_progress(self, run: Run, key: str, works: Sequence[Work]) -> None:
         rows = sum(work.new.rows for work in works)
@@ -459,9 +435,6 @@ class PinnedFit(Stage):
     is `auto`."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
     tentative: str = ""
-    checked_once_per_corpus: bool = True
-    """Whether `drift` depends on the corpus alone, so that one check a corpus is enough. False if it also depends on
-    settings or on the last output."""
     outlives: Callable[[Collection[str]], bool] = lambda files: False
     """Whether a fit with files of these names stays when an earlier fit is made again, and when `divorder prune` runs
     under other settings. Such a fit cannot be repeated."""
@@ -470,9 +443,6 @@ class PinnedFit(Stage):
     results then stay when the fit is made again with the same choice."""
     facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
-
-    def _all_inputs(self, run: Run) -> Mapping[str, Any]:
-        return _versions_without_corpus(run, self)
 
     def rule(self, settings: Settings) -> str:
         """When the fit is made again: `auto` (after drift), `now` (in this run) or `never`."""
@@ -486,7 +456,8 @@ class PinnedFit(Stage):
         if fitted is None:
             return self._anew(run, key, what_changed(self, run))
         unless = ""
-        if rule == "auto" and not (self.checked_once_per_corpus and self._was_checked(run, fitted)):
+        # The drift of a fit without a name depends on settings or the last output too.
+        if rule == "auto" and not (self.refit and self._was_checked(run, fitted)):
             if why := self.drift(run, fitted):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""

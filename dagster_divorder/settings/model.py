@@ -208,21 +208,6 @@ class Settings(Checked):
         together = self.curriculum.on and self.curriculum.epochs == "together"
         return self.sequence.epochs if together else 1
 
-    @property
-    def curriculum_key(self) -> dict[str, Any]:
-        """The curriculum's entry in keys; empty without a curriculum."""
-        if not self.curriculum.on:
-            return {}
-        chosen = self.curriculum
-        batch = [self.sequence.batch, self.sequence.length]
-        shape = [chosen.form, chosen.options, chosen.points, chosen.window]
-        return {"curriculum": [*shape, batch, self.schedule_epochs]}
-
-    def strategy_key(self, name: str) -> dict[str, Any]:
-        """A strategy's entry in keys: its options, and its version if above 1."""
-        strategy = self.strategy(name)
-        return {**strategy.options, **({"version": strategy.version} if strategy.version > 1 else {})}
-
     def refitting(self, *fits: FitName) -> Self:
         """The settings of one run that refits these fits, whatever their rules.
 
@@ -265,17 +250,6 @@ class Settings(Checked):
     def whole_windows(self) -> bool:
         """Whether windows are whole sequences, because sequences hold different numbers of counted tokens."""
         return self.masked or not self.packing.packs
-
-    @property
-    def counted_key(self) -> dict[str, Any]:
-        """The entry in keys for the tokens that shares count; empty if they count all tokens."""
-        return {"counted": self.chats.train_on} if self.counts_trained else {}
-
-    @property
-    def within_key(self) -> dict[str, Any]:
-        """The entry of `order.within` in keys. 1 has no entry, so that results from before the setting keep their
-        keys."""
-        return {} if self.order.within == 1.0 else {"within": self.order.within}
 
     @property
     def holds_out(self) -> bool:

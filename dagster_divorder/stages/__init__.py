@@ -63,6 +63,18 @@ MODULES = {
 }
 """Stage -> its module in this package, which holds the stage under its name in capitals."""
 
+EVIDENCE = {
+    "gradient_proxy": "whether gradients of the last blocks agree with gradients of all parameters",
+    "ari_comparison": "whether two kinds of vectors see the same clusters",
+    "k_calibration": "how many clusters the corpus has",
+    "cluster_map": "the documents as a map, coloured by cluster",
+    "strategy_comparison": "strategies of both levels side by side on this corpus",
+    "set_diversity": "how many different things there are in the corpus, the selection and their parts",
+    "training_evidence": "what the order does to small models trained in it",
+}
+"""Evidence -> what the report shows of it. The report shows what exists; `divorder report --all` and the jobs `explore`
+and `report` make it."""
+
 
 @cache
 def _stage(name: str) -> Stage:

@@ -9,7 +9,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np

@@ -61,19 +61,9 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             ["curriculum.shape saw -> fold", "curriculum.options.sections 2 -> unset"],
         ),
         ("greedy_order", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
-        ("packed_sequences", {}, {"order": {"within": 0.5}}, []),
-        (
-            "packed_sequences",
-            {"packing": {"piece_tokens": 9}},
-            {"packing": {"piece_tokens": 9}, "order": {"within": 0.5}},
-            ["order.within 1.0 -> 0.5"],
-        ),
-        (
-            "training_evidence",
-            {"evidence": {"orders": ["balanced/random"]}},
-            {"evidence": {"orders": ["balanced/random"]}, "order": {"within": 0.5}},
-            ["order.within 1.0 -> 0.5"],
-        ),
+        ("packed_sequences", {}, {"order": {"within": 0.5, "append": "extend"}}, ["order.within 1.0 -> 0.5"]),
+        ("sequence_order", {}, {"order": {"length_bins": 7}}, []),
+        ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),
         (
             "base_model",
             {},
@@ -86,12 +76,6 @@ def test_the_settings_that_decide_a_stage_are_named(
     stage: str, before: dict[str, Any], now: dict[str, Any], expected: list[str]
 ) -> None:
     assert told(stage, before, now) == expected
-
-
-@pytest.mark.parametrize("stage", ["greedy_order", "strategy_comparison"])
-def test_within_of_1_is_in_no_key(stage: str) -> None:
-    assert "within" not in GRAPH[stage].settings(Settings(order={"within": 1}))
-    assert GRAPH[stage].settings(Settings(order={"within": 0}))["within"] == 0.0
 
 
 def test_long_values_are_cut_and_unknown_settings_name_nothing(tmp_path: Path) -> None:

@@ -80,4 +80,4 @@ def grid_shuffle(problem: Problem, *, shards: int) -> Order:
     return np.concatenate(list(rows))
 
 
-STRATEGY = Strategy("grid_shuffle", grid_shuffle, ShardOptions, sees_traits=False, version=2)
+STRATEGY = Strategy("grid_shuffle", grid_shuffle, ShardOptions, sees_traits=False)

@@ -49,8 +49,7 @@ class Strategy:
 
     takes_coordinates: it uses dense coordinates. balances_norms: its problem has one more group, the norms of whole
     rows (`Problem.with_norms`). first_group_only: it keeps the mix of group 0 alone. sees_traits: its order depends on
-    the items' traits. reads: which of "sequence_length" and "batch" its order depends on. version: rises when the same
-    problem gets another order. options: the values that `with_options` sets.
+    the items' traits. reads: which of "sequence_length" and "batch" its order depends on. options: the values that `with_options` sets.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Strategy:
     first_group_only: bool = False
     sees_traits: bool = True
     reads: frozenset[str] = frozenset()
-    version: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def permute(self, problem: Problem) -> Order:
@@ -114,7 +112,6 @@ class Nesting(Strategy):
             takes_coordinates=inner.takes_coordinates,
             balances_norms=inner.balances_norms,
             reads=self.reads | inner.reads,
-            version=inner.version,
         )
 
     def _inner(self, name: str) -> Strategy:

@@ -20,11 +20,6 @@ def template_of(run: Run) -> ChatTemplate | None:
     return template
 
 
-def template_setting(settings: Settings) -> dict[str, Any]:
-    """`chats.template` as a setting that decides a result; empty if no input holds conversations."""
-    return {} if settings.forms <= NOT_RENDERED else {"chats.template": settings.chats.template}
-
-
 def reading(run: Run) -> dict[str, Any]:
     """The part of a key that names how a model reads documents and which of their tokens are trained; empty if all are
     plain texts."""

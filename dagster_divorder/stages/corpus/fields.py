@@ -23,7 +23,7 @@ from dagster_divorder.corpus.columns import concat, extract, settle, sources
 from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.peek import first_records, unseen
-from dagster_divorder.corpus.shapes import SOURCE, shapes_of
+from dagster_divorder.corpus.shapes import SOURCE
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
@@ -246,22 +246,17 @@ def extract_fields(records: Records, fields: list[str], fragment: Fragment) -> p
     return pa.table(columns)
 
 
-def shapes_read(run: Run) -> dict[str, Any]:
-    """The inputs' shapes, as part of the key of results that depend on them."""
-    shapes = [shape.key for shape in shapes_of(run.settings)]
-    return {"shapes": shapes} if any(shapes) else {}
-
-
 FIELDS = PerDocument(
     name="fields",
     version=2,
     asset=False,
     description="Fields of the records that orders balance.",
     reads=("raw_docs",),
-    settings=lambda settings: {"fields": fields_read(settings)},
-    inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
+    settings=("input", "order", "mixing", "heldout", "selection", "curriculum"),
+    # Other settings of these sections must not make the bins of these fields again.
+    decided_by=lambda run: {"fields": fields_read(run.settings)},
     doing="reading fields",
-    check_settings=_check_settings,
+    check=_check_settings,
     compute=lambda run: partial(extract_fields, run.records, fields_read(run.settings)),
     facts=lambda run: {"fields": fields_read(run.settings), "source": run.settings.input.source_field},
 )

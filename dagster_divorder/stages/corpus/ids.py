@@ -22,7 +22,6 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.stages.corpus.fields import shapes_read
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.stages import StageFiles
@@ -161,11 +160,10 @@ IDS = PerDocument(
     asset=False,
     description="The user's own ids of the records.",
     reads=("raw_docs",),
-    settings=lambda settings: {"field": settings.input.id_field},
-    inputs=lambda run: {"records": run.receipt("raw_docs").key, **shapes_read(run)},
+    settings=("input.id_field",),
     when=lambda settings: settings.input.id_field is not None,
     doing="reading ids",
-    check_settings=_check_settings,
+    check=_check_settings,
     compute=lambda run: partial(ids_of, run.records),
     figures=_ids_figures,
 )

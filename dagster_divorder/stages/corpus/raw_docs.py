@@ -40,7 +40,7 @@ from dagster_divorder.pipeline.stage import (
     counts,
 )
 from dagster_divorder.settings.sections import Inputs
-from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
@@ -375,27 +375,10 @@ def _rejects_below_limit(run: Run) -> Finding:
 RAW_DOCS = _RawDocs(
     name="raw_docs",
     version=5,
-    group="corpus",
-    kinds={"parquet", "json"},
     description="The corpus as it was read: every record of the input files, in fragments that their content cuts. "
     "Refused records go to the rejects with path, line and reason.",
     reads=(),
-    settings=lambda settings: {
-        "paths": settings.input.paths,
-        "text_field": settings.input.text_field,
-        "max_record_bytes": settings.input.max_record_bytes,
-        **(
-            {"formats": [[block.form, block.template] for block in settings.input.each]}
-            if settings.masked
-            else {}
-        ),
-        **template_setting(settings),
-        **(
-            {"shapes": [shape.key for shape in shapes_of(settings)]}
-            if isinstance(settings.input, Inputs)
-            else {}
-        ),
-    },
+    settings=("input", "input.paths", "chats.template"),
     then=("ids",),
     show=_show_raw_docs,
     checks=(

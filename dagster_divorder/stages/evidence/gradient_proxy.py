@@ -68,18 +68,10 @@ def _measure(texts: list[str], embed: gradients.Gradients) -> tuple[list[dict[st
 GRADIENT_PROXY = WholeCorpus(
     name="gradient_proxy",
     version=2,
-    kinds={"huggingface", "pytorch"},
     description="Whether gradients of the last blocks tell documents apart as gradients of all parameters do: rank "
     "correlation of cosines and overlap of choices.",
-    evidence="whether gradients of the last blocks agree with gradients of all parameters",
     reads=lambda settings: ("raw_docs", "token_counts", "base_model", gradients.model_stage(settings)),
-    settings=lambda settings: {
-        k: v for k, v in gradients.gradients_settings(settings).items() if k != "stored"
-    },
-    inputs=lambda run: {
-        "documents": run.receipt("raw_docs").version,
-        "model": gradients.load_model(run).fingerprint,
-    },
+    settings=("gradients", "deep.dtype", "engine.device", "seed"),
     when=lambda settings: settings.takes_gradients,
     doing="comparing gradients of all parameters and of the last blocks",
     compute=_compare_gradient_proxies,

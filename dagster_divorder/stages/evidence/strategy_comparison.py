@@ -16,11 +16,10 @@ from dagster_divorder.core.evidence.strategy_comparison import ComparedPair, Cos
 from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, Text, WholeCorpus, versions
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.stage import Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.sequence_order import vector_sums
-from dagster_divorder.stages.topics.components import chosen_space_version, space_reads
+from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import summary_row
 from dagster_divorder.view.strategies import conclusions
@@ -97,26 +96,6 @@ def row(outcome: ComparedPair) -> dict[str, Any]:
     }
 
 
-def _strategy_comparison_settings(settings: Settings) -> dict[str, Any]:
-    documents, sequences = settings.comparison.documents, settings.comparison.sequences
-    return {
-        "comparison": settings.comparison.model_dump(mode="json"),
-        "traits": settings.order.traits,
-        **settings.within_key,
-        **({} if settings.packing.packs else {"packs": False}),
-        **({"masked": True} if settings.masked else {}),
-        **settings.counted_key,
-        "options": {name: settings.strategy_key(name) for name in {*documents, *sequences}},
-        "sequence": [settings.sequence.length, settings.sequence.batch, settings.sequence.vectors],
-        "seed": settings.seed,
-    }
-
-
-def _strategy_comparison_inputs(run: Run) -> dict[str, Any]:
-    vectors = chosen_space_version(run) if run.settings.sequence.vectors else None
-    return {**versions(run, "raw_docs", "traits", *stream_reads(run.settings)), "vectors": vectors}
-
-
 def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
     """Conclusions, and the comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
     rows, pair = load_comparison(run), ("documents", "sequences")
@@ -132,14 +111,11 @@ def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=3,
-    kinds={"numpy", "numba"},
     description="Which strategy to use. Diversity, deviations, drift, seconds and memory of all pairs of strategies, "
     "for documents and for sequences, on this corpus.",
-    evidence="strategies of both levels side by side on this corpus",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
-    settings=_strategy_comparison_settings,
+    settings=("comparison", "order", "packing", "sequence", "input", "chats", "seed"),
     # No `content`: the key decides everything but the costs, so it is the version.
-    inputs=_strategy_comparison_inputs,
     compute=_compare_strategies,
     show=_show_strategy_comparison,
 )

@@ -53,7 +53,6 @@ from dagster_divorder.pipeline.stage import (
     Text,
     WholeCorpus,
     content_hash,
-    versions,
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
@@ -543,18 +542,6 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
     }
 
 
-def _training_evidence_settings(settings: Settings) -> dict[str, Any]:
-    """Whole sections: a training that none of them changes is not repeated."""
-    sections = ("evidence", "order", "sequence", "packing", "curriculum", "mixing")
-    config = Path(settings.evidence.model) / "config.json"
-    return {
-        **{name: getattr(settings, name).model_dump(mode="json") for name in sections},
-        "config": config.read_text() if config.is_file() else "",
-        "device": settings.engine.device,
-        "seed": settings.seed,
-    }
-
-
 def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
@@ -562,10 +549,15 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _training_evidence_inputs(run: Run) -> dict[str, Any]:
-    """The results that the stage reads, and the end-of-text token of a checkpoint."""
-    results, token = versions(run, *_training_evidence_reads(run.settings)), named_end_of_text(run)
-    return {**results, **({"end_of_text": token} if isinstance(token, list) else {}), **reading(run)}
+def _decided_by(run: Run) -> dict[str, Any]:
+    """Also the end-of-text token of a checkpoint, and the file that describes the trained model."""
+    config = Path(run.settings.evidence.model) / "config.json"
+    return {
+        **TRAINING_EVIDENCE.usual(run),
+        "end_of_text": named_end_of_text(run),
+        "config": config.read_text() if config.is_file() else "",
+        **reading(run),
+    }
 
 
 def _check_settings(run: Run) -> None:
@@ -592,16 +584,17 @@ def _check_settings(run: Run) -> None:
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
     version=5,
-    kinds={"pytorch"},
     description="Whether the order helps training. Small models are trained on the same tokens in several orders and "
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
-    evidence="what the order does to small models trained in it",
     reads=_training_evidence_reads,
-    settings=_training_evidence_settings,
-    inputs=_training_evidence_inputs,
+    settings=(
+        *("evidence", "order", "sequence", "packing", "curriculum", "mixing", "chats.train_on"),
+        *("engine.device", "seed"),
+    ),
+    decided_by=_decided_by,
     # It costs as much as training, so it exists only on request.
     when=lambda settings: settings.evidence.tokens is not None,
-    check_settings=_check_settings,
+    check=_check_settings,
     compute=_train_in_each_order,
     show=_show_training_evidence,
 )

@@ -78,7 +78,6 @@ from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
     FOLLOWED,
     MEASURES,
-    SUMMARY,
     mix_rows,
     side_by_side,
     summary_row,
@@ -551,33 +550,16 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", *names, "traits", *stream_reads(settings), *score_reads(settings), *orders)
 
 
-def _diversity_metrics_settings(settings: Settings) -> dict[str, Any]:
-    return {
-        "sequence": [settings.sequence.length, settings.sequence.batch, settings.epochs],
-        "end_of_text": settings.packing.end_of_text,
-        **({} if settings.packing.packs else {"packs": False}),
-        **({"masked": True, "method": settings.packing.method} if settings.masked else {}),
-        **settings.counted_key,
-        **settings.curriculum_key,
-        "plot": "plot" in settings.output.sidecars,
-        # A new measure is a new key, so that no summary lacks it.
-        "measures": SUMMARY,
-        "seed": settings.seed,
-    }
-
-
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
     version=6,
-    group="ordering",
-    kinds={"numpy", "numba"},
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
-    settings=_diversity_metrics_settings,
+    settings=("sequence", "packing", "input.format", "chats", "curriculum", "output.sidecars", "seed"),
     content=("metrics",),
     then=("stationarity",),
-    quotes=("picture",),
+    quotes=True,
     doing="measuring orders",
     compute=_measure_diversity,
     show=_show_diversity_metrics,

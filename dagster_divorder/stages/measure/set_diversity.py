@@ -231,21 +231,13 @@ def _set_diversity_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _set_diversity_settings(settings: Settings) -> dict[str, Any]:
-    batches = {"batch": [settings.sequence.batch, settings.sequence.length], "seed": settings.seed}
-    batches |= settings.counted_key
-    return {"source": settings.input.source_field, **(batches if settings.selects else {})}
-
-
 SET_DIVERSITY = WholeCorpus(
     name="set_diversity",
     version=2,
-    kinds={"numpy"},
     description="How many different things (Vendi scores) there are in the corpus, the selection, each source and "
     "cluster, and in batches under several orders; and how much only each source adds.",
-    evidence="how many different things there are in the corpus, the selection and their parts",
     reads=_set_diversity_reads,
-    settings=_set_diversity_settings,
+    settings=("input", "chats", "selection", "sequence", "seed"),
     doing="measuring the diversity of sets",
     compute=_measure_set_diversity,
     show=_show_set_diversity,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -34,7 +34,7 @@ from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import (
@@ -49,7 +49,6 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order, ve
 from dagster_divorder.stages.topics.components import (
     STAGE_OF,
     chosen_kind,
-    chosen_space_version,
     is_centred,
     kinds_of,
     space_reads,
@@ -220,35 +219,13 @@ def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _stationarity_settings(settings: Settings) -> dict[str, Any]:
-    return {
-        "traits": sorted(settings.order.traits),
-        "source_field": settings.input.source_field,
-        "batch": settings.sequence.batch,
-        "seed": settings.seed,
-        **settings.counted_key,
-    }
-
-
-def _stationarity_inputs(run: Run) -> dict[str, Any]:
-    reads = stream_reads(run.settings)
-    stages = ("token_counts", "centroids", "traits", *reads, "packed_sequences", "sequence_order")
-    return {
-        **versions(run, *stages),
-        "vectors": {kind: run.receipt(STAGE_OF[kind]).version for kind in kinds_of(run.settings)},
-        "clustered": chosen_space_version(run),
-    }
-
-
 STATIONARITY = WholeCorpus(
     name="stationarity",
     version=6,
     asset=False,
-    beside=True,
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,
-    settings=_stationarity_settings,
-    inputs=_stationarity_inputs,
+    settings=("input", "chats", "order.traits", "sequence", "seed"),
     content=("found",),
     doing="looking for drift",
     compute=_measure_stationarity,

@@ -303,11 +303,13 @@ def _find(settings: Settings) -> Found:
         raise InputError(str(error).replace("input.paths", "heldout.documents")) from None
 
 
-def _heldout_inputs(run: Run) -> dict[str, Any]:
+def _decided_by(run: Run) -> dict[str, Any]:
     """The contents of the files, or the tags of files at URLs; with a share, what decides records' ids, but neither the
     corpus nor its traits."""
-    if not run.settings.heldout.paths:
-        return {"records": run.receipt("raw_docs").key}
+    heldout, trait = run.settings.heldout, run.settings.mixed_traits[0]
+    if not heldout.paths:
+        share = {"share": heldout.share, "seed": run.settings.seed}
+        return {"trait": trait, **share, "records": run.receipt("raw_docs").key}
     files = _find(run.settings).files
     if (size := sum(int(identity(file)[0]) for file in files)) > MAX_BYTES:
         raise _too_large("the files of heldout.documents are", size, "name fewer files")
@@ -318,7 +320,9 @@ def _heldout_inputs(run: Run) -> dict[str, Any]:
             continue
         with open_source(file) as opened:
             hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())  # type: ignore[arg-type]
-    return {"files": hashes}
+    block = run.settings.input.each[0]
+    read_as = [block.text_field, block.source_field, block.form, block.template]
+    return {"trait": trait, "files": hashes, "read_as": read_as}
 
 
 def _heldout_reads(settings: Settings) -> tuple[str, ...]:
@@ -330,32 +334,19 @@ def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "token_counts", "bin_edges", *clusters)
 
 
-def _heldout_settings(settings: Settings) -> dict[str, Any]:
-    heldout = settings.heldout
-    shape = shapes_of(settings)[0]
-    files = {"paths": heldout.paths, "text_field": shape.text_field} if heldout.paths else {}
-    field: dict[str, Any] = {"source_field": shape.source_field} if heldout.paths and shape.key else {}
-    if heldout.paths and shape.form != "text":
-        field["format"] = [shape.form, shape.jinja]
-    draw = {"share": heldout.share, "seed": settings.seed} if heldout.share else {}
-    return {"trait": settings.mixed_traits[0], **files, **field, **draw}
-
-
 HELDOUT = PinnedFit(
     name="heldout",
     version=1,
     asset=False,
     description="The documents that are kept out of training, to validate on.",
     reads=_heldout_reads,
-    settings=_heldout_settings,
-    inputs=_heldout_inputs,
+    settings=("mixing", "heldout", "input", "seed"),
+    decided_by=_decided_by,
     doing="choosing what is held out",
-    check_settings=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
+    check=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
     compute=_choose_heldout,
     # No `refit`: held-out documents stay held out.
     drift=_heldout_drift,
-    # Drift also depends on the values of mixing.trait, which bins and clusters decide, and on what is consumed.
-    checked_once_per_corpus=False,
     # A draw from an earlier corpus cannot be repeated, but files can be read again.
     outlives=lambda files: not any(name.endswith(DOCUMENTS) for name in files),
     tentative="a value of mixing.trait has enough documents and none is held out",

@@ -163,7 +163,7 @@ HELDOUT_COPIES = PerDocument(
     asset=False,
     description="Which documents are copies of held-out documents.",
     reads=("raw_docs", "folded_texts", "heldout"),
-    inputs=lambda run: {
+    decided_by=lambda run: {
         "folded_texts": run.receipt("folded_texts").key,
         # The version of the fit is not enough: some of its documents may be gone from the corpus.
         "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),

@@ -38,7 +38,7 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version, read_tokens
@@ -321,19 +321,6 @@ def _may_be_trained_on(run: Run) -> np.ndarray:
     return may
 
 
-def _repeats_settings(settings: Settings) -> dict[str, Any]:
-    return {
-        "mixing": settings.mixing.model_dump(mode="json"),
-        "trait": settings.mixed_trait,
-        "heldout": {"share": settings.heldout.share, "paths": settings.heldout.paths},
-        "cut": settings.order.cut,
-        "epochs": settings.packings,
-        # The values of all traits decide which part is spread evenly.
-        "traits": sorted(settings.order.traits),
-        "seed": settings.seed,
-    }
-
-
 def _repeats_reads(settings: Settings) -> tuple[str, ...]:
     ids = ("ids",) if settings.order.cut and settings.input.id_field else ()
     return ("raw_docs", "traits", *ids, *heldout_reads(settings), *selection_reads(settings))
@@ -343,16 +330,14 @@ def _show_repeats(run: Run, receipt: Receipt) -> Shown:
     return {"mix": Table(load_sources(run))}
 
 
-REPEATS = WholeCorpus(
+REPEATS: WholeCorpus = WholeCorpus(
     name="repeats",
     version=3,
-    group="ordering",
-    kinds={"numpy"},
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
     reads=_repeats_reads,
-    settings=_repeats_settings,
-    inputs=lambda run: {**versions(run, *_repeats_reads(run.settings)), "consumed": consumed_version(run)},
+    settings=("mixing", "heldout", "selection", "order", "sequence", "seed"),
+    decided_by=lambda run: {**REPEATS.usual(run), "consumed": consumed_version(run)},
     content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",

@@ -24,7 +24,7 @@ import pyarrow as pa
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
@@ -387,23 +387,14 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _subset_selection_settings(settings: Settings) -> dict[str, Any]:
-    return {"selection": {**settings.selection.model_dump(mode="json"), **SPOKES}, "seed": settings.seed}
-
-
-SUBSET_SELECTION = WholeCorpus(
+SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     name="subset_selection",
     version=3,
-    group="ordering",
-    kinds={"numpy"},
     description="Which records are trained on: chosen together for diversity and quality within a budget, or in a "
     "simpler way. A table compares what each way would choose.",
     reads=_subset_selection_reads,
-    settings=_subset_selection_settings,
-    inputs=lambda run: {
-        **versions(run, *(name for name in _subset_selection_reads(run.settings) if name != "ids")),
-        "consumed": consumed_version(run),
-    },
+    settings=("selection", "seed"),
+    decided_by=lambda run: {**SUBSET_SELECTION.usual(run), "consumed": consumed_version(run)},
     content=("selection",),
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",

@@ -7,7 +7,6 @@ more than MIN_OVER records."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,12 +102,9 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     return None
 
 
-def answers_key(settings: Settings) -> dict[str, Any]:
-    """The part of keys that names which tokens belong to answers, if a trait counts them."""
-    counts_answers = settings.masked and not {"prompt_length", "answer_length"}.isdisjoint(
-        coded_traits(settings)
-    )
-    return {"answers": settings.chats.train_on} if counts_answers else {}
+def counts_answers(settings: Settings) -> bool:
+    """Whether a trait counts the tokens of prompts or answers."""
+    return settings.masked and not {"prompt_length", "answer_length"}.isdisjoint(coded_traits(settings))
 
 
 def columns_reads(settings: Settings) -> tuple[str, ...]:
@@ -122,10 +118,13 @@ BIN_EDGES = PinnedFit(
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
     reads=lambda settings: ("raw_docs", "token_counts", *columns_reads(settings)),
-    settings=lambda settings: {
-        "bins": settings.order.length_bins,
-        "traits": sorted(coded_traits(settings)),
-        **answers_key(settings),
+    settings=("order", "mixing", "heldout", "selection", "sequence", "input", "chats"),
+    # Other settings of these sections must not cut other bins.
+    decided_by=lambda run: {
+        "bins": run.settings.order.length_bins,
+        "traits": sorted(coded_traits(run.settings)),
+        "answers": run.settings.chats.train_on if counts_answers(run.settings) else None,
+        "columns": [run.receipt(name).key for name in ("token_counts", *columns_reads(run.settings))],
     },
     doing="cutting lengths and numeric fields into bins",
     compute=_fit_bin_edges,

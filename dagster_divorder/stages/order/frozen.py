@@ -25,7 +25,6 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PinnedFit, versions
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
     REMEDY,
@@ -146,14 +145,12 @@ def locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:
     return np.where(present, by_row[np.where(present, first[row] + copy, 0)], -1)
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
-    if settings.order.extends:
-        return {"append": "extend", "tokens": settings.order.frozen_tokens or 0}
-    return {
-        "tokens": settings.order.frozen_tokens,
-        "length": settings.sequence.length,
-        **({"end_of_text": True} if settings.packing.end_of_text else {}),
-    }
+def _decided_by(run: Run) -> dict[str, Any]:
+    tokens = {"append": run.settings.order.append, "tokens": run.settings.order.frozen_tokens or 0}
+    if run.settings.order.extends:
+        # Stages before the tokens ask what is extended.
+        return tokens
+    return {**FROZEN.usual(run), **tokens, "counted": run.receipt("token_counts").key}
 
 
 FROZEN = PinnedFit(
@@ -162,14 +159,12 @@ FROZEN = PinnedFit(
     asset=False,
     description="What stays of the published plan: what a trainer has consumed, or all of it.",
     reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
-    settings=_settings,
-    # Stages before the tokens ask what is extended.
-    inputs=lambda run: {} if run.settings.order.extends else {"tokens": run.receipt("token_counts").key},
+    settings=("order.append", "order.frozen_tokens", "sequence.length", "packing.end_of_text"),
+    decided_by=_decided_by,
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},
     doing="keeping the published plan",
     compute=freeze_prefix,
-    check_settings=refuse_other_plans,
+    check=refuse_other_plans,
     # No `refit` name: it always follows the published plan.
     drift=frozen_drift,
-    checked_once_per_corpus=False,
 )

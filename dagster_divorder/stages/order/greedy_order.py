@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,18 +20,16 @@ from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.spacing import spacing
-from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
-from dagster_divorder.stages.order.frozen import beginning_version, load_frozen, record_ids
+from dagster_divorder.stages.order.frozen import load_frozen, record_ids
 from dagster_divorder.stages.order.scores import score_reads
 from dagster_divorder.stages.order.sections import (
     Parts,
     each_section,
-    keeps_copies_apart,
     make_sections,
 )
 
@@ -167,53 +165,6 @@ def _is_a_permutation(run: Run) -> Finding:
     return check_permutation(orders, stream_size(run), items, remade(run, "greedy_order", "order"))
 
 
-def document_order_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that decide how documents, or pieces of documents, are ordered."""
-    order, strategy = settings.order, settings.strategy(settings.order.strategy)
-    return {
-        "strategy": order.strategy,
-        "options": settings.strategy_key(order.strategy),
-        "traits": order.traits,
-        **settings.within_key,
-        "sequence_length": settings.sequence.length if "sequence_length" in strategy.reads else None,
-        "batch": settings.sequence.batch if "batch" in strategy.reads else None,
-        "seed": settings.seed,
-    }
-
-
-def _section_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that decide the sections. `order.shards_of` decides only in a corpus that exceeds it."""
-    apart = keeps_copies_apart(settings)
-    return {
-        "copies": [apart, settings.order.separate_copies == "subsets"],
-        "least": [settings.sequence.batch, settings.sequence.length] if apart else None,
-        "cut": settings.order.cut,
-        "epochs": settings.packings,
-        "mix": settings.mixed_trait if settings.mixing.on else None,
-        **settings.curriculum_key,
-    }
-
-
-def order_description(settings: Settings, items: str, strategy: str) -> str:
-    """The description of an order of items under these settings."""
-    curriculum, known = settings.curriculum, STRATEGIES[strategy]
-    if curriculum.on:
-        return (
-            f"The order of the {items} along a curriculum: `{curriculum.score}` by the schedule `{curriculum.form}`, "
-            f"and {strategy} inside its windows."
-        )
-    if not (known.first_group_only or known.takes_coordinates):
-        return f"The order of the {items} by the strategy `{strategy}`."
-    traits = ", ".join(settings.order.traits)
-    return f"The order of the {items}, {strategy}: every window of training keeps the corpus's own mix ({traits})."
-
-
-def order_kinds(settings: Settings, strategy: str) -> set[str]:
-    """The kinds of an order under these settings."""
-    schedule = {"curriculum", settings.curriculum.form} if settings.curriculum.on else set()
-    return {strategy, "numba", *schedule}
-
-
 def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
     return (
         "raw_docs",
@@ -225,25 +176,13 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    reads = [name for name in _greedy_order_reads(run.settings) if name != "frozen"]
-    most, records = run.settings.order.shards_of, stream_size(run)
-    return {
-        **versions(run, *reads),
-        **beginning_version(run),
-        **({"shards_of": most} if records > most else {}),
-    }
-
-
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
     version=6,
-    group="ordering",
-    kinds=lambda settings: order_kinds(settings, settings.order.strategy),
-    description=lambda settings: order_description(settings, "documents", settings.order.strategy),
+    description="The order of the documents (`order.strategy`). A balanced one keeps the corpus's own mix "
+    "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_greedy_order_reads,
-    settings=lambda settings: {**document_order_settings(settings), **_section_settings(settings)},
-    inputs=_inputs,
+    settings=("order", "mixing", "curriculum", "sequence", "seed"),
     content=("order",),
     compute=_order_documents,
     checks=(

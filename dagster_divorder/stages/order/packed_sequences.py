@@ -40,7 +40,7 @@ from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.coverage import coverage
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
@@ -48,9 +48,8 @@ from dagster_divorder.stages.mix.repeats import (
     run_counter,
     stream_reads,
 )
-from dagster_divorder.stages.order.frozen import Frozen, beginning_version, load_frozen
+from dagster_divorder.stages.order.frozen import Frozen, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
-    document_order_settings,
     load_order,
     load_sections,
     order_documents,
@@ -341,21 +340,6 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
     return join(packed, replace(consumed, **vars(left), indptr=np.array([0, len(left)])))
 
 
-def _packed_sequences_settings(settings: Settings) -> dict[str, Any]:
-    decides = {
-        "packing": settings.packing.model_dump(mode="json"),
-        "length": settings.sequence.length,
-        "separate_copies": keeps_copies_apart(settings),
-        "seed": settings.seed,
-        **settings.counted_key,
-        **({"train_on": settings.chats.train_on} if settings.masked else {}),
-    }
-    if settings.packing.piece_tokens:
-        # This stage orders pieces.
-        decides["order"] = document_order_settings(settings)
-    return decides
-
-
 def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *(
@@ -368,11 +352,6 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
         *(["frozen"] if settings.order.keeps else []),
         *(space_reads(settings) if settings.packing.method == "related" else []),
     )
-
-
-def _packed_sequences_inputs(run: Run) -> dict[str, str]:
-    reads = [name for name in _packed_sequences_reads(run.settings) if name != "frozen"]
-    return {**versions(run, *reads), **beginning_version(run)}
 
 
 def _check_settings(run: Run) -> None:
@@ -394,15 +373,12 @@ def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
     version=7,
-    group="ordering",
-    kinds={"numpy", "numba"},
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
-    settings=_packed_sequences_settings,
-    inputs=_packed_sequences_inputs,
+    settings=("packing", "order", "mixing", "sequence", "chats", "seed"),
     content=("plan", "rows"),
     doing="packing sequences",
-    check_settings=_check_settings,
+    check=_check_settings,
     compute=_pack_documents,
     show=_show_packed_sequences,
     checks=(

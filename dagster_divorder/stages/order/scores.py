@@ -29,7 +29,7 @@ from dagster_divorder.corpus.keyed import (
 from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import (
     PEEKED,
@@ -251,22 +251,15 @@ def _scores_reads(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(["raw_docs", "token_counts", "traits", *stages]))
 
 
-def _scores_settings(settings: Settings) -> dict[str, Any]:
-    return {"score": settings.curriculum.score, **settings.counted_key}
-
-
-SCORES = WholeCorpus(
+SCORES: WholeCorpus = WholeCorpus(
     name="scores",
     version=1,
-    group="ordering",
     description="The score of every document that the curriculum follows.",
     reads=_scores_reads,
-    settings=_scores_settings,
-    inputs=lambda run: {**versions(run, *_scores_reads(run.settings)), **_file_key(run)},
+    settings=("curriculum", "chats"),
+    decided_by=lambda run: {**SCORES.usual(run), **_file_key(run)},
     when=lambda settings: settings.curriculum.on,
     content=("scores",),
-    check_settings=lambda run: (
-        run.settings.curriculum.path and _open_file(run.settings, run.settings.curriculum.path)
-    ),
+    check=lambda run: run.settings.curriculum.path and _open_file(run.settings, run.settings.curriculum.path),
     compute=_rank_records,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from dagster_divorder.core.vectors.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
@@ -37,8 +37,6 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.greedy_order import (
     check_permutation,
-    order_description,
-    order_kinds,
     remade,
 )
 from dagster_divorder.stages.order.packed_sequences import (
@@ -49,7 +47,7 @@ from dagster_divorder.stages.order.packed_sequences import (
     sequence_traits,
 )
 from dagster_divorder.stages.order.sections import Parts, each_section
-from dagster_divorder.stages.topics.components import chosen_space_version, load_space, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.store.reader import Reader
 
 
@@ -215,42 +213,18 @@ def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _sequence_order_settings(settings: Settings) -> dict[str, Any]:
-    sequence, strategy = settings.sequence, settings.strategy(settings.sequence.strategy)
-    reads_batch = "batch" in strategy.reads or settings.epochs > 1
-    return {
-        "strategy": sequence.strategy,
-        "options": settings.strategy_key(sequence.strategy),
-        "traits": settings.order.traits,
-        "sequence_length": sequence.length if "sequence_length" in strategy.reads else None,
-        "batch": sequence.batch if reads_batch else None,
-        "vectors": sequence.vectors if vectors_are_balanced(settings) else 0,
-        "epochs": [settings.epochs, settings.schedule_epochs],
-        "pieces": settings.packing.piece_tokens,
-        "seed": settings.seed,
-        **settings.counted_key,
-        **({} if settings.packing.packs else {"packs": False, **settings.within_key}),
-    }
-
-
-def _inputs(run: Run) -> dict[str, Any]:
-    vectors = chosen_space_version(run) if vectors_are_balanced(run.settings) else None
-    read = ("packed_sequences", "traits", *stream_reads(run.settings))
-    return {**versions(run, *read), "vectors": vectors}
-
-
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
     version=7,
-    group="ordering",
-    kinds=lambda settings: order_kinds(settings, settings.sequence.strategy),
-    description=lambda settings: order_description(
-        settings, "training sequences", settings.sequence.strategy
-    ),
+    description="The order of the training sequences (`sequence.strategy`). A balanced one keeps the corpus's own mix "
+    "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_sequence_order_reads,
-    settings=_sequence_order_settings,
-    # The same numbers over another plan are another order of tokens, so the key is the version.
-    inputs=_inputs,
+    # The same numbers over another plan are another order of tokens, so the key is the version, and another one writes
+    # exports again: of `order` only what matters here.
+    settings=(
+        *("sequence", "order.traits", "order.options", "order.within", "curriculum", "packing.method"),
+        *("packing.piece_tokens", "chats", "seed"),
+    ),
     compute=_order_sequences,
     checks=(
         Check(

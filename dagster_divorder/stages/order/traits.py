@@ -4,7 +4,6 @@ conversations, fields of the input. If shares are of trained tokens, also the nu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import orjson
@@ -18,13 +17,11 @@ from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import (
     built_in,
-    category_fields,
     coded_traits,
     fields_read,
     load_fields,
 )
 from dagster_divorder.stages.order.bin_edges import (
-    answers_key,
     columns_reads,
     computed_numbers,
     load_edges,
@@ -103,14 +100,6 @@ def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
     return mask.within(np.arange(len(run.view)), 0, kept)
 
 
-def _kept_key(settings: Settings) -> dict[str, Any]:
-    """The part of the key that names which tokens packing keeps, if trained tokens are counted."""
-    packing = settings.packing
-    if not (settings.counts_trained and packing.too_long in ("truncate", "drop")):
-        return {}
-    return {"kept": [packing.too_long, settings.sequence.length, packing.end_of_text]}
-
-
 def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")}
@@ -141,14 +130,7 @@ TRAITS = WholeCorpus(
         "bin_edges",
         *columns_reads(settings),
     ),
-    settings=lambda settings: {
-        "traits": stored_traits(settings),
-        "bins": settings.order.length_bins,
-        "categories": sorted(category_fields(settings).intersection(stored_traits(settings))),
-        **answers_key(settings),
-        **settings.counted_key,
-        **_kept_key(settings),
-    },
+    settings=(*("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence"),),
     content=("codes", "names"),
     compute=_code_traits,
 )

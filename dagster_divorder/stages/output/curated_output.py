@@ -494,17 +494,13 @@ def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "base_model", "token_counts", *topics, *stream, *orders)
 
 
-def _curated_output_settings(settings: Settings) -> dict[str, Any]:
-    output = settings.output
-    written = {"sidecars": "arrays" in output.sidecars, "plot": "plot" in output.sidecars}
-    return {"output": {"shard_bytes": output.shard_bytes, **written}}
-
-
-def _curated_output_inputs(run: Run) -> dict[str, Any]:
+def _decided_by(run: Run) -> dict[str, Any]:
     settings, facts = run.settings, run.receipt("raw_docs").facts
     stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     field = settings.input.id_field
     return {
+        # `lacks` checks `output.path`.
+        "output": [settings.output.shard_bytes, sorted(settings.output.sidecars)],
         "format": facts["kind"] if settings.output.format == "auto" else settings.output.format,
         **versions(run, "raw_docs", *stream, *ORDERS, "diversity_metrics", "cluster_names"),
         # The manifest also names the settings of the orders and the input's files. These can change while the bytes
@@ -520,19 +516,16 @@ def _curated_output_inputs(run: Run) -> dict[str, Any]:
 CURATED_OUTPUT = WholeCorpus(
     name="curated_output",
     version=5,
-    group="output",
     then=("exports",),
-    kinds={"json", "parquet"},
     description="The corpus in its new order: the input's records, byte for byte, with the manifest curated_meta.json.",
     reads=_curated_output_reads,
-    # `lacks` checks `output.path`; `inputs` has the format that `auto` resolved to.
-    settings=_curated_output_settings,
-    inputs=_curated_output_inputs,
+    settings=("output.format", "output.shard_bytes", "output.sidecars"),
+    decided_by=_decided_by,
     content=("hashes",),
     lacks=_lacks_output,
     publish=_publish_output,
     doing="writing the output",
-    check_settings=lambda run: check_format(found_inputs(run)[0], run.settings.output),
+    check=lambda run: check_format(found_inputs(run)[0], run.settings.output),
     compute=_write_curated_output,
     show=_show_curated_output,
     checks=(

@@ -490,17 +490,6 @@ def _exports_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
 
 
-def _exports_settings(settings: Settings) -> dict[str, Any]:
-    formats = settings.exports.formats
-    return {
-        "layouts": {name: _layout(settings, FORMATS[name]) for name in formats},
-        # Megatron's is one file.
-        "shard_bytes": settings.exports.shard_bytes if formats != (MEGATRON.name,) else None,
-        **({"trained_on": trained_on} if (trained_on := _trained_on(settings)) else {}),
-        **({"columns": columns} if PARQUET.name in formats and (columns := _columns(settings)) else {}),
-    }
-
-
 def _exports_are_whole(run: Run) -> Finding:
     """Reads every file of every export again."""
     for name in run.settings.exports.formats:
@@ -569,19 +558,16 @@ def _trainers_keep_the_order(run: Run) -> Finding:
 EXPORTS = WholeCorpus(
     name="exports",
     version=3,
-    group="output",
-    beside=True,
-    kinds=lambda settings: {"parquet"} if "parquet" in settings.exports.formats else (),
     description="The training sequences in their final order, as token files in the formats that trainers read.",
     reads=_exports_reads,
     when=lambda settings: bool(settings.exports.formats),
-    settings=_exports_settings,
-    inputs=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
+    settings=("exports", "chats.train_on", "sequence.batch"),
+    decided_by=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
     content=("hashes",),
     lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
     publish=_publish_exports,
     doing="writing exports",
-    check_settings=_check_settings,
+    check=_check_settings,
     compute=_write_exports,
     show=_show_exports,
     checks=(

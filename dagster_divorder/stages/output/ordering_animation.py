@@ -19,7 +19,7 @@ from dagster_divorder.core.measure.migration import sample_cells
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Link, Made, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import File, Link, Made, WholeCorpus
 from dagster_divorder.stages.measure.diversity_metrics import read_in_order
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.output.curated_output import load_manifest
@@ -123,25 +123,23 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
     return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.advanced.film_frames)
 
 
-ORDERING_ANIMATION = WholeCorpus(
+ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
     name="ordering_animation",
     version=3,
-    group="report",
-    kinds={"matplotlib"},
     description="Films of how training reads the corpus, shuffled and in order: the dataset as bars, and the map of "
     "topics lighting up as documents are first read.",
     reads=lambda settings: (
         *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
-    settings=lambda settings: {"animation": {"frames": settings.advanced.film_frames, "fps": FPS}},
-    # Films that were left out without ffmpeg are made once it is installed.
-    inputs=lambda run: {
-        **versions(run, "clusters", "traits", *stream_reads(run.settings), "cluster_map"),
+    settings=("advanced.film_frames",),
+    # The output's version leaves its manifest out. Films left out without ffmpeg are made once it is installed.
+    decided_by=lambda run: {
+        **ORDERING_ANIMATION.usual(run),
         "output": run.receipt(OUTPUT).key,
         "films": why_no_films() is None,
     },
-    quotes=("*",),
+    quotes=True,
     publish=_publish_films,
     doing="drawing films",
     compute=_animate_ordering,

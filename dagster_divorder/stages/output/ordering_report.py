@@ -32,7 +32,7 @@ from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.core.packing import PackedSequences, sequence_counts
 from dagster_divorder.corpus.sample import beginnings, contents
 from dagster_divorder.errors import MissingStageError, without_secrets
-from dagster_divorder.pipeline.changes import given_settings
+from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row, stages_table
 from dagster_divorder.pipeline.stage import (
@@ -48,6 +48,7 @@ from dagster_divorder.pipeline.stage import (
     versions,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages import EVIDENCE
 from dagster_divorder.stages.corpus.chat_template import reading, template_of
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.corpus.ids import own_ids
@@ -81,8 +82,12 @@ MAIN = (
     *("sequence.length", "sequence.batch", "sequence.strategy", "seed"),
 )
 """Settings that every page shows."""
-NOT_SHOWN = {"output", "exports", "engine", "comparison", "evidence"}
-"""Sections of settings that no page shows."""
+SHOWN = tuple(
+    name
+    for name in Settings.model_fields
+    if name not in {*DECIDES_NOTHING, "output", "exports", "engine", "comparison", "evidence"}
+)
+"""Sections of settings that the page shows."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
 """Figures of every stage about its last run."""
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -137,7 +142,7 @@ def _publish_report(run: Run, receipt: Receipt) -> None:
 def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
     """(stage -> receipt of its evidence for these settings and this corpus; stage -> why its evidence is missing)."""
     evidence, missing = {}, {}
-    for stage in run.graph.evidence:
+    for stage in EVIDENCE:
         try:
             evidence[stage] = run.receipt(stage)
         except MissingStageError as error:
@@ -156,7 +161,7 @@ def _asked(settings: Settings) -> dict[str, str]:
 
     shown = {name: reduce(getattr, name.split("."), settings) for name in MAIN}
     for section, values in given_settings(settings).items():
-        if section not in NOT_SHOWN:
+        if section in SHOWN:
             keys = values if isinstance(values, dict) else {"": values}
             shown |= {f"{section}.{key}".rstrip("."): value for key, value in keys.items()}
     return {
@@ -230,7 +235,7 @@ def _sections(
         sections.last_run(
             stages_table(rows).rows,
             manifest["delta"],
-            {stage: (graph[stage].evidence, why) for stage, why in missing.items()},
+            {stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
         ),
     ]
 
@@ -259,11 +264,11 @@ def _as_shown(run: Run, receipt: Receipt) -> Section:
         for name, value in figures.items()
         if name == "notes" or isinstance(value, (str, float, int))
     ]
-    title = stage.evidence or own_name
+    title = EVIDENCE.get(stage.name, own_name)
     return Section(
         stage.name.replace("_", "-"),
         title[0].upper() + title[1:],
-        stage.description_under(run.settings),
+        stage.description,
         [*parts, table(f"{own_name}: figures", cells(plain))],
     )
 
@@ -469,12 +474,14 @@ def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
     return {"path": Link(run.settings.output.path / PAGE), "sections": titles, "missing": missing}
 
 
-def _ordering_report_inputs(run: Run) -> dict[str, Any]:
+def _decided_by(run: Run) -> dict[str, Any]:
     output = run.receipt(OUTPUT).key
     evidence, missing = at_hand(run)
     ids = ["ids"] if run.settings.input.id_field else []
     stages = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
     return {
+        "asked": _asked(run.settings),
+        "path": str(run.settings.output.path),
         **versions(run, *stages, *ids, *stream_reads(run.settings)),
         "output": output,
         "evidence": {stage: receipt.version for stage, receipt in evidence.items()},
@@ -486,8 +493,6 @@ def _ordering_report_inputs(run: Run) -> dict[str, Any]:
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
     version=9,
-    group="report",
-    kinds={"html", "matplotlib"},
     description="A report to send to others: one HTML file beside the output. Settings, comparison with shuffling, "
     "before and after, the worst windows and their documents, and the available evidence. It opens in any browser, "
     "without a network.",
@@ -497,10 +502,9 @@ ORDERING_REPORT = WholeCorpus(
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
         *(["ids"] if settings.input.id_field else []),
     ),
-    shows_evidence=True,
-    settings=lambda settings: {"asked": _asked(settings), "output": str(settings.output.path)},
-    inputs=_ordering_report_inputs,
-    quotes=("*",),
+    settings=(*SHOWN, "input.paths", "input.max_reject_share", "order.frozen_tokens", "order.append"),
+    decided_by=_decided_by,
+    quotes=True,
     publish=_publish_report,
     doing="drawing the report",
     compute=_write_ordering_report,

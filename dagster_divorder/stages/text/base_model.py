@@ -26,7 +26,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
-from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import model_path
@@ -227,7 +227,11 @@ def _as_read(run: Run, rows: np.ndarray, directory: Path) -> tuple[np.ndarray, n
 
 
 def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
-    return {**orjson.loads(fitted.files[INFO]), **_checkpoint(run), "left_out": _inputs(run).get("heldout")}
+    return {
+        **orjson.loads(fitted.files[INFO]),
+        **_checkpoint(run),
+        "left_out": _decided_by(run).get("heldout"),
+    }
 
 
 def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
@@ -272,9 +276,11 @@ def _is_of_this_corpus(run: Run) -> Finding:
     )
 
 
-def _inputs(run: Run) -> dict[str, Any]:
-    template = template_of(run)
+def _decided_by(run: Run) -> dict[str, Any]:
+    template, base, advanced = template_of(run), run.settings.model.base, run.settings.advanced
+    learnt = [advanced.vocab_size, advanced.token_dims, run.settings.seed]
     content = {
+        "model": learnt if base == BOOTSTRAP else id_and_revision(base),
         "content": _checkpoint(run).get("content"),
         **({"template": template.fingerprint} if template else {}),
     }
@@ -286,32 +292,16 @@ def _inputs(run: Run) -> dict[str, Any]:
     return {**content, **({"heldout": left_out} if left_out else {})}
 
 
-def _base_model_settings(settings: Settings) -> dict[str, Any]:
-    base, advanced = settings.model.base, settings.advanced
-    if base != BOOTSTRAP:
-        named = dict(zip(("base", "revision"), id_and_revision(base), strict=True))
-        return {**named, **template_setting(settings)}
-    return {
-        **template_setting(settings),
-        "base": base,
-        "vocab_size": advanced.vocab_size,
-        "dim": advanced.token_dims,
-        "seed": settings.seed,
-    }
-
-
 BASE_MODEL = PinnedFit(
     name="base_model",
     version=2,
-    group="embedding",
-    kinds={"huggingface"},
     description="The tokenizer and token vectors of the model that you will train. Without a model, small ones are "
     "learnt from a sample of the corpus. Pinned: appended documents use them as they are.",
     reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
-    settings=_base_model_settings,
-    inputs=_inputs,
+    settings=("model", "chats.template", "advanced.vocab_size", "advanced.token_dims", "seed"),
+    decided_by=_decided_by,
     doing="making the base model",
-    check_settings=lambda run: _locate(run.settings),
+    check=lambda run: _locate(run.settings),
     compute=_make_base_model,
     refit="model",
     drift=another_corpus,

@@ -59,13 +59,13 @@ QUALITY_SCORES = PerDocument(
     name="quality_scores",
     version=1,
     asset=False,
-    kinds={"huggingface", "pytorch"},
     description="The quality of each document, scored by a text-classification model.",
     reads=("raw_docs",),
-    inputs=lambda run: {"model": checkpoint_fingerprint(_locate(run.settings))},
+    settings=("selection.quality",),
+    decided_by=lambda run: {"model": checkpoint_fingerprint(_locate(run.settings))},
     when=lambda settings: settings.selects and settings.selection.quality_model is not None,
     doing="scoring quality",
-    check_settings=lambda run: _locate(run.settings),
+    check=lambda run: _locate(run.settings),
     compute=lambda run: functools.partial(
         score, run.records, _locate(run.settings), call_on_a_worker(run, find_device)
     ),

@@ -19,7 +19,7 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
-from dagster_divorder.stages.corpus.chat_template import template_of, template_setting
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
 from dagster_divorder.store.fits import model_path
@@ -131,7 +131,7 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
     return partial(tokenize, run.records, model.place, model.info["tokenizer"], model.info["engine"])
 
 
-def _inputs(run: Run) -> dict[str, Any]:
+def _decided_by(run: Run) -> dict[str, Any]:
     model = {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")}
     if not run.settings.masked:
         return model
@@ -186,12 +186,10 @@ def _documents_have_tokens(run: Run) -> Finding:
 TOKEN_COUNTS = PerDocument(
     name="token_counts",
     version=1,
-    group="embedding",
-    kinds={"huggingface"},
     description="The token ids of every document, and their number. Each document is tokenised once.",
     reads=("raw_docs", "base_model"),
-    settings=template_setting,
-    inputs=_inputs,
+    settings=("chats.template",),
+    decided_by=_decided_by,
     facts=lambda run: {"chats": _chat_way(run)} if run.settings.masked else {},
     doing="tokenising",
     compute=_tokenize_documents,

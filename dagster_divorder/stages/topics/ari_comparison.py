@@ -28,7 +28,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings, library
+from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
@@ -230,24 +230,20 @@ def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
     version=9,
-    kinds=lambda settings: {library(settings), "scikitlearn"},
     description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
-    evidence="whether two kinds of vectors see the same clusters",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings, *settings.embedding.compared)),
         *fit_reads(settings, "ari_comparison"),
     ),
-    settings=lambda settings: {
-        "spaces": settings.embedding.compared,
-        "k": _count(settings),
-        **fit_settings(settings),
-    },
-    inputs=lambda run: {
+    settings=("embedding", "clusters", "seed"),
+    decided_by=lambda run: {
         **{kind: space_key(run, kind) for kind in run.settings.embedding.compared},
+        **fit_settings(run.settings),
+        "k": _count(run.settings),
         **fit_inputs(run, "ari_comparison"),
     },
-    quotes=(PAIRS, DISAGREE, HEATMAP),
+    quotes=True,
     doing="comparing the spaces",
     compute=_compare_clusterings,
     refit="ari_comparison",

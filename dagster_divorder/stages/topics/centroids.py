@@ -138,10 +138,11 @@ CENTROIDS = PinnedFit(
         *([] if settings.clusters.number else ["k_calibration"]),
         *fit_reads(settings, "centroids"),
     ),
-    settings=lambda settings: {"k": settings.clusters.number or "auto", **fit_settings(settings)},
-    inputs=lambda run: {
+    settings=("clusters", "seed"),
+    decided_by=lambda run: {
         "space": chosen_space_key(run),
         "k": _count(run),
+        **fit_settings(run.settings),
         **fit_inputs(run, "centroids"),
     },
     doing="fitting clusters",

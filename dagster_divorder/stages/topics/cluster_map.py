@@ -22,7 +22,7 @@ from dagster_divorder.core.topics.cluster_map import place
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts, versions
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts
 from dagster_divorder.stages.mix.heldout import fit_reads
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
@@ -161,19 +161,15 @@ def _publish(run: Run, receipt: Receipt) -> None:
 CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
     version=4,
-    kinds={"umap", "matplotlib"},
     description="A map of the documents: similar documents lie close together, and colours are clusters. Places stay "
     "as the corpus grows; new documents are added.",
-    evidence="the documents as a map, coloured by cluster",
     reads=lambda settings: (
         *("raw_docs", *space_reads(settings), "clusters", "cluster_names", "map_fit"),
         *fit_reads(settings, "map_fit"),
     ),
-    inputs=lambda run: versions(run, "clusters", "cluster_names", "map_fit"),
-    quotes=("map", "picture"),
+    quotes=True,
     publish=_publish,
     doing="drawing the cluster map",
     compute=_map_clusters,
-    figures_now=lambda run: {"fitted": run.receipt("map_fit").figures["fitted"]},
     show=_show_cluster_map,
 )

@@ -63,14 +63,13 @@ CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
     version=3,
     asset=False,
-    beside=True,
     description="Names of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
-    inputs=lambda run: {
+    decided_by=lambda run: {
         "centroids": run.receipt("centroids").version,
         **fit_inputs(run, "cluster_names"),
     },
-    quotes=("*",),
+    quotes=True,
     doing="naming clusters",
     compute=_name_clusters,
 )

@@ -81,7 +81,6 @@ CLUSTER_TABLE = WholeCorpus(
     name="cluster_table",
     version=1,
     asset=False,
-    beside=True,
     description="The clusters with their sizes and examples.",
     reads=lambda settings: (
         "raw_docs",
@@ -89,6 +88,6 @@ CLUSTER_TABLE = WholeCorpus(
         "cluster_names",
         *fit_reads(settings, "cluster_table"),
     ),
-    quotes=("*",),
+    quotes=True,
     compute=_tabulate_clusters,
 )

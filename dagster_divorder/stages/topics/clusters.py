@@ -14,7 +14,7 @@ from dagster_divorder.core.topics.cluster import ClusterFit, assign
 from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
-from dagster_divorder.stages.topics.centroids import library, load_clusters
+from dagster_divorder.stages.topics.centroids import load_clusters
 from dagster_divorder.stages.topics.cluster_table import load_cluster_table
 from dagster_divorder.stages.topics.components import (
     chosen_kind,
@@ -137,15 +137,10 @@ def _clusters_not_degenerate(run: Run) -> Finding:
 CLUSTERS = PerDocument(
     name="clusters",
     version=6,
-    group="embedding",
-    kinds=lambda settings: {library(settings)},
-    description=lambda settings: (
-        f"The cluster of every document: {settings.clusters.number or 'the recommended number of'} clusters by k-means "
-        f"(vectors: {settings.embedding.kind}), named by their characteristic words. Centroids and names are pinned; "
-        "`fitted` says whether and why they were made again."
-    ),
+    description="The cluster of every document: `clusters.k` clusters by k-means (vectors: `embedding.kind`), named by "
+    "their characteristic words. Centroids and names are pinned; `fitted` says whether and why they were made again.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
-    inputs=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
+    decided_by=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
     then=("cluster_names", "cluster_table"),
     doing="assigning to clusters",
     compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),

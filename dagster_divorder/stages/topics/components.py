@@ -157,8 +157,9 @@ def _components(kind: str) -> PinnedFit:
         asset=False,
         description=f"Principal components of the {kind} vectors.",
         reads=lambda settings: ("raw_docs", STAGE_OF[kind], *fit_reads(settings, COMPONENTS_OF[kind])),
-        settings=lambda settings: {"pca": settings.components[kind]},
-        inputs=lambda run: {
+        settings=("embedding.pca",),
+        decided_by=lambda run: {
+            "pca": run.settings.components[kind],
             "vectors": run.receipt(STAGE_OF[kind]).key,
             **fit_inputs(run, COMPONENTS_OF[kind]),
         },

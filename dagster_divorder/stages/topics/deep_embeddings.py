@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -33,7 +33,6 @@ from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
-from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Deep
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.text.token_counts import tokenize
@@ -57,16 +56,14 @@ IDS_SHOWN = 20
 """Most ids of flagged documents in the figures."""
 
 
-def vector_facts(
-    run: Run, stage: str, model: DeepModel, settings: Mapping[str, Any], embed_of: Callable[[Run], Embed]
-) -> dict[str, Any]:
+def vector_facts(run: Run, stage: str, model: DeepModel, embed_of: Callable[[Run], Embed]) -> dict[str, Any]:
     """The facts that name the vectors of a stage: the last run's, without reading a model, if the inputs are the same
     and no vectors are missing."""
     if "made" not in run.memo:
         tokens = run.receipt("token_counts").key
-        source = content_hash(model.fingerprint, declared_lengths(model.directory), tokens, settings)
-        last = load_receipt(run.store, stage)
-        vectors = run.graph[stage]
+        vectors, last = run.graph[stage], load_receipt(run.store, stage)
+        lengths, given = declared_lengths(model.directory), vectors.given(run.settings)
+        source = content_hash(model.fingerprint, lengths, tokens, given)
         assert isinstance(vectors, PerDocument)
         known = last and last.facts["source"] == source and not vectors.missing(run, last.key)
         recipe = last.facts["made"] if last and known else embed_of(run).recipe()
@@ -75,7 +72,7 @@ def vector_facts(
 
 
 def _deep_embeddings_facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, load_deep_model(run), _deep_embeddings_settings(run.settings), _embed_of)
+    return vector_facts(run, STAGE, load_deep_model(run), _embed_of)
 
 
 def _embed_of(run: Run) -> Embed:
@@ -339,33 +336,20 @@ def vector_figures(
     return {**figures, "flagged_documents": len(flags)}
 
 
-def _deep_embeddings_settings(settings: Settings) -> dict[str, Any]:
-    return {
-        **settings.deep.model_dump(mode="json", include={"pooling", "max_tokens", "long_documents", "dtype"}),
-        "stored": settings.advanced.stored,
-        "device": settings.engine.device,
-    }
-
-
 DEEP_EMBEDDINGS = VectorsOfAModel(
     name=STAGE,
     version=2,
-    group="embedding",
-    kinds={"huggingface", "pytorch"},
-    description=lambda settings: (
-        "One vector a document from the hidden states of a model "
-        f"({settings.deep_model}), pooled and L2-normalised."
-    ),
+    description="One vector a document from the hidden states of a model (`deep.model`, else `model.base`), pooled and "
+    "L2-normalised.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),
     ),
-    settings=_deep_embeddings_settings,
-    inputs=lambda run: {
+    settings=("deep", "advanced.stored", "engine.device"),
+    decided_by=lambda run: {
         "model": load_deep_model(run).fingerprint,
         "made": _deep_embeddings_facts(run)["made"],
     },
-    key_from_inputs=True,
     facts=_deep_embeddings_facts,
     doing="storing vectors",
     by_text=True,

@@ -201,19 +201,14 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
 
-def _deep_model_settings(settings: Settings, stage: str) -> dict[str, Any]:
-    model, _ = _asked(settings, stage)
-    if model != BOOTSTRAP:
-        name, revision = id_and_revision(model) if model else (None, None)
-        return {"model": name, "revision": revision}
-    return {"train_tokens": settings.advanced.decoder_tokens, "seed": settings.seed}
-
-
-def _inputs(run: Run, stage: str) -> dict[str, Any]:
+def _decided_by(run: Run, stage: str) -> dict[str, Any]:
     checkpoint, base = _checkpoint(run, stage), run.receipt("base_model")
     if checkpoint:
-        return {"checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
-    return {"base_model": base.version, **fit_inputs(run, stage)}
+        model, _ = _asked(run.settings, stage)
+        named = id_and_revision(model) if model else None
+        return {"model": named, "checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
+    learnt = [run.settings.advanced.decoder_tokens, run.settings.seed]
+    return {"base_model": base.version, "learnt": learnt, **fit_inputs(run, stage)}
 
 
 def _model(stage: str, description: str) -> PinnedFit:
@@ -221,13 +216,12 @@ def _model(stage: str, description: str) -> PinnedFit:
         name=stage,
         version=2,
         asset=False,
-        kinds={"pytorch"},
         description=description,
         reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, stage)),
-        settings=partial(_deep_model_settings, stage=stage),
-        inputs=partial(_inputs, stage=stage),
+        settings=("model", "deep.model", "gradients.model", "advanced.decoder_tokens", "seed"),
+        decided_by=partial(_decided_by, stage=stage),
         doing=f"making the {stage.replace('_', ' ')}",
-        check_settings=lambda run: locate_model(run.settings, stage),
+        check=lambda run: locate_model(run.settings, stage),
         compute=partial(_make_deep_model, stage=stage),
         refit="decoder",
         drift=another_corpus,

@@ -320,18 +320,13 @@ def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> N
 EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     name=STAGE,
     version=2,
-    group="embedding",
-    kinds={"numpy"},
     description="One vector a document, from a file of your own (`embedding.path`), checked and L2-normalised.",
     reads=lambda settings: ("raw_docs", *(["ids"] if settings.input.id_field else [])),
-    settings=lambda settings: {
-        "path": str(settings.embedding.path),
-        "nan_as_zero": settings.embedding.nan_as_zero,
-    },
+    settings=("embedding.path", "embedding.nan_as_zero"),
     when=lambda settings: "external" in (*kinds_of(settings), *settings.embedding.compared),
     doing="storing vectors",
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
-    check_settings=lambda run: _open_file(run.settings),
+    check=lambda run: _open_file(run.settings),
     compute=lambda run: _units(run, run.memo["reading"].file),
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
     facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},

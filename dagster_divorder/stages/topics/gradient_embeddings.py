@@ -10,7 +10,6 @@ The stage key holds device and dtype, as in deep_embeddings, and the names of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +50,7 @@ def load_model(run: Run) -> DeepModel:
 
 
 def _gradient_embeddings_facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, load_model(run), gradients_settings(run.settings), gradients_of)
+    return vector_facts(run, STAGE, load_model(run), gradients_of)
 
 
 def gradients_of(run: Run) -> Gradients:
@@ -130,36 +129,22 @@ def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     }
 
 
-def gradients_settings(settings: Settings) -> Mapping[str, Any]:
-    return {
-        **settings.gradients.model_dump(mode="json", exclude={"model"}),
-        "max_tokens": MAX_TOKENS,
-        "stored": settings.advanced.stored,
-        "device": settings.engine.device,
-        "dtype": settings.deep.dtype,
-        "seed": settings.seed,
-    }
-
-
 GRADIENT_EMBEDDINGS = VectorsOfAModel(
     name=STAGE,
     version=1,
-    group="embedding",
-    kinds={"huggingface", "pytorch"},
     description="One vector a document: the gradient of its loss in the last blocks of a language model, projected at "
     "random, L2-normalised. It shows what training on the document would change.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", model_stage(settings)),
         *(["ids"] if settings.input.id_field else []),
     ),
-    settings=gradients_settings,
+    settings=("gradients", "deep.dtype", "advanced.stored", "engine.device", "seed"),
     # Refits cost as much as training on the corpus, so they need a request.
     when=lambda settings: settings.takes_gradients,
-    inputs=lambda run: {
+    decided_by=lambda run: {
         "model": load_model(run).fingerprint,
         "made": _gradient_embeddings_facts(run)["made"],
     },
-    key_from_inputs=True,
     facts=_gradient_embeddings_facts,
     doing="taking gradients",
     by_text=True,

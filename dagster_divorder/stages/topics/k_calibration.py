@@ -19,7 +19,7 @@ from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings, library
+from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
@@ -103,13 +103,15 @@ def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
     version=7,
-    kinds=lambda settings: {library(settings)},
     description="How many clusters to make: the highest number whose silhouette is within 5 % of the best. "
     '`clusters.k = "auto"` takes it. Measured again once enough documents have changed; `fitted` says why.',
-    evidence="how many clusters the corpus has",
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
-    settings=lambda settings: {"values": settings.clusters.tried, "clusters": fit_settings(settings)},
-    inputs=lambda run: {"space": chosen_space_key(run)},
+    settings=("clusters", "seed"),
+    decided_by=lambda run: {
+        "space": chosen_space_key(run),
+        "tried": run.settings.clusters.tried,
+        **fit_settings(run.settings),
+    },
     doing="calibrating the number of clusters",
     compute=_calibrate_k,
     refit="k_calibration",

@@ -40,14 +40,18 @@ def _fit_map(run: Run) -> Mapping[str, bytes]:
     return {ARRAYS: pack({**pca, "points": fitted.points, "xy": fitted.xy, "ids": ids})}
 
 
-MAP_FIT = PinnedFit(
+MAP_FIT: PinnedFit = PinnedFit(
     name="map_fit",
     version=3,
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
-    settings=lambda settings: {"sample": settings.advanced.map_documents, "seed": settings.seed},
-    inputs=lambda run: {"space": chosen_space_key(run), **fit_inputs(run, "map_fit")},
+    settings=("advanced.map_documents", "seed"),
+    decided_by=lambda run: {
+        **MAP_FIT.given(run.settings),
+        "space": chosen_space_key(run),
+        **fit_inputs(run, "map_fit"),
+    },
     doing="fitting the map",
     compute=_fit_map,
     refit="cluster_map",

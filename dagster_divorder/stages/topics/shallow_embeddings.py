@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument, content_hash
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
@@ -25,14 +24,6 @@ def _weights(run: Run) -> np.ndarray:
 
     model = load_base_model(run)
     return token_weights(model.document_frequency, model.documents, run.settings.embedding.pooling)
-
-
-def _inputs(run: Run) -> dict[str, Any]:
-    return {
-        "tokens": run.receipt("token_counts").key,
-        "table": run.receipt("base_model").facts["table"],
-        "weights": content_hash(_weights(run).tolist()),
-    }
 
 
 def pool_tokens(
@@ -54,13 +45,10 @@ def _embed_by_token_table(run: Run) -> Callable[[Fragment], dict[str, np.ndarray
 SHALLOW_EMBEDDINGS = PerDocument(
     name="shallow_embeddings",
     version=1,
-    group="embedding",
-    kinds=lambda settings: {"numpy", settings.embedding.pooling},
     description="One vector a document: the mean of its tokens' vectors in the base model, weighted by "
     "`embedding.pooling`. Texts on similar topics lie close together.",
     reads=("raw_docs", "token_counts", "base_model"),
-    settings=lambda settings: {"pooling": settings.embedding.pooling},
-    inputs=_inputs,
+    settings=("embedding.pooling",),
     doing="pooling",
     compute=_embed_by_token_table,
     needs=threaded_by_size,
