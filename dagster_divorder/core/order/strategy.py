@@ -49,7 +49,8 @@ class Strategy:
 
     takes_coordinates: it uses dense coordinates. balances_norms: its problem has one more group, the norms of whole
     rows (`Problem.with_norms`). first_group_only: it keeps the mix of group 0 alone. sees_traits: its order depends on
-    the items' traits. reads: which of "sequence_length" and "batch" its order depends on. options: the values that `with_options` sets.
+    the items' traits. reads: which of "sequence_length" and "batch" its order depends on. options: the
+    values that `with_options` sets.
     """
 
     name: str
