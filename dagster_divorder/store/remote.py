@@ -35,7 +35,10 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
-def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
+RETRY_SECONDS = 120.0
+
+
+def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
     Endpoint and credentials come from the environment; an endpoint that begins with http:// is reached by plain http.

@@ -155,11 +155,11 @@ def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
     run(here)
     store = store_at(here.store.path)
     with store.lease():
-        assert prune(GRAPH, here, store.open()).documents == 28
+        assert prune(GRAPH, store.open()).documents == 28
     folder = settings(Path(here.output.path).parent / "folder")
     run(folder)
     with store_at(folder.store.path).lease():
-        prune(GRAPH, folder, store_at(folder.store.path))
+        prune(GRAPH, store_at(folder.store.path))
     assert kept(store) == kept(store_at(folder.store.path))
     assert output(here) == output(folder)
 

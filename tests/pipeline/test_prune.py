@@ -40,7 +40,7 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     assert planned.documents == 10
     assert {"documents", "fits/centroids", "records", "stages/clusters", "views"} <= set(planned.bytes)
     used = sum(disk_use(store).values())
-    freed = prune(GRAPH, settings, store)
+    freed = prune(GRAPH, store)
     assert freed.documents == 10
     assert sum(disk_use(store).values()) == used - sum(freed.bytes.values())
     assert sorted(stored_texts(store)) == sorted(record["text"] for record in [*records[:50], *records[60:]])
@@ -84,7 +84,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     run_all(settings, Silent(), stages)
     (earlier,) = settings.output.path.glob("ordering_report-*.html")
     assert f"curated/{earlier.name}" in where("xylophone")
-    pruned = prune(GRAPH, settings, store)
+    pruned = prune(GRAPH, store)
     assert pruned.documents == 20
     assert not list(settings.output.path.glob("ordering_report*.html"))
 
@@ -104,7 +104,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert (settings.output.path / "ordering_report.html").exists()
     assert load_results(store.root).documents["cluster_name"].notna().all()
     # And it is over: nothing is made again after that.
-    assert prune(GRAPH, settings, store).documents == 0
+    assert prune(GRAPH, store).documents == 0
     assert {receipt.figures["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
@@ -122,7 +122,7 @@ def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_i
     store = LocalStore(settings.store.path)
     before = load_results(store.root).documents
     assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
-    prune(GRAPH, settings, store)
+    prune(GRAPH, store)
     pruned = load_results(store.root).documents
     assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
     pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
@@ -133,4 +133,4 @@ def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_i
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
     settings = Settings(store={"path": tmp_path / "store"})
-    assert prune(GRAPH, settings, LocalStore(settings.store.path).open()).bytes == {}
+    assert prune(GRAPH, LocalStore(settings.store.path).open()).bytes == {}

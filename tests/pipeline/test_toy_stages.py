@@ -213,12 +213,12 @@ def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_document
     run_tally(settings)
     store = LocalStore(settings.store.path)
     assert len(store.folders("stages/tally")) == 2
-    prune(GRAPH, settings, store)
+    prune(GRAPH, store)
     assert len(store.folders("stages/tally")) == 1
     assert set(planned(settings).values()) == {0}
     (folder / "in" / "1.jsonl").unlink()
     run_tally(settings)
-    assert prune(GRAPH, settings, store).documents == 12
+    assert prune(GRAPH, store).documents == 12
     assert not store.folders("stages/tally")
     assert planned(settings) == {"raw_docs": 0, "letters": 0, "mean_letters": 0, "tally": 12}
 
