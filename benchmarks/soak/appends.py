@@ -83,11 +83,8 @@ def main() -> None:
 @contextmanager
 def server(folder: Path) -> Iterator[None]:
     """An S3 server that holds the store, as the environment then has it."""
-    from dagster_divorder.store import head
     from tests.cluster.weed import BUCKET, KEY, SECRET, Weed
 
-    # A run that was killed counts as dead after as long.
-    head.TTL = 4.0
     (folder / "weed").mkdir()
     running = Weed(folder / "weed").start()
     os.environ |= {
@@ -106,8 +103,6 @@ def server(folder: Path) -> Iterator[None]:
 KILLED = """
 from dagster_divorder import load_settings, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.store import head
-head.TTL = 4.0
 print("begun", flush=True)
 run_all(load_settings(), Silent())
 """

@@ -18,7 +18,7 @@ from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus, fit_result
 from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
 from dagster_divorder.store.fits import FITS, put_fit, read_fit
-from dagster_divorder.store.fragments import DOCUMENTS, Fragments
+from dagster_divorder.store.fragments import DOCUMENTS, Fragments, index_column
 from dagster_divorder.store.space import RESULTS, embeddings_file
 from dagster_divorder.store.state import (
     FRAGMENTS,
@@ -64,8 +64,14 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
     does not name. The caller is inside `Store.lock`."""
     state = load_state(store)
     pieces, named = _pieces(store, state), _named(state)
-    for folder in (*_fragment_folders(store), *_result_folders(store, graph)):
-        store.delete(*(file for file in store.list(folder) if _piece_of(file) not in pieces))
+    old = {
+        folder: [file for file in store.list(folder) if _piece_of(file) not in pieces]
+        for folder in (*_fragment_folders(store), *_result_folders(store, graph))
+    }
+    if any(old[folder] for folder in _fragment_folders(store)):
+        changing(store, lambda state: replace(state, removed=True))
+    for files in old.values():
+        store.delete(*files)
     for folder in _whole_folders(store, graph, stages):
         if folder not in named:
             store.delete(*(file for file in store.list(folder) if file not in named))
@@ -87,7 +93,7 @@ def prune(graph: Graph, store: Store) -> Pruned:
     under other settings stay, because a new draw would hold out other documents.
     """
     before, deleted = disk_use(store), _deleted_documents(store)
-    if deleted:
+    if deleted or load_state(store).removed:
         for stage in graph.values():
             if stage.quotes:
                 _forget_quotes(store, stage)
@@ -112,11 +118,10 @@ def _deleted_documents(store: Store) -> int:
     receipt = load_receipt(store, "raw_docs")
     if receipt is None:
         return 0
-    pieces = _pieces_of_view(store, receipt.files["view"])
-    kept, gone = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
-    for name, index in Fragments(store, DOCUMENTS).indexes():
-        (kept if name in pieces else gone).append(index["id"][:, 0])
-    return len(np.setdiff1d(np.concatenate(gone), np.concatenate(kept)))
+    view = View.load(store, receipt.files["view"])
+    stored = [index["id"][:, 0] for _, index in Fragments(store, DOCUMENTS).indexes()]
+    kept = index_column(store, DOCUMENTS, view.documents, "id")[view.used_documents(), 0]
+    return len(np.setdiff1d(np.concatenate(stored), kept))
 
 
 def _forget_quotes(store: Store, stage: Stage) -> None:
@@ -159,7 +164,7 @@ def _needed_state(store: Store, graph: Graph, state: State) -> State:
             or (isinstance(stage, PinnedFit) and stage.outlives(store.list(result.files["fit"])))
         ]
     last = max((at for at, plan in enumerate(state.plans) if plan.published), default=0)
-    return replace(state, receipts=receipts, results=results, plans=state.plans[last:])
+    return State(receipts, results, state.outputs, state.plans[last:])
 
 
 def _needed(store: Store, graph: Graph) -> set[str]:

@@ -9,6 +9,7 @@ itself.
               corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
     outputs   the names that this store has written into each output folder
     plans     the last plans that were written for trainers, in the order of writing (`pipeline.published`)
+    removed   whether fragments were removed since the last prune: results may quote documents that no fragment holds
 
 Runs on a bucket may change the state at the same time. `changing` repeats a change on the state of another run. All
 receipts are then those of this run, since a mixture would describe no run; all else is as the other run left it, with
@@ -103,6 +104,7 @@ class State:
     results: dict[str, list[Result]] = field(default_factory=dict)
     outputs: dict[str, list[FileName]] = field(default_factory=dict)
     plans: list[TrainingPlan] = field(default_factory=list)
+    removed: bool = False
 
     def entries(self) -> list[Receipt | Result]:
         """All receipts and results: every entry that names store files."""
