@@ -33,7 +33,7 @@ from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import used_halves
-from dagster_divorder.store.state import Receipt, changing, load_receipt, save_receipt
+from dagster_divorder.store.state import Receipt, State, changing, load_receipt, save_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
@@ -267,8 +267,8 @@ def run_graph(
     store = store_of(settings.store)
     with store.lock(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
-            # Written before the first fragment: fragments without a state are refused.
-            changing(store, lambda state: state)
+            # A state is written before the first fragment: fragments without a state are refused.
+            changing(store, partial(_without_lost_view, store))
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             needed = graph.needed(settings)
@@ -284,6 +284,14 @@ def run_graph(
             if not store.shared and all(map(run.is_current, needed)):
                 remove_superseded(store, graph, stages)
         return receipts
+
+
+def _without_lost_view(store: Store, state: State) -> State:
+    """Without the receipt of raw_docs if one of its files is gone, such as a damaged one that was deleted."""
+    receipts = dict(state.receipts)
+    if "raw_docs" in receipts and not all(map(store.exists, receipts["raw_docs"].files.values())):
+        del receipts["raw_docs"]
+    return replace(state, receipts=receipts)
 
 
 def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
