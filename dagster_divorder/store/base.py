@@ -115,8 +115,9 @@ class Store(ABC):
         """
         data = self.read(name)
         about = json_object(data)
-        version = about.get("version")
-        if about.get("format", FORMAT) != FORMAT or not isinstance(version, int):
+        version, known = about.get("version"), about.get("format") == FORMAT
+        is_whole = version != FORMAT_VERSION or re.fullmatch(_HASH, str(about.get("id")))
+        if not known or not isinstance(version, int) or not is_whole:
             raise StoreError(
                 f"{self.where(name)} is damaged or belongs to another program: it holds {data[:40]!r}, "
                 f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
@@ -127,11 +128,6 @@ class Store(ABC):
                 f"store {self.place} has format version {version}, this package reads version {FORMAT_VERSION}; "
                 "install the version that wrote it, or set store.path to a new folder: a run then computes everything "
                 "again"
-            )
-        if not re.fullmatch(_HASH, str(about.get("id"))):
-            raise StoreError(
-                f"{self.where(name)} is damaged: its id is {about.get('id')!r}, expected 32 hex digits; restore it "
-                "from a copy, or set store.path to a new folder"
             )
         return about
 

@@ -29,7 +29,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.base import STATE, Store
-from dagster_divorder.store.output_manifests import FileName
 from dagster_divorder.view.answer import AsTable, TextTable
 
 HISTORY = 4
@@ -102,7 +101,7 @@ class State:
 
     receipts: dict[str, Receipt] = field(default_factory=dict)
     results: dict[str, list[Result]] = field(default_factory=dict)
-    outputs: dict[str, list[FileName]] = field(default_factory=dict)
+    outputs: dict[str, list[str]] = field(default_factory=dict)
     plans: list[TrainingPlan] = field(default_factory=list)
     removed: bool = False
 

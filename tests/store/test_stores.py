@@ -128,8 +128,8 @@ def test_a_place_with_others_files_is_no_store(process: Process, place: Place, c
         (FORMAT_FILE, b"\0not json", "damaged or belongs to another program"),
         (
             FORMAT_FILE,
-            b'{"version": %d, "id": "0"}' % FORMAT_VERSION,
-            "its id is '0', expected 32 hex digits",
+            b'{"format": "divorder store", "version": %d}' % FORMAT_VERSION,
+            "damaged or belongs to",
         ),
     ],
 )
