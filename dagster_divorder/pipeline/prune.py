@@ -211,9 +211,10 @@ def _fragment_folders(store: Store) -> Iterator[str]:
 
 def _result_folders(store: Store, graph: Graph) -> Iterator[str]:
     """Folders of results of fragments."""
-    for stage in graph.values():
+    for folder in store.folders("stages"):
+        stage = graph.get(folder.partition("/")[2])
         if isinstance(stage, PerDocument):
-            yield from store.folders(f"stages/{stage.name}")
+            yield from store.folders(folder)
 
 
 def _whole_folders(store: Store, graph: Graph, stages: Iterable[str]) -> Iterator[str]:

@@ -33,7 +33,7 @@ from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sample import used_halves
-from dagster_divorder.store.state import Receipt, State, changing, load_receipt, save_receipt
+from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
@@ -268,7 +268,7 @@ def run_graph(
     with store.lock(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
             # A state is written before the first fragment: fragments without a state are refused.
-            changing(store, partial(_without_lost_view, store))
+            before = changing(store, partial(_without_lost_view, store)).results
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             needed = graph.needed(settings)
@@ -281,7 +281,8 @@ def run_graph(
                     check_settings(run, checked)
             receipts = _run_stages(run, stages)
             publish(run, stages)
-            if not store.shared and all(map(run.is_current, needed)):
+            changed = load_state(store).results != before
+            if changed and not store.shared and all(map(run.is_current, needed)):
                 remove_superseded(store, graph, stages)
         return receipts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
+import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
@@ -14,6 +14,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import HISTORY, load_state
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import output_bytes, run
 
@@ -110,25 +111,28 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     }
 
 
-def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_it(
-    tmp_path: Path, make_settings: Make
+@pytest.mark.parametrize("shared", [False, True])
+def test_runs_on_a_folder_remove_what_none_of_the_last_views_needs(
+    shared: bool, tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(LocalStore, "shared", shared)
     settings = make_settings(refit={"clusters": "never"})
-    secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
-    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *secrets])
-    run(settings)
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    run(settings)
     store = LocalStore(settings.store.path)
-    before = load_results(store.root).documents
-    assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
+    added: list[set[str]] = []
+    for number in range(HISTORY + 2):
+        before = set(store.files())
+        write_jsonl(tmp_path / "docs.jsonl", topic_records(5, start=100 * number))
+        run(settings)
+        parts = ("records/", "stages/token_counts/")
+        added.append({name for name in set(store.files()) - before if name.startswith(parts)})
+    present = set(store.files())
+    assert all(added) and set().union(*added[2:]) <= present
+    superseded = set().union(*added[:2])
+    assert superseded <= present if shared else superseded.isdisjoint(present)
+    # What the last clusters are called may still quote what is gone.
+    assert load_state(store).removed != shared
     prune(GRAPH, store)
-    pruned = load_results(store.root).documents
-    assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
-    pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
-    assert plan_prune(GRAPH, store).bytes == {}
-    run(settings)
-    pd.testing.assert_frame_equal(load_results(store.root).documents, pruned)
+    assert "cluster_names" not in load_state(store).receipts and not load_state(store).removed
 
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
