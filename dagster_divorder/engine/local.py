@@ -5,7 +5,7 @@ that started them, even if it is killed. Cost: a worker takes a tenth of a secon
 arguments and results pass through pipes, at some GB/s. Known weakness: dead workers are not replaced; when started
 again, a failed run resumes where it stopped.
 
-A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; a `multiprocessing`
+A worker is a fresh interpreter that runs this module. A fork would inherit locks, the store's too; a `multiprocessing`
 child runs the caller's script again and outlives a killed parent, as loky's do (docs/decisions/libraries.md).
 """
 

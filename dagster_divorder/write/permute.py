@@ -35,8 +35,7 @@ from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance, Progress
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import compact, row_array
-from dagster_divorder.store.base import temporary_name
-from dagster_divorder.store.local import LocalFolder
+from dagster_divorder.store.folder import LocalFolder, temporary_name
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.in_place import can_stage_in_place, stage_in_place
 

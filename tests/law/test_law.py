@@ -330,7 +330,7 @@ class Law(RuleBasedStateMachine):
     def prune(self) -> None:
         """The model forgets what the last run did not use."""
         before = self.view_content()
-        pruned = prune(GRAPH, self.settings(), self.store)
+        pruned = prune(GRAPH, self.store)
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew.
         self.dirty |= pruned.documents > 0
