@@ -56,13 +56,9 @@ def order_again(folder: Path) -> None:
 EVENTS = (lose_output, append, tokenise_again, embed_again, order_again)
 
 MADE_AGAIN = [
-    ("documents/*.arrow", tokenise_again),
-    ("documents/index/*", append),
-    ("records/*/*.arrow", lose_output),
-    ("records/*/index/*", append),
+    ("records/*/*.frames", tokenise_again),
+    ("records/*/index/*", embed_again),
     ("views/*", lose_output),
-    ("readings/*", append),
-    ("rejects/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),
     ("stages/clusters/*/*", append),
@@ -73,8 +69,8 @@ MADE_AGAIN = [
     ("stages/diversity_metrics/*/metrics.*", lose_output),
 ]
 WORST = (
-    "documents/index/*",
-    "records/*/*.arrow",
+    "records/*/*.frames",
+    "records/*/index/*",
     "views/*",
     "stages/token_counts/*/*",
 )
@@ -161,7 +157,7 @@ def swap(one: Path, other: Path) -> tuple[Path, Path]:
     return moved[0], moved[1]
 
 
-FRAGMENTS = [case for case in MADE_AGAIN if case[0].endswith(("*/*", "documents/*.arrow", "index/*"))]
+FRAGMENTS = [case for case in MADE_AGAIN if case[0].endswith(("*/*", "*.frames"))]
 
 
 @pytest.mark.parametrize(("pattern", "event"), FRAGMENTS, ids=[pattern for pattern, _ in FRAGMENTS])
