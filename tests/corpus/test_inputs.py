@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.corpus.corpus import Corpus
+from dagster_divorder.corpus.file_states import FileState, PrefixHashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.corpus import inputs
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.corpus import Corpus
-from dagster_divorder.corpus.file_states import FileState, PrefixHashes
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import LineBlock, LongRecord, RowBlock, read_lines, read_rows
 from dagster_divorder.corpus.shapes import Shape

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.store.sample import contents
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words
@@ -25,7 +26,6 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from dagster_divorder.store.sample import contents
 from tests.conftest import topic_text, write_jsonl
 from tests.models.test_quality import save_classifier
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.store.sample import document_ids, rows_by_id
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
@@ -20,7 +21,6 @@ from dagster_divorder.stages.topics.cluster_map import SIDECAR, ClusterMap, load
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole, read_manifest
-from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View

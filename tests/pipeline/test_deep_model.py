@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from dagster_divorder.store.sample import document_ids
 
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
@@ -19,7 +20,6 @@ from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.topics import deep_model
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
-from dagster_divorder.store.sample import document_ids
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 

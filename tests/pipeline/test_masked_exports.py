@@ -21,7 +21,6 @@ from dagster_divorder.stages import open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
-from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -109,20 +108,8 @@ def test_the_tokenizer_beside_an_export_renders_what_was_exported(
     assert {tuple(ids) for ids in rendered} == exported
 
 
-# Each value of each beside each value of the others.
-@pytest.mark.parametrize(
-    ("memory", "method", "train_on"),
-    [
-        pytest.param(1 << 30, "concat", "assistant", id="in memory-concat-assistant"),
-        pytest.param(1 << 30, "best_fit", "last", id="in memory-best_fit-last"),
-        pytest.param(1000, "concat", "last", id="through files-concat-last"),
-        pytest.param(1000, "best_fit", "assistant", id="through files-best_fit-assistant"),
-    ],
-)
-def test_labels_are_those_of_the_documents(
-    train_on: str, method: str, memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
+@pytest.mark.parametrize(("method", "train_on"), [("concat", "assistant"), ("best_fit", "last")])
+def test_labels_are_those_of_the_documents(train_on: str, method: str, make: Make) -> None:
     settings = make(
         "parquet",
         "olmo",

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.store.sample import document_ids
 
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import DivOrderError, InputError
@@ -22,7 +23,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from dagster_divorder.store.sample import first_by_id, sample_texts
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.store import sample
-from dagster_divorder.store.sample import first_by_id, sample_texts
 from dagster_divorder.store.view import Fragment
 
 # Few first halves, so that some are equal.
