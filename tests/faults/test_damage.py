@@ -57,7 +57,7 @@ EVENTS = (lose_output, append, tokenise_again, embed_again, order_again)
 
 MADE_AGAIN = [
     ("records/*/*.frames", tokenise_again),
-    ("records/*/index/*", embed_again),
+    ("records/*/index/*", lose_output),
     ("views/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),
@@ -75,7 +75,8 @@ WORST = (
     "stages/token_counts/*/*",
 )
 CASES = [
-    *((alter, *case) for case in MADE_AGAIN),
+    # Of an index a run reads some arrays, and each has a hash of its own.
+    *((alter, *case) for case in MADE_AGAIN if "index" not in case[0]),
     *((damage, *case) for damage in (cut, empty, Path.unlink) for case in MADE_AGAIN if case[0] in WORST),
 ]
 
