@@ -317,7 +317,7 @@ class Law(RuleBasedStateMachine):
     @rule()
     def prune(self) -> None:
         before = self.view_content()
-        pruned = prune(GRAPH, self.settings(), self.store)
+        pruned = prune(GRAPH, self.store)
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew.
         self.dirty |= pruned.documents > 0
