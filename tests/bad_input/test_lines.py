@@ -70,7 +70,7 @@ def test_too_many_refused_fails_before_anything_is_stored_and_lists_the_first_te
     ]
     assert not outcome.output.exists()
     stored = [path.name for path in (tmp_path / "store").rglob("*") if path.is_file()]
-    assert sorted(stored) == ["format.json", "lease"]
+    assert sorted(stored) == [".divorder-lock", "format.json", "state.json"]
     assert divorder(share=0.38).status == 0
     before = {path.name: path.read_bytes() for path in outcome.output.iterdir()}
     write(tmp_path, [*SOUND, *[b"{"] * 100])

@@ -1,5 +1,5 @@
-"""Only new documents: after any history, a stage computes exactly the records of new fragments whose id is in none of its
-present results that left the view; a costly one (`by_text`) exactly the texts that are in no present result, each
+"""Only new documents: after any history, a stage computes exactly the records of new fragments whose id is in none of
+its present results that left the view; a costly one (`by_text`) exactly the texts that are in no present result, each
 once. (A cheap stage computes a record again that equals one elsewhere in the input: finding it would take an index of
 all ids.)"""
 

@@ -11,6 +11,7 @@ import pytest
 from dagster_divorder.store.sample import EXAMPLE_CHARACTERS
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings

@@ -60,7 +60,7 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     """The labels of every row, epoch after epoch: of each token its id, or -100 where it is not trained on."""
     run = open_run(settings)
     packed, documents, wanted = load_packed(run), [], SELECTED[settings.chats.train_on]
-    for _, arrays in run.files("token_counts").each(run.view.documents):
+    for _, arrays in run.files("token_counts").each(run.view.fragments):
         tokens, spans = (
             iter(arrays["ids"].tolist()),
             iter(zip(*(arrays[f"span_{name}"].tolist() for name in ("first", "last", "kind")), strict=True)),
@@ -77,7 +77,7 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     for sequence in load_sequence_order(run).reshape(-1).tolist():
         row: list[int] = []
         for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document = documents[run.view.document_row[packed.document[at]]]
+            document = documents[packed.document[at]]
             row += document[packed.start[at] : packed.start[at] + packed.length[at]]
         rows.append(row)
     return rows

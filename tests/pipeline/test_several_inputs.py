@@ -160,7 +160,7 @@ def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_
     CHANGES[change](tmp_path / "in")
     receipts = run_and_check(settings)
     assert new_documents(receipts) == (0 if change in ("delete", "move") else 4)
-    prune(GRAPH, settings, LocalStore(settings.store.path).open())
+    prune(GRAPH, LocalStore(settings.store.path).open())
     assert output_of(settings) == (before := output_of(settings))
     # Every record is read anew where none is known.
     for folder in ("records", "readings"):

@@ -14,9 +14,11 @@ import numpy as np
 import orjson
 import pytest
 
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.defs.factory import definitions
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.graph import Graph
@@ -35,8 +37,6 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_state
@@ -46,15 +46,15 @@ from tests.conftest import topic_records, write_jsonl
 
 @dataclass(frozen=True)
 class CountLetters:
-    store: Store
+    records: Records
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        texts = read_content(self.store, fragment.file).to_pylist()
+        texts = self.records.texts(fragment).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
 
 def mean_of_used(run: Run, files: StageFiles) -> dict[str, Any]:
-    letters = files.column(run.view.documents, "letters")[run.view.used_documents()]
+    letters = files.column(run.view.fragments, "letters")
     return {"letters": int(letters.sum())}
 
 
@@ -64,13 +64,13 @@ LETTERS = PerDocument(
     description="Letters of each document.",
     reads=("raw_docs",),
     doing="counting letters",
-    compute=lambda run: CountLetters(run.store),
+    compute=lambda run: CountLetters(run.records),
     figures=mean_of_used,
 )
 
 
 def fit_mean(run: Run) -> Mapping[str, bytes]:
-    letters = run.column("letters", "letters")[run.view.used_documents()]
+    letters = run.column("letters", "letters")
     return {"mean.json": orjson.dumps(float(letters.mean()))}
 
 
@@ -88,7 +88,7 @@ MEAN = PinnedFit(
 
 
 def tally(run: Run) -> Made:
-    letters = run.column("letters", "letters")[run.view.document_row]
+    letters = run.column("letters", "letters")
     above = int((letters > run.receipt("mean_letters").facts["mean"]).sum())
     return Made({"tally": File(orjson.dumps([above, len(letters)]), "json")}, figures={"above": above})
 
@@ -188,22 +188,17 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
         assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
 
 
-def test_damage_is_repaired_by_the_stage_that_made_the_file(folder: Path) -> None:
+def test_damage_is_named_and_over_once_the_file_is_deleted(folder: Path) -> None:
     settings = settings_in(folder)
     whole = run_tally(settings)
     store = LocalStore(settings.store.path)
-    for stage in ("letters", "tally"):
-        for name in store.files():
-            if name.startswith(f"stages/{stage}/"):
-                store.local(name).write_bytes(b"damaged")
+    (damaged,) = (name for name in store.files() if name.startswith("stages/letters/"))
+    store.local(damaged).write_bytes(b"damaged")
     append(folder, 1, documents=4)
-    notes: list[str] = []
-    progress = Silent()
-    progress.note = notes.append  # type: ignore[method-assign]
-    run_graph(GRAPH, settings, progress, GRAPH.needed(settings, "tally"))
-    assert any("letters makes it again" in note for note in notes)
-    run = Run(settings, store, GRAPH, Silent())
-    assert run.receipt("letters").figures["letters"] > whole["letters"]["letters"]
+    with pytest.raises(DamagedFileError, match=f"{damaged} is damaged.*delete it and run again"):
+        run_tally(settings)
+    store.delete(damaged)
+    assert run_tally(settings)["letters"]["letters"] > whole["letters"]["letters"]
 
 
 def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_documents(folder: Path) -> None:
@@ -213,12 +208,12 @@ def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_document
     run_tally(settings)
     store = LocalStore(settings.store.path)
     assert len(store.folders("stages/tally")) == 2
-    prune(GRAPH, settings, store)
+    prune(GRAPH, store)
     assert len(store.folders("stages/tally")) == 1
     assert set(planned(settings).values()) == {0}
     (folder / "in" / "1.jsonl").unlink()
     run_tally(settings)
-    assert prune(GRAPH, settings, store).documents == 12
+    assert prune(GRAPH, store).documents == 12
     assert not store.folders("stages/tally")
     assert planned(settings) == {"raw_docs": 0, "letters": 0, "mean_letters": 0, "tally": 12}
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from dagster_divorder.core.distinct import distinct_values
@@ -33,7 +34,7 @@ from dagster_divorder.corpus.vectors import (
     row_hashes,
 )
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
+from dagster_divorder.pipeline.per_fragment import StoredFragment, Work, work_to_do
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
@@ -57,10 +58,6 @@ class _ExternalEmbeddings(PerDocument):
         if "reading" not in run.memo:
             run.memo["reading"] = _reading(self, run)
         return str(run.memo["reading"].key)
-
-    def work(self, run: Run, key: str) -> list[Work]:
-        """All records of fragments without a result: the file may hold other vectors of known records now."""
-        return [Work(work.fragment, work.fragment) for work in super().work(run, key)]
 
     def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         """Copies new rows of a Parquet file first: the file is read from beginning to end, but fragments need rows in
@@ -219,15 +216,18 @@ class _Matched:
 
 
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each document row: bool, whether its fragment is stored under a key; and its `source` uint64, 0 if it is
-    not."""
-    stored, source = np.zeros(len(run.view), bool), np.zeros(len(run.view), np.uint64)
+    """For each record: bool, whether its vector is stored under a key; and its `source` uint64, 0 if it is not."""
+    stored, source = np.ones(len(view), bool), np.zeros(len(view), np.uint64)
     files, inside = StageFiles(run.store, STAGE, key).listed(), _records_of_fragments(view)
     for fragment in view.fragments:
         if fragment.name in files.present():
-            rows = inside[fragment.name]
-            stored[rows] = True
-            source[rows] = files.column([fragment], "source")
+            source[inside[fragment.name]] = files.column([fragment], "source")
+    for work in work_to_do(run.records.fragments, view, files):
+        stored[_records(inside, work.new)] = False
+        for copy in work.copied:
+            known = files.get(copy.file)
+            assert not isinstance(known, pa.Table)
+            source[inside[work.fragment.name].start + copy.places] = known["source"][copy.rows]
     return stored, source
 
 

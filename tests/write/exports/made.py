@@ -165,7 +165,7 @@ def masks_of(rows: Rows) -> list[list[bool]]:
     for runs in runs_of(rows):
         mask: list[bool] = []
         for record, start, ids in runs:
-            document: list[bool] = stored.files.masks[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
+            document: list[bool] = stored.files.masks[record].tolist()  # type: ignore[attr-defined]
             # An end-of-text token is trained on where the last token of its document is.
             mask += [*document, bool(document) and document[-1]][start : start + len(ids)]
         masks.append(mask)
@@ -190,7 +190,7 @@ def runs_of(rows: Rows) -> list[Runs]:
         runs: Runs = []
         for run in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
             record, start, length = (int(column[run]) for column in (plan.document, plan.start, plan.length))
-            document = stored.files.documents[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
+            document = stored.files.documents[record].tolist()  # type: ignore[attr-defined]
             runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
         row_runs.append(runs)
     return row_runs
