@@ -1,4 +1,4 @@
-"""Stages that run beside others (`Stage.beside`): the results of a run in order, whatever happens to either thread."""
+"""Stages that run beside others: the results of a run in order, whatever happens to either thread."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ from dagster_divorder.pipeline.run import Receipts, Run, run_graph
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.store.local import LocalStore
-from tests.pipeline.test_toy_stages import LETTERS, MEAN, TALLY, append, settings_in
+from tests.pipeline.test_toy_stages import append, settings_in
 
 SECONDS = 30
 """A thread that waits so long has waited for nothing."""
 
 
-def stage(
-    name: str, *reads: str, beside: bool = False, work: Callable[[Run], object] = lambda run: None
-) -> WholeCorpus:
+def stage(name: str, *reads: str, work: Callable[[Run], object] = lambda run: None) -> WholeCorpus:
     def compute(run: Run) -> Made:
         work(run)
         content = [run.receipt(read).version for read in reads]
@@ -39,7 +36,6 @@ def stage(
         version=1,
         description=name,
         reads=reads,
-        beside=beside,
         compute=compute,
         content=("result",),
     )
@@ -51,8 +47,8 @@ def settings(tmp_path: Path) -> Settings:
     return settings_in(tmp_path, engine={"workers": 2})
 
 
-def run(settings: Settings, *stages: WholeCorpus) -> Receipts:
-    graph = Graph((RAW_DOCS, *stages))
+def run(settings: Settings, *stages: WholeCorpus, beside: tuple[str, ...] = ()) -> Receipts:
+    graph = Graph((replace(RAW_DOCS, then=beside), *stages))
     return run_graph(graph, settings, Silent(), list(graph))
 
 
@@ -69,9 +65,10 @@ def test_a_stage_runs_beside_the_stages_that_do_not_read_it(settings: Settings) 
 
     receipts = run(
         settings,
-        stage("slow", "raw_docs", beside=True, work=slow),
+        stage("slow", "raw_docs", work=slow),
         stage("quick", "raw_docs", work=quick),
         stage("reader", "slow", "quick"),
+        beside=("slow",),
     )
     assert list(receipts) == ["raw_docs", "slow", "quick", "reader"]
     assert receipts["slow"].figures["thread"] != receipts["quick"].figures["thread"]
@@ -80,12 +77,12 @@ def test_a_stage_runs_beside_the_stages_that_do_not_read_it(settings: Settings) 
 
 def test_one_worker_runs_all_in_order_to_the_same_results(settings: Settings, tmp_path: Path) -> None:
     stages = (
-        stage("first", "raw_docs", beside=True),
-        stage("second", "first", beside=True),
+        stage("first", "raw_docs"),
+        stage("second", "first"),
         stage("third", "raw_docs"),
         stage("fourth", "second", "third"),
     )
-    beside = run(settings, *stages)
+    beside = run(settings, *stages, beside=("first", "second"))
     alone = settings_in(tmp_path, engine={"workers": 1}, store={"path": tmp_path / "alone"})
     in_order = run(alone, *stages)
     assert {receipt.figures["thread"] for receipt in in_order.values() if "thread" in receipt.figures} == {
@@ -101,13 +98,13 @@ def test_its_error_is_the_error_of_the_run_and_other_results_are_kept(settings: 
         raise InputError("no such thing")
 
     stages = (
-        stage("failing", "raw_docs", beside=True, work=fail),
+        stage("failing", "raw_docs", work=fail),
         stage("kept", "raw_docs"),
         stage("reader", "failing"),
     )
     with pytest.raises(InputError, match="no such thing"):
-        run(settings, *stages)
-    mended = run(settings, stage("failing", "raw_docs", beside=True), *stages[1:])
+        run(settings, *stages, beside=("failing",))
+    mended = run(settings, stage("failing", "raw_docs"), *stages[1:], beside=("failing",))
     assert mended["kept"].figures["new_documents"] == 0
 
 
@@ -129,35 +126,9 @@ def test_it_ends_when_the_run_fails(settings: Settings, error: BaseException) ->
         assert started.wait(SECONDS)
         raise error
 
-    endless_one = stage("endless", "raw_docs", beside=True, work=endless)
+    endless_one = stage("endless", "raw_docs", work=endless)
     with pytest.raises(type(error)):
-        run(settings, endless_one, stage("failing", "raw_docs", work=fail))
+        run(settings, endless_one, stage("failing", "raw_docs", work=fail), beside=("endless",))
     # The store is free only once nothing writes to it.
     assert ended.is_set()
     run(settings, stage("after", "raw_docs"))
-
-
-def test_damage_that_it_meets_is_repaired(settings: Settings) -> None:
-    """Also where the stage after it, in its thread, has failed for it."""
-    graph = Graph(
-        (
-            RAW_DOCS,
-            LETTERS,
-            MEAN,
-            replace(TALLY, beside=True),
-            stage("table", "tally", beside=True),
-            stage("main", "raw_docs"),
-            stage("reader", "table", "main"),
-        )
-    )
-    whole = run_graph(graph, settings, Silent(), list(graph))
-    store = LocalStore(settings.store.path)
-    for name in store.files():
-        if name.startswith("stages/letters/"):
-            store.local(name).write_bytes(b"damaged")
-        elif name.startswith(("stages/tally/", "stages/table/")):
-            store.delete(name)
-    again = run_graph(graph, settings, Silent(), list(graph))
-    assert {name: receipt.version for name, receipt in again.items()} == {
-        name: receipt.version for name, receipt in whole.items()
-    }
