@@ -260,71 +260,32 @@ def test_settings_are_frozen() -> None:
         settings.clusters.k = 1  # type: ignore[misc]
 
 
-CHANGES = [
-    ("k_calibration", {"clusters": {"method": "euclidean"}}),
-    ("ari_comparison", {"clusters": {"method": "minibatch"}}),
-    pytest.param(
-        "external_embeddings",
-        {"embedding": {"nan_as_zero": True}},
-        marks=pytest.mark.skipif("external_embeddings" not in GRAPH, reason="no stage value yet"),
-    ),
-    ("diversity_metrics", {"sequence": {"length": 77}}),
-    ("strategy_comparison", {"comparison": {"documents": ("random",)}}),
-]
-
-
-@pytest.mark.parametrize(("stage", "change"), CHANGES)
-def test_a_changed_setting_changes_the_fingerprint_of_its_stage(stage: str, change: dict) -> None:
-    assert GRAPH[stage].fingerprint(Settings(**change)) != GRAPH[stage].fingerprint(Settings())
-    assert GRAPH["token_counts"].fingerprint(Settings(**change)) == GRAPH["token_counts"].fingerprint(
-        Settings()
-    )
-
-
 @pytest.mark.parametrize(
-    ("stage", "settings", "change"),
+    ("change", "stages"),
     [
-        ("greedy_order", {"order": {"strategy": "block_shuffle"}}, {"sequence": {"batch": 8}}),
-        ("packed_sequences", {"packing": {"piece_tokens": 64}}, {"order": {"strategy": "f3"}}),
+        (
+            {
+                "order": {"traits": {"length": 1.0}},
+                "sequence": {"length": 77},
+                "packing": {"end_of_text": True},
+            },
+            set(),
+        ),
+        ({"exports": {"formats": ["ds"]}, "output": {"sidecars": []}, "engine": {"workers": 3}}, set()),
+        (
+            {"input": {"max_reject_share": 0.5}, "chats": {"train_on": "last"}, "mixing": {"weights": 0.5}},
+            set(),
+        ),
+        ({"clusters": {"k": 7}, "embedding": {"pooling": "mean"}, "advanced": {"film_frames": 9}}, set()),
+        ({"deep": {"max_tokens": 9}}, {"deep_embeddings"}),
+        ({"deep": {"dtype": "float16"}}, {"deep_embeddings", "gradient_embeddings"}),
+        ({"advanced": {"vocab_size": 600}}, {"base_model"}),
     ],
 )
-def test_a_setting_counts_where_another_makes_it_count(stage: str, settings: dict, change: dict) -> None:
-    assert GRAPH[stage].fingerprint(Settings(**settings, **change)) != GRAPH[stage].fingerprint(
-        Settings(**settings)
-    )
-    assert GRAPH["clusters"].fingerprint(Settings(**change)) == GRAPH["clusters"].fingerprint(Settings())
-
-
-@pytest.mark.parametrize(
-    ("stage", "strategy"),
-    [
-        ("greedy_order", {"order": {"strategy": "f2"}}),
-        ("greedy_order", {"order": {"strategy": "block_shuffle", "options": {"block_strategy": "f2"}}}),
-        ("packed_sequences", {"packing": {"piece_tokens": 64}, "order": {"strategy": "f2"}}),
-        ("sequence_order", {"sequence": {"strategy": "f2"}}),
-        ("strategy_comparison", {"comparison": {"sequences": ("f2",)}}),
-    ],
-)
-def test_f2_lambda_decides_the_stages_whose_strategy_uses_it(stage: str, strategy: dict) -> None:
-    # In use by the sequences of a comparison alone, it decides nothing but that, and the report, which says so.
-    compared = Settings(comparison={"sequences": ("f2",)})
-    other = Settings(comparison={"sequences": ("f2",)}, order={"options": {"f2_lambda": 2.0}})
-    others = set(GRAPH) - {"strategy_comparison", "training_evidence", "ordering_report"}
-    assert all(GRAPH[of].fingerprint(other) == GRAPH[of].fingerprint(compared) for of in others)
-    settings = Settings(**strategy)
-    options = {**settings.order.options, "f2_lambda": 2.0}
-    other = settings.model_copy(update={"order": settings.order.model_copy(update={"options": options})})
-    assert GRAPH[stage].fingerprint(settings) != GRAPH[stage].fingerprint(other)
-
-
-def test_block_strategy_decides_the_stages_that_shuffle_blocks() -> None:
-    blocks = {"sequence": {"strategy": "block_shuffle"}}
-    one, other = Settings(**blocks), Settings(**blocks, order={"options": {"block_strategy": "f3"}})
-    assert GRAPH["sequence_order"].fingerprint(one) != GRAPH["sequence_order"].fingerprint(other)
-    assert GRAPH["greedy_order"].fingerprint(one) == GRAPH["greedy_order"].fingerprint(other)
-    packed = {"order": {"strategy": "block_shuffle", "options": {"block_strategy": "bin_packing"}}}
-    longer = Settings(**packed, sequence={"length": 77})
-    assert GRAPH["greedy_order"].fingerprint(Settings(**packed)) != GRAPH["greedy_order"].fingerprint(longer)
+def test_costly_results_are_decided_by_their_own_settings_alone(change: dict, stages: set[str]) -> None:
+    costly = ("base_model", "token_counts", "deep_model", "deep_embeddings", "gradient_embeddings")
+    changed, plain = Settings(**change), Settings()
+    assert {of for of in costly if GRAPH[of].fingerprint(changed) != GRAPH[of].fingerprint(plain)} == stages
 
 
 def test_a_strategy_takes_the_options_that_it_declares() -> None:
@@ -335,8 +296,6 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
     assert settings.strategy_options("within_shard") == {"shards": 64}
     assert settings.strategy_options("balanced") == {}
     # What decides an order, in the key of what is ordered; a version only where orders have changed.
-    assert settings.strategy_key("within_shard") == {"shards": 64}
-    assert settings.strategy_key("grid_shuffle") == {"shards": 64, "version": 2}
     assert settings.strategy("bin_packing").reads == {"sequence_length"}
     assert settings.strategy("block_shuffle").reads == {"batch"}
 
@@ -529,10 +488,10 @@ def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() ->
     changed = {
         stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(pinned)
     }
-    assert changed == {"base_model", "deep_model", "ordering_report"}
+    assert changed == {"base_model", "deep_model", "gradient_model", "ordering_report"}
     deep = Settings(model={"base": "org/model"}, deep={"model": "org/model@v1"})
     changed = {stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(deep)}
-    assert changed == {"deep_model", "ordering_report"}
+    assert changed == {"deep_model", "gradient_model", "deep_embeddings", "ordering_report"}
 
 
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
