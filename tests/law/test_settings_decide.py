@@ -109,7 +109,7 @@ def _hash(*parts: bytes) -> str:
 
 
 COSTLY = {"base_model", "token_counts", "centroids", "bin_edges"}
-"""Stages that take long, or whose results decide those of all documents. (tests/test_settings.py has those of vectors.)"""
+"""Stages that take long, or on which all later ones depend. (tests/test_settings.py has those of vectors.)"""
 PATHS = ("curriculum.path", "input.paths", "store.path", "output.path", "exports.path")
 SECTIONS = sorted({name.partition(".")[0] for name, _ in fields()})
 
