@@ -91,12 +91,7 @@ class DamagedFileError(StoreError):
 
 
 class DiskFullError(StoreError):
-    """The disk is full. Earlier files are complete, and a later run continues from them.
-
-    `row_bytes`: bytes a row of the result that did not fit, if it has rows.
-    """
-
-    row_bytes = 0.0
+    """The disk is full. Earlier files are complete, and a later run continues from them."""
 
 
 class WorkerError(DivOrderError):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.defs.pipeline import asset_upstream
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 from tests.conftest import write_jsonl
@@ -85,6 +86,6 @@ def test_the_picture_the_table_and_the_graph_of_the_demo_are_of_this_state() -> 
         for before, listed in re.findall(r"^  (\w+) --> (.*)$", graph, re.M)
         for after in listed.split(" & ")
     }
-    upstream = GRAPH.asset_upstream(load_settings(ROOT / "data/demo.toml", environ={}))
+    upstream = asset_upstream(GRAPH, load_settings(ROOT / "data/demo.toml", environ={}))
     assert arrows == {(before, after) for after, reads in upstream.items() for before in reads}
     assert set(re.findall(r"^    (\w+)$", graph, re.M)) == set(upstream)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.graph import Graph, check_key_prefix
+from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.graph import Graph
+from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
 
@@ -69,12 +72,9 @@ class Pipeline:
     needed: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        check_key_prefix(self.key_prefix)
+        _check_key_prefix(self.key_prefix)
         object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
-        assets = self.graph.asset_upstream(self.settings)
-        if REPORT in assets:  # it shows the evidence that there is
-            shown = (stage for stage in EVIDENCE if stage in assets and stage not in assets[REPORT])
-            assets[REPORT] = (*assets[REPORT], *shown)
+        assets = asset_upstream(self.graph, self.settings)
         reading = {name: setting for name, setting in self._reading_files.items() if name in assets}
         for asset in self.upstream:
             if asset not in reading:
@@ -120,3 +120,55 @@ class Pipeline:
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or pool, with the prefix."""
         return "_".join([*self.key_prefix, name])
+
+
+def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Asset -> the assets that it or its parts read; for the report also the evidence that it shows.
+
+    An asset A is left out if another one of them is made from A and changes whenever A changes. A fit that an asset
+    reads itself is never left out, since only a part of the fit may matter to the other assets.
+    """
+    upstream = graph.upstream(settings)
+    direct = {
+        name: dict.fromkeys(
+            read
+            for part in graph.parts(settings, name)
+            for read in upstream[part]
+            if graph[read].asset and read != name
+        )
+        for name in upstream
+        if graph[name].asset
+    }
+    shown_by: dict[str, set[str]] = {}
+    for name, reads in direct.items():
+        stage = graph[name]
+        # A pinned fit stays when its upstream changes, and named files may come out the same.
+        changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
+        shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
+    reduced = {
+        name: tuple(
+            read
+            for read in reads
+            if (read in upstream[name] and isinstance(graph[read], PinnedFit))
+            or not any(read in shown_by[other] for other in reads)
+        )
+        for name, reads in direct.items()
+    }
+    if reads := reduced.get(REPORT):
+        shown = [stage for stage in EVIDENCE if stage in reduced]
+        reduced[REPORT] = tuple(dict.fromkeys((*reads, *shown)))
+    return reduced
+
+
+def _check_key_prefix(parts: Iterable[str]) -> None:
+    """Check that Dagster's assets can have a key prefix.
+
+    Raises:
+        SettingsError: a part of the prefix is not a name.
+    """
+    for number, part in enumerate(parts):
+        if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
+            raise SettingsError(
+                f"key_prefix has the part {part!r}; expected letters, digits and underscores, not starting with a "
+                "digit, because it also begins the names of jobs and sensors"
+            )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dagster_divorder.core.sketch import changed_share, left_share, sketch
+from dagster_divorder.pipeline.fit import SKETCH, Fitted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import SKETCH, Fitted
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.fits import read_fit
 from dagster_divorder.store.state import Receipt

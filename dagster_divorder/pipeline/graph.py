@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus
+from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
 
 OUTPUT = "curated_output"
-
-
-def check_key_prefix(parts: Iterable[str]) -> None:
-    """Check that Dagster's assets can have a key prefix.
-
-    Raises:
-        SettingsError: a part of the prefix is not a name.
-    """
-    for number, part in enumerate(parts):
-        if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
-            raise SettingsError(
-                f"key_prefix has the part {part!r}; expected letters, digits and underscores, not starting with a "
-                "digit, because it also begins the names of jobs and sensors"
-            )
 
 
 class Graph(Mapping[str, Stage]):
@@ -74,48 +58,15 @@ class Graph(Mapping[str, Stage]):
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with its parts: stages without an asset, before or after it, that belong to no earlier asset."""
         earlier = self._closure(settings, self._assets_before(settings, stage))
-        return tuple(name for name in self._parts(settings, stage) if name == stage or name not in earlier)
+        return tuple(name for name in self.parts(settings, stage) if name == stage or name not in earlier)
 
     def _assets_before(self, settings: Settings, stage: str) -> list[str]:
         return [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
 
-    def _parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
+    def parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with all stages between it and the assets before it."""
         assets = self._assets_before(settings, stage)
         return tuple(name for name in self._closure(settings, [stage], without=assets) if name not in assets)
-
-    def asset_upstream(self, settings: Settings) -> dict[str, tuple[str, ...]]:
-        """Asset -> the assets that it or its parts read.
-
-        An asset A is left out if another one of them is made from A and changes whenever A changes. A fit that an asset
-        reads itself is never left out, since only a part of the fit may matter to the other assets.
-        """
-        upstream = self.upstream(settings)
-        direct = {
-            name: dict.fromkeys(
-                read
-                for part in self._parts(settings, name)
-                for read in upstream[part]
-                if read in upstream and self[read].asset and read != name
-            )
-            for name in upstream
-            if self[name].asset
-        }
-        shown_by: dict[str, set[str]] = {}
-        for name, reads in direct.items():
-            stage = self[name]
-            # A pinned fit stays when its upstream changes, and named files may come out the same.
-            changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
-            shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
-        return {
-            name: tuple(
-                read
-                for read in reads
-                if (read in upstream[name] and isinstance(self[read], PinnedFit))
-                or not any(read in shown_by[other] for other in reads)
-            )
-            for name, reads in direct.items()
-        }
 
     def _closure(
         self, settings: Settings, stages: Iterable[str], without: Iterable[str] = ()

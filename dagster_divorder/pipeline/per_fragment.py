@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.errors import DiskFullError
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct, places
@@ -128,11 +127,7 @@ class ComputeAndStore:
     compute: Callable[..., Computed]
 
     def __call__(self, work: Work, **tells: Advance) -> StoredFragment:
-        """tells: `advance` if `compute` takes it.
-
-        Raises:
-            DiskFullError: with `row_bytes`, the bytes that a row takes.
-        """
+        """tells: `advance` if `compute` takes it."""
         files, parts, about = StageFiles(self.store, self.stage, self.key), [], None
         if work.new.rows:
             computed = self.compute(work.new, **tells)
@@ -144,16 +139,7 @@ class ComputeAndStore:
         result = joined(parts)
         if len(parts) > 1 or work.new.picks is not None:
             result = take(result, np.argsort(work.places))
-        try:
-            files.put(work.fragment.name, result)
-        except DiskFullError as error:
-            size = (
-                result.nbytes
-                if isinstance(result, pa.Table)
-                else sum(part.nbytes for part in result.values())
-            )
-            error.row_bytes = size / work.fragment.rows
-            raise
+        files.put(work.fragment.name, result)
         return StoredFragment(work.new.rows, about)
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, WholeCorpus
+from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
 from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
 from dagster_divorder.store.fits import FITS
 from dagster_divorder.store.fragments import RECORDS, Fragments, records_folder

@@ -10,8 +10,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from dagster_divorder.defs.pipeline import asset_upstream
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import EVIDENCE, GRAPH
+from dagster_divorder.stages import GRAPH
 from tests.defs.conftest import rows_of
 
 Load = Callable[[], dg.Definitions]
@@ -39,8 +40,7 @@ def test_a_run_follows_the_graph_of_the_settings(load: Load, config: Path, secti
     defs = load()
     dg.Definitions.validate_loadable(defs)
     settings = load_settings(config)
-    graph = {asset: set(reads) for asset, reads in GRAPH.asset_upstream(settings).items()}
-    graph["ordering_report"] |= EVIDENCE.keys() & graph.keys()
+    graph = {asset: set(reads) for asset, reads in asset_upstream(GRAPH, settings).items()}
     specs = {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
     assert set(specs) == set(graph)
     job = defs.resolve_implicit_global_asset_job_def()

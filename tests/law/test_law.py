@@ -38,10 +38,10 @@ from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH

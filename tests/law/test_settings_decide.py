@@ -21,8 +21,9 @@ from dagster_divorder import load_settings, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.models import bootstrap
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage
+from dagster_divorder.pipeline.stage import PerDocument, Stage
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.store.arrays import unpack, unpack_table

@@ -17,9 +17,10 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, WholeCorpus
+from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.evidence import gradient_proxy

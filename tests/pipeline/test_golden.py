@@ -22,8 +22,9 @@ import xxhash
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Embedding, Settings
 from dagster_divorder.settings.sections import Curriculum, Selection
 from dagster_divorder.stages import GRAPH, open_run

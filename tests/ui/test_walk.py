@@ -20,6 +20,7 @@ import orjson
 import pytest
 
 from dagster_divorder.defs.metadata import PICTURE_BYTES
+from dagster_divorder.defs.pipeline import asset_upstream
 from dagster_divorder.pipeline.checks import all_checks
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
@@ -281,7 +282,7 @@ def made(dev: DagsterDev, walk: Walk) -> Metadata:
     found = {}
     # Folders in dagster.yaml are seen from the working directory.
     with contextlib.chdir(walk.folder), dg.DagsterInstance.from_config(str(walk.folder)) as instance:
-        for stage in GRAPH.asset_upstream(load_settings(walk.config)):
+        for stage in asset_upstream(GRAPH, load_settings(walk.config)):
             event = instance.get_latest_materialization_event(dg.AssetKey(stage))
             assert event and event.asset_materialization
             found[stage] = dict(event.asset_materialization.metadata)

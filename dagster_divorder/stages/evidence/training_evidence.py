@@ -44,16 +44,7 @@ from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import (
-    File,
-    Made,
-    Picture,
-    Shown,
-    Table,
-    Text,
-    WholeCorpus,
-    content_hash,
-)
+from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, Text, WholeCorpus, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
 from dagster_divorder.stages.corpus.chat_template import reading

@@ -20,6 +20,7 @@ from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
+from dagster_divorder.pipeline.fit import Fitted, load_fitted
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import (
     ORDERS,
@@ -30,7 +31,6 @@ from dagster_divorder.pipeline.published import (
 )
 from dagster_divorder.pipeline.reordered import Reordered, Unit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, load_fitted
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
 from dagster_divorder.store.state import Receipt, Result, TrainingPlan, load_receipt

@@ -29,8 +29,8 @@ from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit, load_fitted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, load_fitted
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_under
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields

@@ -23,8 +23,9 @@ import numpy as np
 from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit, versions
+from dagster_divorder.pipeline.stage import versions
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
     REMEDY,

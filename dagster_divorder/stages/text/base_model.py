@@ -21,9 +21,10 @@ import orjson
 from dagster_divorder.corpus.sample import MAX_DOCUMENTS, contents, sample_texts
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Fitted, PinnedFit
+from dagster_divorder.pipeline.stage import Check, Finding
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import template_of

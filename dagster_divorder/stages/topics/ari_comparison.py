@@ -24,8 +24,9 @@ from dagster_divorder.core.topics.cluster import assign, fit, most_points
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.corpus.sample import beginnings, first_lines
 from dagster_divorder.pipeline.drift import has_changed
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table, Text
+from dagster_divorder.pipeline.stage import Picture, Shown, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings

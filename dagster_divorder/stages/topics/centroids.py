@@ -22,8 +22,8 @@ from dagster_divorder.core.topics.cluster import (
     most_points,
 )
 from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads

@@ -13,8 +13,8 @@ import orjson
 
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
 from dagster_divorder.corpus.sample import beginnings
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.reader import Reader
 

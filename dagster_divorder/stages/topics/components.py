@@ -14,8 +14,9 @@ import orjson
 
 from dagster_divorder.core.vectors.pca import Pca
 from dagster_divorder.pipeline.drift import has_doubled
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Fitted, PinnedFit, content_hash
+from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack

@@ -17,8 +17,9 @@ from dagster_divorder.core.topics.k_calibration import SAMPLE, distances, recomm
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Picture, PinnedFit, Shown, Table
+from dagster_divorder.pipeline.stage import Picture, Shown, Table
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows

@@ -10,8 +10,8 @@ import numpy as np
 from dagster_divorder.core.topics.cluster_map import MapFit, fit
 from dagster_divorder.core.vectors.pca import Pca
 from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack

@@ -1,0 +1,171 @@
+"""Fits on the corpus, the third kind of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_divorder.core.sketch import sketch
+from dagster_divorder.errors import StoreError
+from dagster_divorder.pipeline.changes import what_changed
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import FitName
+from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.fits import FITS, put_fit, read_fit
+from dagster_divorder.store.state import (
+    Receipt,
+    Result,
+    load_receipt,
+    load_result,
+    load_state,
+    put_result,
+    save_results,
+)
+
+if TYPE_CHECKING:
+    from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.stage import Decision, PerDocument, Stage, counts
+
+SKETCH = "documents.safetensors"
+"""A file of every fit: a sketch of the documents that the fit was made on (`core.sketch`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A stored fit: its result, its files by name, the number of `documents` that it was made on, and a `sketch` of
+    these documents, uint64 (m,), rising."""
+
+    result: Result
+    files: Mapping[str, bytes]
+    documents: int
+    sketch: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PinnedFit(Stage):
+    """A fit on the corpus. `drift` says why a fit no longer describes the corpus; None if it does. `tentative` names a
+    drift that only a run can find. `facts` and `figures` describe a fit, new or stored."""
+
+    compute: Callable[[Run], Mapping[str, bytes]]
+    refit: FitName | None = None
+    """The name in `divorder run --refit NAME` and in the table `[refit]`, which sets the rule. Without a name the rule
+    is `auto`."""
+    drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
+    tentative: str = ""
+    outlives: Callable[[Collection[str]], bool] = lambda files: False
+    """Whether a fit with files of these names stays when an earlier fit is made again, and when `divorder prune` runs
+    under other settings. Such a fit cannot be repeated."""
+    kept_by_outcome: bool = False
+    """Whether later stages depend on the choice (a kind of vectors, a number of clusters), not on the fit's hash. Their
+    results then stay when the fit is made again with the same choice."""
+    facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}
+    figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
+
+    def rule(self, settings: Settings) -> str:
+        """When the fit is made again: `auto` (after drift), `now` (in this run) or `never`."""
+        return settings.refit[self.refit] if self.refit else "auto"
+
+    def decide(self, run: Run) -> Decision:
+        key, rule = self.key(run), self.rule(run.settings)
+        if rule == "now":
+            return self._anew(run, key, f"asked for by --refit {self.refit}")
+        fitted = load_fitted(run.store, self.name, key, self.refit)
+        if fitted is None:
+            return self._anew(run, key, what_changed(self, run))
+        unless = ""
+        # The drift of a fit without a name depends on settings or the last output too.
+        if rule == "auto" and not (self.refit and self._was_checked(run, fitted)):
+            if why := self.drift(run, fitted):
+                return self._anew(run, key, why)
+            unless = self.tentative if run.planning else ""
+        receipt, why = self._receipt(run, fitted), ""
+        if rule != "auto":
+            receipt.facts["checked"] = None
+            if run.planning and (drift := self.drift(run, fitted)):
+                why = f"{drift}; divorder run --refit {self.refit} makes it again"
+        return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
+
+    def _anew(self, run: Run, key: str, why: str) -> Decision:
+        return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
+
+    def _was_checked(self, run: Run, fitted: Fitted) -> bool:
+        """Whether the last run has already compared this fit with this corpus."""
+        last = load_receipt(run.store, self.name)
+        return last is not None and (last.version, last.facts.get("checked")) == (
+            fitted.result.version,
+            run.corpus.version,
+        )
+
+    def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
+        result = fitted.result
+        # `result.facts` hold the number of documents that the fit was made on, and the reason.
+        facts = {**self.facts(run, fitted), **result.facts, "checked": run.corpus.version}
+        return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
+
+    def make(self, run: Run, decision: Decision) -> Receipt:
+        receipt = decision.receipt
+        if receipt is None:
+            run.progress.note(f"{self.doing or self.name} ({decision.why})")
+            ids = sketch(run.corpus.ids())
+            files = {**self.compute(run), SKETCH: pack({"ids": ids})}
+            folder = put_fit(run.store, self.name, files)
+            facts = {"documents": run.corpus.records, "reason": decision.why}
+            result = fit_result(decision.key, folder, facts)
+            before = load_result(run.store, self.name, decision.key)
+            kept = put_result(run.store, self.name, result, before)
+            if before and before.version != kept.version:
+                _remove_replaced(run, self, before)
+            fitted_now = Fitted(result, files, run.corpus.records, ids)
+            if kept.version != result.version:  # another run on this bucket was first
+                fitted_now = load_fitted(run.store, self.name, decision.key, self.refit) or fitted_now
+            receipt = self._receipt(run, fitted_now)
+        fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
+        figures = {"fitted": fitted, **self.figures(run, receipt)}
+        counted = counts(run.corpus.records, decision.documents)
+        return replace(receipt, figures={**figures, **counted})
+
+
+def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
+    """The result of a fit whose files lie in a folder."""
+    return Result(key=key, version=folder.rpartition("/")[2], files={"fit": folder}, facts=dict(facts))
+
+
+def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
+    """The fit of a stage under a key; None if there is none. name: the stage's name for `--refit`.
+
+    Raises:
+        StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of
+            all its fits; the stage then makes another.
+    """
+    result = load_result(store, stage, key)
+    if result is None:
+        return None
+    try:
+        files = read_fit(store, result.files["fit"], name)
+    except StoreError:
+        if name or f"{FITS}/{stage}" in store.folders(FITS):
+            raise
+        return None
+    return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
+
+
+def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
+    """Remove results that used a replaced fit. No key leads to them any more, and with small appends fits may be
+    replaced every few days. `pipeline.prune` removes files of fits."""
+    results = load_state(run.store).results
+    # Another key may lead to the same fit.
+    if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
+        return
+    for stage in run.graph.values():
+        last = load_receipt(run.store, stage.name)
+        if last is None or last.upstream.get(fitted.name) != before.version:
+            continue
+        if isinstance(stage, PerDocument) and not run.store.shared:
+            run.store.delete(*stage.files(run, last.key).present().values())
+        elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
+            others = [result for result in results.get(stage.name, []) if result.key != last.key]
+            save_results(run.store, stage.name, others)
