@@ -580,7 +580,7 @@ TRAINING_EVIDENCE = WholeCorpus(
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
     reads=_training_evidence_reads,
     settings=(
-        *("evidence", "order", "sequence", "packing", "curriculum", "mixing", "chats.train_on"),
+        *("evidence", "order", "sequence", "packing", "curriculum", "mixing"),
         *("engine.device", "seed"),
     ),
     decided_by=_decided_by,
