@@ -154,9 +154,9 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
         )
         for name, reads in direct.items()
     }
-    if reads := reduced.get(REPORT):
+    if REPORT in reduced:
         shown = [stage for stage in EVIDENCE if stage in reduced]
-        reduced[REPORT] = tuple(dict.fromkeys((*reads, *shown)))
+        reduced[REPORT] = tuple(dict.fromkeys((*reduced[REPORT], *shown)))
     return reduced
 
 
