@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.store.sample import document_ids, rows_by_id
 
 from dagster_divorder import run_all
 from dagster_divorder.corpus.sample import records_by_text

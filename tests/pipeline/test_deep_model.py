@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from dagster_divorder.store.sample import document_ids
 
 from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.store.sample import document_ids
 
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import DivOrderError, InputError
