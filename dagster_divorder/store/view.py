@@ -122,11 +122,14 @@ class View:
                 path,
                 size,
                 tuple(identity),
-                *counts,
-                unfinished=unfinished and (unfinished[0], bytes.fromhex(unfinished[1])),
-                columns=columns[schema],
+                lines,
+                blank,
+                shape,
+                group,
+                unfinished and (unfinished[0], bytes.fromhex(unfinished[1])),
+                columns[schema],
             )
-            for path, size, identity, *counts, schema, unfinished in data["files"]
+            for path, size, identity, lines, blank, shape, group, schema, unfinished in data["files"]
         ]
         return cls(data["kind"], tuple(pieces), tuple(files))
 
