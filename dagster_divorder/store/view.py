@@ -7,10 +7,10 @@ Appending, editing, deleting, reordering or duplicating input makes a new view; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 import orjson
@@ -89,17 +89,16 @@ class View:
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
-        pieces = [
-            asdict(fragment) | {"hashes": f"{fragment.hashes:032x}", "picks": None}
-            for fragment in self.pieces
-        ]
-        columns = list(dict.fromkeys(file.columns for file in self.files))
-        files: list[dict[str, Any]] = [
-            asdict(file)
-            | {
-                "columns": columns.index(file.columns),
-                "unfinished": file.unfinished and (file.unfinished[0], file.unfinished[1].hex()),
-            }
+        columns = {
+            schema: number for number, schema in enumerate({file.columns: None for file in self.files})
+        }
+        pieces = [[*_PIECE(piece), f"{piece.hashes:032x}"] for piece in self.pieces]
+        files = [
+            [
+                *_FILE(file),
+                columns[file.columns],
+                file.unfinished and [file.unfinished[0], file.unfinished[1].hex()],
+            ]
             for file in self.files
         ]
         schemas = [schema.hex() for schema in columns]
@@ -114,20 +113,33 @@ class View:
         """
         data = orjson.loads(store.read_verified(file))
         columns = [bytes.fromhex(schema) for schema in data["columns"]]
+        pieces = [
+            Fragment(**dict(zip(_PIECE_FIELDS, values, strict=True)), hashes=int(hashes, 16))
+            for *values, hashes in data["pieces"]
+        ]
         files = [
             ReadFile(
-                **read
-                | {
-                    "identity": tuple(read["identity"]),
-                    "columns": columns[read["columns"]],
-                    "unfinished": (unfinished := read["unfinished"])
-                    and (unfinished[0], bytes.fromhex(unfinished[1])),
-                }
+                path,
+                size,
+                tuple(identity),
+                lines,
+                blank,
+                shape,
+                group,
+                unfinished and (unfinished[0], bytes.fromhex(unfinished[1])),
+                columns[schema],
             )
-            for read in data["files"]
+            for path, size, identity, lines, blank, shape, group, schema, unfinished in data["files"]
         ]
-        pieces = [Fragment(**each | {"hashes": int(each["hashes"], 16)}) for each in data["pieces"]]
         return cls(data["kind"], tuple(pieces), tuple(files))
+
+
+_PIECE_FIELDS = (
+    *("name", "rows", "lines", "refused", "size", "text_bytes"),
+    *("shape", "file", "offset", "primary"),
+)
+_PIECE = attrgetter(*_PIECE_FIELDS)
+_FILE = attrgetter("path", "size", "identity", "lines", "blank", "shape", "group")
 
 
 def by_fragment(

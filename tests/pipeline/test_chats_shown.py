@@ -13,7 +13,6 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.store.sample import contents
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words

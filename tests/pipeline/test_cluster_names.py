@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from dagster_divorder.store.sample import EXAMPLE_CHARACTERS
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS

@@ -25,7 +25,6 @@ from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import versions
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
     REMEDY,
@@ -69,7 +68,7 @@ def load_frozen(run: Run) -> Frozen | None:
         InputError: records of the beginning are no longer in the input, it repeats a sequence more often than the
             schedule of these settings allows, or the output to extend has another tokenizer or sequence length.
     """
-    if not beginning_version(run):
+    if not stays(run):
         return None
     if run.settings.order.extends:
         refuse_to_extend(run)
@@ -115,12 +114,15 @@ def load_frozen(run: Run) -> Frozen | None:
     return Frozen(items[0], runs, reads, documents["stretches"], stretches)
 
 
-def beginning_version(run: Run) -> dict[str, str]:
-    """The version of the beginning that stays, by the name of its stage; empty where nothing stays, so that keys are
-    those without the setting."""
-    if not run.settings.order.keeps or not run.receipt("frozen").facts.get("stays", 1):
-        return {}
-    return versions(run, "frozen")
+def stays(run: Run) -> bool:
+    """Whether something of the published plan stays."""
+    return run.settings.order.keeps and bool(run.receipt("frozen").facts.get("stays", 1))
+
+
+def behind_beginning(run: Run, stage: str) -> dict[str, Any]:
+    """What decides a stage that orders or packs behind the beginning; if nothing stays, as without the setting."""
+    decided = run.graph[stage].usual(run)
+    return decided if stays(run) else {name: decided[name] for name in decided if name != "frozen"}
 
 
 def _which(run: Run) -> str:
@@ -151,7 +153,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     if run.settings.order.extends:
         # Stages before the tokens ask what is extended.
         return tokens
-    return {**FROZEN.usual(run), **tokens, "counted": run.receipt("token_counts").key}
+    return {**FROZEN.given(run.settings), **tokens, "counted": run.receipt("token_counts").key}
 
 
 FROZEN = PinnedFit(

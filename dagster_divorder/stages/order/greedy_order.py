@@ -25,7 +25,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
-from dagster_divorder.stages.order.frozen import load_frozen, record_ids
+from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen, record_ids
 from dagster_divorder.stages.order.scores import score_reads
 from dagster_divorder.stages.order.sections import (
     Parts,
@@ -183,6 +183,7 @@ GREEDY_ORDER = WholeCorpus(
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_greedy_order_reads,
     settings=("order", "mixing", "curriculum", "sequence", "seed"),
+    decided_by=lambda run: behind_beginning(run, "greedy_order"),
     content=("order",),
     compute=_order_documents,
     checks=(

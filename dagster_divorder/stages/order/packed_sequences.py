@@ -48,7 +48,7 @@ from dagster_divorder.stages.mix.repeats import (
     run_counter,
     stream_reads,
 )
-from dagster_divorder.stages.order.frozen import Frozen, load_frozen
+from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     load_order,
     load_sections,
@@ -376,6 +376,7 @@ PACKED_SEQUENCES = WholeCorpus(
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),
+    decided_by=lambda run: behind_beginning(run, "packed_sequences"),
     content=("plan", "rows"),
     doing="packing sequences",
     check=_check_settings,

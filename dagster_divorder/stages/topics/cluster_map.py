@@ -154,6 +154,7 @@ def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
 
 
 def _publish(run: Run, receipt: Receipt) -> None:
+    run.observed["fitted"] = run.receipt("map_fit").figures["fitted"]
     if "arrays" in run.settings.output.sidecars and run.is_current(OUTPUT):
         add_map(run, receipt, run.receipt(OUTPUT))
 
