@@ -109,7 +109,7 @@ def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
 
     assert main(["summary", stage]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"{stage}: {GRAPH[stage].description_under(settings)}".partition(".")[0])
+    assert said.startswith(f"{stage}: {GRAPH[stage].description}".partition(".")[0])
     assert all(title.replace("_", " ") in said for title in tables)
 
 

@@ -129,6 +129,8 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
     reads itself is never left out, since only a part of the fit may matter to the other assets.
     """
     upstream = graph.upstream(settings)
+    if REPORT in upstream:
+        upstream[REPORT] += tuple(stage for stage in EVIDENCE if stage in upstream)
     direct = {
         name: dict.fromkeys(
             read
@@ -145,7 +147,7 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
         # A pinned fit stays when its upstream changes, and named files may come out the same.
         changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
         shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
-    reduced = {
+    return {
         name: tuple(
             read
             for read in reads
@@ -154,10 +156,6 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
         )
         for name, reads in direct.items()
     }
-    if REPORT in reduced:
-        shown = [stage for stage in EVIDENCE if stage in reduced]
-        reduced[REPORT] = tuple(dict.fromkeys((*reduced[REPORT], *shown)))
-    return reduced
 
 
 def _check_key_prefix(parts: Iterable[str]) -> None:

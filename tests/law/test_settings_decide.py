@@ -81,6 +81,8 @@ def _result(run: Run, stage: Stage) -> Result:
     receipt = run.receipt(stage.name)
     # The key of raw_docs is that of its fragments, which other input shares.
     key = receipt.version if stage.name == "raw_docs" else receipt.key
+    if stage.name == "raw_docs":  # its view holds the times of files
+        return key, {"": receipt.version}
     if isinstance(stage, PerDocument):
         files = stage.files(run, receipt.key).present()
         return key, {
