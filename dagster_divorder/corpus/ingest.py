@@ -298,6 +298,9 @@ def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[in
         for block in _blocks(reading, file, wanted.begin.offset if file == wanted.begin.file else 0):
             if block.unfinished:
                 result.unfinished[file] = block.unfinished
+            if not len(block):
+                # A file without rows may lack the text column too.
+                parse_block(block, np.arange(0), reading.shape, reading.sources[file])
             inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
             if inside:
                 yield file, block.lines(0, inside)

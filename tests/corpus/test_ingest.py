@@ -228,7 +228,9 @@ def test_other_kinds_are_cut_alike_and_read_again_only_if_they_changed(tmp_path:
     with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
         first = read(store, folder)
         assert len(first.view) == first.new_records == 80
-        assert read(store, folder, before=first.view).trusted_bytes == sum(path.stat().st_size for path in folder.iterdir())
+        assert read(store, folder, before=first.view).trusted_bytes == sum(
+            path.stat().st_size for path in folder.iterdir()
+        )
         put_texts(folder / f"b{name}", [*texts[:20], "more"])
         second = read(store, folder, before=first.view)
     fresh = read(LocalStore(tmp_path / "fresh").open(), folder)
