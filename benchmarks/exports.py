@@ -91,8 +91,6 @@ def rows_of(folder: Path, workers: int) -> Rows:
         padding=0,
         vocabulary=50_000,
         directory=Path(),
-        names=lambda records: records.astype(str).tolist(),
-        scratch=folder,
         engine=partial(LocalEngine, workers),
     )
     pieces = Pieces(row, np.zeros(len(row), np.int64), tokens.lengths + 1)

@@ -11,7 +11,6 @@ from dagster_divorder.errors import MissingPackageError
 
 EXTRAS = {
     "accelerate": ("tensor-parallel", "accelerate", "deep.tensor_parallel needs"),
-    "grpc": ("ray", "grpcio", 'engine.address = "ray" needs'),
     "imageio_ffmpeg": ("films", "imageio-ffmpeg", "films need"),
     "obstore": ("objects", "obstore", "s3://, gs://, az://, https:// and http:// URLs need"),
     "ray": ("ray", "ray", 'engine.address = "ray" needs'),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.cli import main
-from dagster_divorder.engine.connect import open_engine
+from dagster_divorder.engine import open_engine
 from dagster_divorder.errors import MissingPackageError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
 from dagster_divorder.models.tensor_parallel import Group
@@ -57,7 +57,7 @@ def test_only_packages_that_are_always_installed_are_imported_by_name() -> None:
 
 def test_the_check_of_imports_can_fail() -> None:
     lazy = "def f():\n    import obstore.store\n    from ray.util import state\n"
-    typed = "if TYPE_CHECKING:\n    from grpc import Channel\n"
+    typed = "if TYPE_CHECKING:\n    from umap import UMAP\n"
     assert imports_of(ast.parse(lazy + typed)) == {"obstore", "ray"}
 
 

@@ -132,7 +132,7 @@ def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a
     found = ask("run", "set_diversity")["set_diversity"]
     settings = load_settings("divorder.toml")
     run = open_run(settings)
-    (vectors,) = (arrays["vectors"] for _, arrays in run.files("shallow_embeddings").each(run.view.documents))
+    (vectors,) = (arrays["vectors"] for _, arrays in run.files("shallow_embeddings").each(run.view.fragments))
     rows = {(row["of"], row["value"]): row for row in load_groups(run)}
     assert rows["corpus", "all"]["vendi"] == pytest.approx(vendi(gram(vectors, np.arange(61))), abs=1e-3)
     assert {value for of, value in rows if of == "source"} == {

@@ -90,11 +90,11 @@ class Reading(NamedTuple):
 
 
 def load_tokens(run: Run, labels: list[str]) -> Tokens:
-    view, rows = run.view, run.view.document_row
+    view, rows = run.view, np.arange(len(run.view))
     lengths = run.column("token_counts", "lengths")
     row_begins = np.concatenate([[0], np.cumsum(lengths)])
     files = run.files("token_counts")
-    ids = np.concatenate([files.read(fragment)["ids"] for fragment in view.documents])
+    ids = np.concatenate([files.read(fragment)["ids"] for fragment in view.fragments])
     mask = load_loss_mask(run)
     assert mask is not None
     trained_rows = np.zeros(len(ids), bool)
@@ -103,7 +103,7 @@ def load_tokens(run: Run, labels: list[str]) -> Tokens:
     own = lengths[rows]
     begins = np.concatenate([[0], np.cumsum(own)])
     at = np.repeat(row_begins[rows] - begins[:-1], own) + np.arange(begins[-1])
-    answers = mask.tokens(run.view.document_row)
+    answers = mask.tokens(np.arange(len(run.view)))
     codes = {
         "label": np.unique(labels, return_inverse=True)[1],
         "cluster": run.column("clusters", "labels")[rows],

@@ -30,7 +30,7 @@ from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings.loading import load_settings
 from dagster_divorder.stages import open_run
-from dagster_divorder.stages.mix.repeats import stream_view
+from dagster_divorder.stages.mix.repeats import item_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
@@ -93,11 +93,11 @@ def main() -> None:
     parser.add_argument("--field", default="source")
     options = parser.parse_args()
     run = open_run(recognised(load_settings(str(options.settings))))
-    sequence, view, order = run.settings.sequence, stream_view(run), output_order(run)
-    lengths = run.column("token_counts", "lengths")[view.document_row]
+    sequence, records, order = run.settings.sequence, item_records(run), output_order(run)
+    lengths = run.column("token_counts", "lengths")[records]
     # A record's tokens each count as its share of trained ones, wherever it is cut.
     mask = load_loss_mask(run)
-    trained = np.ones(len(lengths)) if mask is None else mask.tokens(view.document_row) / lengths
+    trained = np.ones(len(lengths)) if mask is None else mask.tokens(records) / lengths
     lines = [orjson.loads(line) for line in (run.settings.output.path / "curated.jsonl").open("rb")]
     names: list[dict[str, object]] = [{} for _ in lengths]
     for record, line in zip(order, lines, strict=True):

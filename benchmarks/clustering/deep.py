@@ -25,7 +25,6 @@ from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID, assign, fit
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.components import load_space
-from dagster_divorder.store.sample import rows_by_id
 
 KINDS = ("shallow", "shallow mean", "deep bootstrap")
 
@@ -47,9 +46,9 @@ def uncentred(settings: Settings) -> np.ndarray:
     run = open_run(settings)
     view, space, k = run.view, load_space(run), settings.clusters.k
     assert isinstance(k, int)
-    sample = space.rows(view, rows_by_id(run.store, view, POINTS_PER_CENTROID * k))
+    sample = space.rows(view, records_by_text(run.records, view, POINTS_PER_CENTROID * k))
     found = fit(sample, k, seed=settings.seed, centre=False)
-    return assign(space.rows(view, np.arange(view.document_rows)), found)[0][view.document_row]
+    return assign(space.rows(view, np.arange(len(view))), found)[0]
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts", "deep_model"))
     run = open_run(settings)
     embed = deep_embeddings._embed_of(run)
-    (fragment,) = run.view.documents
+    (fragment,) = run.view.fragments
     tokens = embed.read_tokens(fragment)
     ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()

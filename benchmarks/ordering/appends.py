@@ -102,7 +102,7 @@ class Orders:
 def features(run: Run, stream: TrainingStream) -> dict[str, np.ndarray]:
     """Codes of every document, int64 (N,), by feature."""
     space, traits = load_space(run), stream.traits
-    vectors = space.rows(run.view, run.view.document_row)
+    vectors = space.rows(run.view, np.arange(len(run.view)))
     sample = vectors[np.random.default_rng(0).choice(len(vectors), min(len(vectors), 20_000), replace=False)]
     other = assign(vectors, fit(sample, OTHER_CLUSTERS, seed=7, centre=space.centre))[0]
     field = run.settings.input.source_field
@@ -119,9 +119,9 @@ def features(run: Run, stream: TrainingStream) -> dict[str, np.ndarray]:
 def words_of(run: Run, plan: PackedSequences) -> csr_matrix:
     """Counts of the buckets of token ids in each sequence, CSR (S, WORDS)."""
     files, view = run.files("token_counts"), run.view
-    ids = np.concatenate(list(files.mapped(view.documents, "ids")))
-    begins = np.concatenate([[0], np.cumsum(files.column(view.documents, "lengths"))])
-    first = begins[view.document_row[plan.document]] + plan.start
+    ids = np.concatenate(list(files.mapped(view.fragments, "ids")))
+    begins = np.concatenate([[0], np.cumsum(files.column(view.fragments, "lengths"))])
+    first = begins[plan.document] + plan.start
     sequence = np.repeat(np.arange(len(plan)), np.diff(plan.indptr)).repeat(plan.length)
     at = np.arange(len(sequence)) + (first - (np.cumsum(plan.length) - plan.length)).repeat(plan.length)
     buckets = (ids[at].astype(np.uint32) * np.uint32(2654435761)) >> np.uint32(20)

@@ -72,7 +72,7 @@ def measure(run: Run, name: str) -> None:
         return np.array(found)
 
     tokens = stream.traits.tokens.astype(float)
-    whole = vendi(gram(vectors, stream.record(np.arange(len(stream.view))), tokens))
+    whole = vendi(gram(vectors, stream.record(np.arange(len(stream.traits.tokens))), tokens))
     figures = run.receipt("set_diversity").figures
     print(
         f"\n{name}: {len(sequences):,} sequences; by documents {figures['vendi_all']:.2f}, chosen "

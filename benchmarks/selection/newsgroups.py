@@ -69,7 +69,7 @@ def main() -> None:
     run_all(settings, Silent(), GRAPH.needed(settings, *stages))
     run = Run(settings, LocalStore(given.store).open(), GRAPH, Silent())
     names, labels = np.unique([record["label"] for record in records], return_inverse=True)
-    tokens = run.column("token_counts", "lengths")[run.view.document_row].astype(np.int64)
+    tokens = run.column("token_counts", "lengths").astype(np.int64)
     words = [record["text"].split() for record in records]
     quality = np.array([len(set(of)) / max(1, len(of)) for of in words])
     spaces = {

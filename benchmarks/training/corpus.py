@@ -124,9 +124,9 @@ def tokenised(settings: Settings, texts: Documents, sequences: int) -> dict[str,
 def sequences_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Token ids of all packed sequences, as packed, and where each begins, int64 (S + 1,)."""
     view, packed, tokens = run.view, load_packed(run), run.files("token_counts")
-    ids = tokens.column(view.documents, "ids")
-    lengths = tokens.column(view.documents, "lengths")
-    begins = (np.cumsum(lengths) - lengths)[view.document_row]
+    ids = tokens.column(view.fragments, "ids")
+    lengths = tokens.column(view.fragments, "lengths")
+    begins = np.cumsum(lengths) - lengths
     first = begins[packed.document] + packed.start
     ends = np.cumsum(packed.length)
     at = np.arange(ends[-1]) - np.repeat(ends - packed.length - first, packed.length)

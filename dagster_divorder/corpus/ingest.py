@@ -167,7 +167,9 @@ def _kept(before: View, files: Sequence[ReadFile], borders: Sequence[int]) -> li
         if -1 in spanned or spanned != list(range(spanned[0], spanned[0] + len(spanned))):
             continue
         # What precedes decides whether a cut stands before a file's first line.
-        follows = begin.file > 0 and moved[begin.file - 1] == spanned[0] - 1 >= 0
+        preceding = before.files[begin.file - 1] if begin.file else None
+        same_input = preceding is not None and preceding.group == before.files[begin.file].group
+        follows = preceding and preceding.lines and same_input and moved[begin.file - 1] == spanned[0] - 1
         if not (begin.offset or spanned[0] in borders or follows):
             continue
         if not (piece.primary or spanned[-1] + 1 in borders):
@@ -274,9 +276,9 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
                     result.planned[fragment.name] = index
                 else:
                     # One thread compresses and writes while this one parses what follows.
-                    writing.append(writer.submit(reading.fragments.put, fragment.name, content, index))
-                    if len(writing) > 1:
+                    while writing:
                         writing.pop(0).result()
+                    writing.append(writer.submit(reading.fragments.put, fragment.name, content, index))
                 result.made[fragment.name] = replace(fragment, **entry)
             result.pieces.append(replace(fragment, **entry))
             advance(result.pieces[-1].rows)
@@ -359,8 +361,7 @@ def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndar
     """Content and index of a fragment (`store.fragments`), and what its `Fragment` holds of them."""
     shape, first = reading.shape, 0
     contents: list[pa.Array] = []
-    ids, record_sizes = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
-    texts: list[bytes] = []
+    ids, sizes, texts, text_sizes = list[np.ndarray](), list[np.ndarray](), list[bytes](), list[np.ndarray]()
     refused: list[bytes] = []
     for part in lines.parts:
         at = part.low + np.flatnonzero(~part.block.blank[part.low : part.high])
@@ -369,15 +370,16 @@ def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndar
         unsound = np.flatnonzero([document is None for document in documents])
         for place, reason in zip(at[unsound].tolist(), reasons, strict=True):
             refused.append(reject(part.block, place, first + place - part.low, reason))
-        content, sizes = content_of(part.block, at[sound], shape)
+        content, size = content_of(part.block, at[sound], shape)
         contents.append(content)
-        record_sizes.append(sizes)
+        sizes.append(size)
         ids.append(part.block.ids[at[sound]])
-        texts += [document for document in documents if document is not None]
+        parsed = [document for document in documents if document is not None]
+        texts.append(hash_all(parsed))
+        text_sizes.append(np.fromiter(map(len, parsed), np.int64, len(parsed)))
         first += part.high - part.low
     content = pa.concat_arrays(contents)
-    id_of, text_size = np.concatenate(ids), np.fromiter(map(len, texts), np.int64, len(texts))
-    size_of = np.concatenate(record_sizes)
+    id_of, size_of, text_size = np.concatenate(ids), np.concatenate(sizes), np.concatenate(text_sizes)
     hashes = of_lines(json_lines(content)).hashes if shape.as_lines else hash_sum(id_of)
     entry = {
         "rows": len(id_of),
@@ -389,7 +391,7 @@ def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndar
     stored = orjson.dumps(entry | {"hashes": f"{hashes:032x}"})
     index = {
         "id": id_of,
-        "text": words(hash_all(texts)),
+        "text": words(b"".join(texts)),
         "size": size_of,
         "text_size": text_size,
         REFUSED: np.frombuffer(b"".join(refused), np.uint8),

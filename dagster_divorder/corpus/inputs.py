@@ -167,11 +167,12 @@ def read_lines(
                     continue
                 yield _long_block(long, at)
                 at, number, long = at + long.size + 1, number + 1, None
-            ended, newline, left = chunk.rpartition(b"\n")
-            if newline:
-                lines = b"".join([*rest, ended]).split(b"\n")
+            lines = chunk.split(b"\n")
+            left = lines.pop()
+            if lines:
+                lines[0] = b"".join([*rest, lines[0]])
                 yield _line_block(lines, at, limit)
-                at, number = at + size + len(ended) + 1, number + len(lines)
+                at, number = at + sum(map(len, lines)) + len(lines), number + len(lines)
                 rest, size = [], 0
             rest.append(left)
             size += len(left)

@@ -1,4 +1,4 @@
-"""The interface of engines: one function over many items, on this machine or on several.
+"""One function over many items, on this machine or on several.
 
 Guarantee: results come in the order of the items and equal a plain loop's, for any engine and number of workers, if the
 function depends only on its item. So the engine is in no stage's key.
@@ -6,15 +6,35 @@ function depends only on its item. So the engine is in no stage's key.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypedDict, TypeVar
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
+
+from dagster_divorder.engine.progress import Advance
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Submit: TypeAlias = "Callable[[Any], Callable[[], Any]]"
+"""Starts the call for an item; returns a function that waits for its result. Results are taken in order."""
+
+RETRIES = 2
+"""Repeats of a call after its worker or machine died. Errors are not retried."""
+SPARE = 2
+"""Calls that wait for a worker here, so that none is idle while the caller uses a result."""
 
 
 class Needs(TypedDict, total=False):
-    """Needs of the calls of a function: arguments of `Engine.each`."""
+    """Needs of the calls of a function.
+
+    workers: most calls at once, for small work; with one, and no GPUs of other machines, all calls run in this process.
+    threads: for the libraries of a call, 1 by default. 0: the function itself uses `count_workers(0)` threads: on this
+        machine all, in one call at a time; on other machines one a call.
+    gpus: GPUs of one machine, for the exclusive use of a call. memory: bytes that a call needs, for Ray.
+    environment: variables of the worker processes; by default `MEMORY_VARIABLES`, which keep them small.
+    """
 
     workers: int | None
     threads: int
@@ -23,46 +43,54 @@ class Needs(TypedDict, total=False):
     environment: Mapping[str, str] | None
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Calls functions on items. Workers must be able to import the functions; functions, items and results are
-    pickled."""
+    pickled. workers: most calls that run at once, each with one thread. gpus: for calls."""
 
-    @property
-    def workers(self) -> int:
-        """The most calls that run at once, each with one thread."""
-
-    @property
-    def gpus(self) -> int:
-        """GPUs for calls."""
+    workers: int
+    gpus: int
+    is_remote: bool
 
     def each(
         self,
         function: Callable[..., Result],
         items: Sequence[Item],
         *,
-        workers: int | None = None,
-        threads: int = 1,
-        gpus: int = 0,
-        memory: int = 0,
-        environment: Mapping[str, str] | None = None,
-        retries: int = 2,
-        advance: Callable[[int], object] | None = None,
+        advance: Advance | None = None,
+        **needs: Unpack[Needs],
     ) -> Iterator[Result]:
         """`function(item)` for every item, in order; buffers a few more results than workers.
 
-        Args:
-            workers: most calls at once, for small work; with one, and no GPUs, all calls run in this process.
-            threads: for the libraries of a call. 0: the function itself uses `count_workers(0)` threads: on this
-                machine all, in one call at a time; on other machines one a call.
-            gpus: GPUs of one machine, for the exclusive use of a call. memory: bytes that a call needs, for an engine
-            that places calls by it. environment: variables of the worker processes; by default `MEMORY_VARIABLES`,
-            which keep them small. retries: repeats of a call after its worker or machine died; errors are not retried.
-            advance: called in this process with the numbers that a call reports through the keyword `advance` of its
-                function: during the call or, from other machines, with its result.
+        advance: called in this process with the numbers that a call reports through the keyword `advance` of its
+        function: during the call or, from other machines, with its result.
 
         Raises:
-            WorkerError: a worker died. Errors of the function are raised unchanged.
+            WorkerError: a worker died RETRIES + 1 times over one item. Errors of the function are raised unchanged.
         """
+        asked = needs.get("workers")
+        most = min(self._room(needs), len(items), len(items) if asked is None else asked)
+        if most <= 1 and not (self.is_remote and needs.get("gpus")):
+            yield from map(partial(function, advance=advance) if advance else function, items)
+            return
+        started: deque[Callable[[], Result]] = deque()
+        with self._workers(function, most, needs, advance) as submit:
+            for item in items:
+                started.append(submit(item))
+                if len(started) >= most + SPARE * (not self.is_remote):
+                    yield started.popleft()()
+            while started:
+                yield started.popleft()()
 
+    @abstractmethod
+    def _room(self, needs: Needs) -> int:
+        """The most calls that may be started at once."""
+
+    @abstractmethod
+    def _workers(
+        self, function: Callable[..., Any], most: int, needs: Needs, advance: Advance | None
+    ) -> AbstractContextManager[Submit]:
+        """Workers for at most this many calls at once; no call runs after the exit."""
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the engine's resources."""

@@ -20,15 +20,11 @@ def resend_interrupts() -> None:
     before = sys.unraisablehook
 
     def hook(swallowed: "sys.UnraisableHookArgs") -> None:
-        if not _is_interrupt(swallowed.exc_type):
+        # KeyboardInterrupt or a program's replacement: Dagster's is not an `Exception` either.
+        if issubclass(swallowed.exc_type, Exception | SystemExit | GeneratorExit):
             return before(swallowed)
         again = threading.Timer(DELAY_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
         again.daemon = True
         return again.start()
 
     sys.unraisablehook = hook
-
-
-def _is_interrupt(kind: type[BaseException]) -> bool:
-    """Whether an exception is KeyboardInterrupt or a program's replacement: Dagster's is not an `Exception` either."""
-    return not issubclass(kind, Exception | SystemExit | GeneratorExit)

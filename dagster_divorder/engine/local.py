@@ -1,12 +1,10 @@
-"""One function over many fragments, in worker processes of this machine.
+"""Worker processes of this machine.
 
-Guarantee: see `engine.base`. A worker's errors are raised here, and its death is an error; workers end with the process
-that started them, even if it is killed. Cost: a worker takes a tenth of a second to start, and its own memory;
-arguments and results pass through pipes, at some GB/s. Known weakness: dead workers are not replaced; when started
-again, a failed run resumes where it stopped.
+Guarantee: workers end with the process that started them, even if it is killed. A worker that died is replaced. Cost: a
+worker takes a tenth of a second to start, and its own memory; arguments and results pass through sockets, at 0.3 GB/s.
 
-A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; a `multiprocessing`
-child runs the caller's script again and outlives a killed parent, as loky's do (docs/decisions/libraries.md).
+A worker is a fresh interpreter that runs this module. A fork would inherit locks and the lease; children of
+`multiprocessing` run the caller's script again; loky's outlive a killed parent (docs/decisions/libraries.md).
 """
 
 from __future__ import annotations
@@ -17,43 +15,33 @@ import pickle
 import queue
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from io import BufferedRWPair
+from typing import Any
 
-from dagster_divorder.engine.base import Item, Result
+from dagster_divorder.engine.base import RETRIES, Engine, Needs, Submit
 from dagster_divorder.engine.memory import give_back_memory
+from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import WorkerError
 
 THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "RAYON_NUM_THREADS",
+    *(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA", "RAYON")),
     "LOKY_MAX_CPU_COUNT",  # read by joblib, and so by `count_workers`
 )
 WORKER_NUMBER = "DAGSTER_DIVORDER_WORKER"
-MEMORY_VARIABLES = {
-    # Freed large blocks return to the system: a worker that tokenises takes 350 MB instead of 550.
-    "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-}
-
-PROGRESS = "progress"
-
-KEEP_MEMORY = {
-    # glibc's maximum.
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-}
+# Freed large blocks return to the system: a worker that tokenises takes 350 MB instead of 550.
+MEMORY_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10), "ARROW_DEFAULT_MEMORY_POOL": "system"}
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """For workers that copy much: they reuse freed memory, because the system clears new pages, which costs more."""
+PROGRESS = "progress"
+END_SECONDS = 2.0
+"""Seconds for a worker to end by itself once its connection is closed, so that its status is its own."""
 
 
 def count_workers(setting: int) -> int:
@@ -69,160 +57,156 @@ def worker_number() -> int:
     return int(os.environ.get(WORKER_NUMBER, 0))
 
 
-class LocalEngine:
-    """Processes of this machine, up to `workers` of them at once (`count_workers`)."""
+def worker_variables(threads: int, needs: Needs) -> dict[str, str]:
+    """Environment variables of a worker that limit its libraries and `count_workers(0)` to this many threads."""
+    more = needs.get("environment")
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), **(MEMORY_VARIABLES if more is None else more)}
+
+
+class LocalEngine(Engine):
+    """Processes of this machine, up to `workers` of them at once (`count_workers`). Calls that need GPUs choose them by
+    `worker_number`."""
+
+    is_remote = False
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> int:  # type: ignore[override]
         import torch
 
         return torch.cuda.device_count()
 
-    def each(
-        self,
-        function: Callable[..., Result],
-        items: Sequence[Item],
-        *,
-        workers: int | None = None,
-        threads: int = 1,
-        gpus: int = 0,
-        memory: int = 0,
-        environment: Mapping[str, str] | None = None,
-        retries: int = 2,
-        advance: Callable[[int], object] | None = None,
-    ) -> Iterator[Result]:
-        """See `Engine.each`. Calls that need `gpus` choose GPUs by `worker_number`. `memory` and `retries` have no
-        effect: there is one machine, and dead workers are not replaced."""
-        if gpus:
-            most = self.gpus // gpus
-        elif threads:
-            most = self.workers // threads
-        else:
-            most = 1
-        workers = min(most if workers is None else workers, most, len(items))
-        if workers <= 1:
-            call = partial(function, advance=advance) if advance else function
-            yield from map(call, items)
-            return
-        give_back_memory()
-        variables = worker_variables(threads, environment)
-        processes = [Worker({**variables, WORKER_NUMBER: str(number)}) for number in range(workers)]
-        idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        for worker in processes:
-            idle.put(worker)
+    def _room(self, needs: Needs) -> int:
+        if gpus := needs.get("gpus"):
+            return self.gpus // gpus
+        threads = needs.get("threads", 1)
+        return self.workers // threads if threads else 1
 
-        def compute(item: Item) -> Result:
+    @contextlib.contextmanager
+    def _workers(
+        self, function: Callable[..., Any], most: int, needs: Needs, advance: Advance | None
+    ) -> Iterator[Submit]:
+        give_back_memory()
+        variables = worker_variables(needs.get("threads") or 1, needs)
+        workers = [Worker({**variables, WORKER_NUMBER: str(number)}) for number in range(most)]
+        idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for worker in workers:
+            idle.put(worker)
+        is_open = True
+
+        def call(item: Any) -> Any:
             # Threads and workers are equal in number, so a worker is always idle here.
             worker = idle.get()
             try:
-                result: Result = worker(function, item, advance)
+                for _ in range(RETRIES):
+                    with contextlib.suppress(WorkerError):
+                        return worker(function, item, advance)
+                    if is_open:
+                        worker.start()
+                return worker(function, item, advance)
             finally:
                 idle.put(worker)
-            return result
 
-        callers = ThreadPoolExecutor(workers, thread_name_prefix="divorder-engine")
-        waiting: deque[Future[Result]] = deque()
+        threads = ThreadPoolExecutor(most, thread_name_prefix="divorder-engine")
         try:
-            for item in items:
-                waiting.append(callers.submit(compute, item))
-                if len(waiting) > workers + 1:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield lambda item: threads.submit(call, item).result
         finally:
-            for worker in processes:
-                worker.process.kill()
-            callers.shutdown(cancel_futures=True)
-            for worker in processes:
-                worker.process.communicate()  # waits for the worker's end and closes the pipes
+            is_open = False
+            for worker in workers:
+                worker.end()
+            threads.shutdown(cancel_futures=True)
 
     def close(self) -> None:
-        """Nothing to free: workers end with their call."""
-
-
-def worker_variables(threads: int, environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables of a worker that limit its libraries and `count_workers(0)` to this many threads, at least
-    one."""
-    more = MEMORY_VARIABLES if environment is None else environment
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads or 1)), **more}
+        """Nothing to free: workers end with their calls."""
 
 
 class Worker:
     """A worker process. variables: of its environment, in addition to this process's."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables},
-        )
+        self._variables = variables
+        self.start()
 
-    def __enter__(self) -> Self:
-        return self
+    def start(self) -> None:
+        """Starts a process, in place of one that died."""
+        ours, theirs = socket.socketpair()
+        # It imports what this process imports: -P leaves out the working directory, where other modules may lie.
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        with ours, theirs:
+            self._connection = ours.makefile("rwb")
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # libraries' output does not mix with the answer of a command
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": path, **self._variables},
+            )
 
-    def __exit__(self, *error: object) -> None:
+    def end(self) -> None:
+        """Kills the process."""
         self.process.kill()
-        self.process.communicate()  # waits for the worker's end and closes the pipes
+        self.process.wait()
 
-    def __call__(
-        self, function: Callable[..., Any], item: Any, advance: Callable[[int], object] | None = None
-    ) -> Any:
+    def __call__(self, function: Callable[..., Any], item: Any, advance: Advance | None = None) -> Any:
         """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError if the process died, and errors of the
         function."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            pickle.dump((function, item, advance is not None), self.process.stdin, protocol=5)
-            self.process.stdin.flush()
-            while (answer := pickle.load(self.process.stdout))[0] == PROGRESS:
-                if advance:
-                    advance(answer[1])
-            failed, result = answer
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            self.process.kill()  # no effect on a dead worker
-            status = self.process.wait()
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise WorkerError(
-                f"worker process {self.process.pid} {how} (often memory ran out); run again: finished fragments are "
-                f"kept; lower engine.workers for less memory"
-            ) from None
+        with contextlib.suppress(OSError):  # it is dead: no answer comes
+            send(self._connection, (function, item, advance is not None))
+        while (answer := self._answer())[0] == PROGRESS:
+            if advance:
+                advance(answer[1])
+        failed, result = answer
         if failed:
             raise result
         return result
 
+    def _answer(self) -> Any:
+        try:
+            return pickle.load(self._connection)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_SECONDS)
+            self.end()
+            status = self.process.returncode
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise WorkerError(
+                f"worker process {self.process.pid} {how} (often memory ran out); run again: finished fragments are "
+                "kept; lower engine.workers for less memory"
+            ) from None
 
-def main() -> None:
-    """Main loop of a worker process: reads pickled (function, item, whether to report progress), writes pickled
-    (PROGRESS, number) and finally (failed, result or error), until standard input closes with the parent process."""
+
+def send(connection: BufferedRWPair, value: Any) -> None:
+    """Sends a value whole, or nothing if it cannot be pickled."""
+    connection.write(pickle.dumps(value, protocol=5))
+    connection.flush()
+
+
+def main(descriptor: int) -> None:
+    """Main loop of a worker process: receives (function, item, whether to report progress), sends (PROGRESS, number)
+    and finally (failed, result or error), until the connection closes with the parent process."""
     # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_when_input_closes, daemon=True).start()
-    source = sys.stdin.buffer
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # libraries' output goes to standard error, not among the results
+    threading.Thread(target=_exit_at_hangup, args=(descriptor,), daemon=True).start()
+    connection = socket.socket(fileno=descriptor).makefile("rwb")
 
-    def send(kind: bool | str, what: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone
-            pickle.dump((kind, what), sink, protocol=5)
-            sink.flush()
+    def advance(items: int) -> None:
+        send(connection, (PROGRESS, items))
 
     while True:
         try:
-            function, item, tells = pickle.load(source)
-            result = function(item, advance=partial(send, PROGRESS)) if tells else function(item)
+            function, item, tells = pickle.load(connection)
+            result = function(item, advance=advance) if tells else function(item)
+            send(connection, (False, result))
         except Exception as error:
-            send(True, picklable(error, "a worker process"))
-        else:
-            send(False, result)
+            send(connection, (True, picklable(error, "a worker process")))
 
 
-def _exit_when_input_closes() -> None:
-    """Ends the process when standard input closes, even during a computation; reads nothing from it."""
+def _exit_at_hangup(connection: int) -> None:
+    """Ends the process when its parent is gone, even during a computation; reads nothing."""
     hangup = select.poll()
-    hangup.register(0, 0)
+    hangup.register(connection, 0)
     hangup.poll()
     os._exit(0)
 
@@ -230,13 +214,13 @@ def _exit_when_input_closes() -> None:
 def picklable(error: Exception, where: str) -> Exception:
     """The error with its traceback as a note; a RuntimeError with the traceback if the error cannot be pickled."""
     trace = traceback.format_exc()
+    error.add_note(f"in {where}:\n{trace}")
     try:
-        error = pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))
     except Exception:
         return RuntimeError(trace)
-    error.add_note(f"in {where}:\n{trace}")
     return error
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -42,24 +42,18 @@ def main_memory() -> int:
 def memory_quotas(
     groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[int]:
-    """Bytes that this process's control groups allow, of either version; empty without control groups (macOS).
+    """Bytes that this process's control groups (version 2) allow; empty without any (macOS).
 
     The limits of a group's parents apply too. Inside a container the paths may be the machine's; the topmost visible
     group is then the container's.
     """
     with contextlib.suppress(OSError):
         for line in groups.read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            version_1 = bool(controllers)
-            top = mounted / "memory" if version_1 else mounted
-            path = PurePosixPath(group.lstrip("/"))
-            for part in (path, *path.parents):
-                with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-                    yield int(
-                        (top / part / ("memory.limit_in_bytes" if version_1 else "memory.max")).read_text()
-                    )
+            if line.startswith("0::/"):
+                group = PurePosixPath(line[4:])
+                for part in (group, *group.parents):
+                    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                        yield int((mounted / part / "memory.max").read_text())
 
 
 BUDGET = main_memory() // 12
@@ -67,9 +61,6 @@ BUDGET = main_memory() // 12
 size that decides a result's bytes is a constant where it is used (docs/decisions/house.md)."""
 MAPPED_BYTES = BUDGET
 """Bytes of stored ids that an export maps at once."""
-CACHED_BYTES = BUDGET * 3 // 4
-"""Bytes of lines written in place, into the system's cache. From a tenth of main memory on, Linux writes to the disk by
-itself, even pages that are not filled yet: 4.3 GB of 24 took 15 s, and 25 s over an older output."""
 MEASURED_BYTES = BUDGET // 8
 """Largest bytes of an order for measuring two orders at a time."""
 MODEL_BYTES = BUDGET * 3
@@ -92,16 +83,12 @@ def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
     except OSError:
         return function(), None
-    before = resident()
+    before = _resident("VmRSS")
     result = function()
-    return result, max(resident("VmHWM") - before, 0)
+    return result, max(_resident("VmHWM") - before, 0)
 
 
-def resident(field: str = "VmRSS") -> int:
-    """Resident memory of this process, or VmHWM, its peak, in bytes; 0 if unknown."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return 0
-    match = re.search(rf"{field}:\s+(\d+) kB", status)
-    return int(match[1]) * 1024 if match else 0
+def _resident(field: str) -> int:
+    """Bytes of resident memory: VmRSS, or VmHWM, its peak."""
+    kilobytes = Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0]
+    return int(kilobytes) * 1024

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 from dagster_divorder.errors import printable
 from dagster_divorder.units import duration
@@ -23,42 +23,161 @@ from dagster_divorder.units import duration
 Item = TypeVar("Item")
 
 LINE_SECONDS = 10.0
-"""Seconds between two lines if no line can be rewritten. A loop that takes half as long is reported at least once."""
+"""Seconds between two lines if no line can be rewritten."""
 DRAW_SECONDS = 0.2
-"""Seconds between two drawings of a bar."""
-ALONE = 0.05
-"""From this share of the total on, the first items alone give a rate, although loading takes part of their time."""
-SHORTEST, LONGEST = 8, 30
-"""Characters of a bar."""
-CLEAR = "\r\x1b[K"
+"""Seconds between two drawings of a rewritten line."""
 
 
-class Advance(Protocol):
-    """Called with the number of items just finished."""
-
-    def __call__(self, items: int, /) -> object: ...
-
-
-class Progress(Protocol):
-    """Opens a counter for one loop: `with progress("tokenising", 1000, "documents") as advance: advance(10)`. Without a
-    total and a unit, the counter reports the seconds passed."""
-
-    @contextlib.contextmanager
-    def __call__(self, what: str, total: int | None = None, unit: str = "", /) -> Iterator[Advance]: ...
-
-    def note(self, message: str, /) -> object:
-        """Reports a message once."""
-        ...
+Advance: TypeAlias = Callable[[int], object]
+"""Called with the number of items just finished."""
 
 
 class Silent:
-    """Reports nothing."""
+    """Reports nothing.
+
+    Progress opens a counter for one loop: `with progress("tokenising", 1000, "documents") as advance: advance(10)`.
+    Without a total and a unit, the counter reports the seconds passed. `note` reports a message once.
+    """
 
     @contextlib.contextmanager
     def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
         yield lambda items: None
 
     def note(self, message: str) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Counter:
+    """One loop. opened: clock in seconds. first: items done at the first advance, and its time: the rate leaves them
+    out, because loading and compiling take part of their time."""
+
+    what: str
+    total: int | None
+    unit: str
+    opened: float
+    done: int = 0
+    first: tuple[int, float] | None = None
+
+    def figures(self, now: float) -> Iterator[str]:
+        """The count, such as `40,000 of 64,384 documents (62%)`; the rate, such as `9,120 documents/s`; the time left,
+        such as `3 s left`, else the time passed, such as `12 s so far`."""
+        if self.total:
+            yield f"{self.done:,} of {self.total:,} {self.unit} ({self.done / self.total:.0%})"
+        elif self.unit:
+            yield f"{self.done:,} {self.unit}"
+        done, since = self.first or (0, now)
+        rate = (self.done - done) / (now - since) if now > since else 0.0
+        if rate:
+            yield f"{rate:,.0f} {self.unit}/s" if rate >= 1 else f"{duration(1 / rate)} each"
+        if rate and self.total and self.total >= self.done:
+            yield f"{duration((self.total - self.done) / rate)} left"
+        else:
+            yield f"{duration(now - self.opened)} so far"
+
+
+class Log:
+    """Lines to any function that takes a string, at least `seconds` apart."""
+
+    def __init__(self, log: Callable[[str], object], seconds: float = LINE_SECONDS) -> None:
+        self._log, self._show, self._seconds, self._reported_at = log, log, seconds, 0.0
+        self._open: list[Counter] = []
+        self._lock = threading.RLock()
+
+    @contextlib.contextmanager
+    def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+        counter = Counter(what, total, unit, time.monotonic())
+        with self._lock:
+            self._open.append(counter)
+            if len(self._open) == 1:
+                self._begin()
+        try:
+            yield partial(self._advance, counter)
+        finally:
+            with self._lock:
+                if counter in self._open:
+                    # Removes counters inside it too: a failed generator may be closed much later.
+                    del self._open[self._open.index(counter) :]
+                    if not self._open:
+                        self._end()
+
+    def _begin(self) -> None:
+        self._reported_at, self._ended = time.monotonic(), threading.Event()
+        threading.Thread(
+            target=self._speak, args=(self._ended,), name="divorder-progress", daemon=True
+        ).start()
+
+    def _end(self) -> None:
+        self._ended.set()
+
+    def _speak(self, ended: threading.Event) -> None:
+        while not ended.wait(DRAW_SECONDS):
+            self.tell()
+
+    def _advance(self, counter: Counter, items: int) -> None:
+        with self._lock:
+            counter.done += items
+            counter.first = counter.first or (counter.done, time.monotonic())
+            self.tell()
+
+    def tell(self) -> None:
+        """Reports the innermost counter, if it is time to: `token_counts: tokenising: 40,000 of 64,384 documents (62%),
+        9,120 documents/s, 3 s left`."""
+        with self._lock:
+            now = time.monotonic()
+            if self._open and now - self._reported_at >= self._seconds:
+                self._reported_at = now
+                names = ": ".join(counter.what for counter in self._open[-2:])
+                # A failed report must not fail the work.
+                with contextlib.suppress(Exception):
+                    self._show(printable(f"{names}: {', '.join(self._open[-1].figures(now))}"))
+
+    def note(self, message: str) -> None:
+        with self._lock:
+            self._reported_at = time.monotonic()
+            self._log(printable(message))
+
+
+class Bar(Log):
+    """Progress on standard error: a rewritten line on a terminal, below what others write; else lines."""
+
+    def __init__(self) -> None:
+        super().__init__(_print)
+        self._below = contextlib.ExitStack()
+
+    def _begin(self) -> None:
+        self._seconds = LINE_SECONDS
+        with contextlib.suppress(ValueError):  # closed
+            if (
+                sys.stderr
+                and sys.stderr.isatty()
+                and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+            ):
+                from rich.console import Console
+                from rich.text import Text
+
+                line = self._below.enter_context(Console(stderr=True).status("", spinner="line"))
+                self._seconds = DRAW_SECONDS
+                self._show = lambda text: line.update(Text(text, no_wrap=True, overflow="ellipsis"))
+        super()._begin()
+
+    def _end(self) -> None:
+        super()._end()
+        self._below.close()
+        self._show = self._log
+
+
+def _print(line: str) -> None:
+    # A full disk of a log, or a closed stream, must not fail the work.
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+Progress: TypeAlias = Silent | Log
+
+STANDARD_ERROR = Bar()
+"""The bar of this process; two would overwrite each other."""
 
 
 def counted(
@@ -69,242 +188,3 @@ def counted(
         for item in items:
             yield item
             advance(1)
-
-
-@dataclass(eq=False, slots=True)
-class Counter:
-    """One loop. opened: clock in seconds. first: items done at the first advance, and its time; last: time of the last
-    advance. reported: whether a line or a bar has shown it."""
-
-    what: str
-    total: int | None
-    unit: str
-    opened: float
-    done: int = 0
-    first: tuple[int, float] | None = None
-    last: float = 0.0
-    reported: bool = False
-
-    def advance(self, items: int, now: float) -> None:
-        self.done += items
-        self.last = now
-        # The rate leaves out the first items: loading and compiling take part of their time.
-        self.first = self.first or (self.done, now)
-
-    @property
-    def share(self) -> float | None:
-        """Finished share of the total, None without a total."""
-        return self.done / self.total if self.total else None
-
-    def count(self) -> str:
-        """The count, such as `40,000 of 64,384 documents (62%)`; "" if nothing is counted."""
-        if not self.unit:
-            return ""
-        if self.share is None:
-            return f"{self.done:,} {self.unit}"
-        return f"{self.done:,} of {self.total:,} {self.unit} ({self.share:.0%})"
-
-    def pace(self, now: float) -> tuple[str, str]:
-        """The rate, such as `9,120 documents/s`, "" if unknown; the time left, such as `3 s left`, else the time
-        passed, such as `12 s so far`."""
-        so_far = f"{duration(now - self.opened)} so far"
-        if self.first is None:
-            return "", so_far
-        done, since = self.first
-        rate = (self.done - done) / (self.last - since) if self.last > since else 0.0
-        if not rate and (self.share is None or self.share >= ALONE):
-            rate = self.done / max(self.last - self.opened, 1e-9)
-        speed = f"{rate:,.0f} {self.unit}/s" if rate >= 1 else f"{duration(1 / rate)} each" if rate else ""
-        if self.total is None or not rate:
-            return speed, so_far
-        seconds_left = (self.total - self.done) / rate - (now - self.last)
-        # Below 0 the rate is outdated.
-        return speed, f"{duration(seconds_left)} left" if seconds_left >= 0 else so_far
-
-
-def describe(counters: list[Counter], now: float) -> str:
-    """A progress line of the innermost counter, such as `token_counts: tokenising: 40,000 of 64,384 documents (62%),
-    9,120 documents/s, 3 s left`."""
-    inner = counters[-1]
-    return f"{_names(counters)}: {', '.join(filter(None, [inner.count(), *inner.pace(now)]))}"
-
-
-def draw(counters: list[Counter], now: float, columns: int) -> str:
-    """A progress line for a terminal, as much as fits into its columns; the time left comes first."""
-    inner = counters[-1]
-    speed, time_left = inner.pace(now)
-    count = inner.count() if inner.share is None else f"{inner.share:.0%}"
-    for name in (_names(counters), inner.what):
-        for figures in ([count, speed, time_left], [count, time_left]):
-            text = ", ".join(filter(None, figures))
-            width = min(columns - len(name) - len(text) - 4, LONGEST)
-            if inner.share is not None and width >= SHORTEST:
-                full = round(min(inner.share, 1.0) * width)
-                return f"{name} [{'#' * full}{' ' * (width - full)}] {text}"
-            if len(name) + 2 + len(text) <= columns:
-                return f"{name}: {text}"
-    return f"{inner.what}: {time_left}"[:columns]
-
-
-def _names(counters: list[Counter]) -> str:
-    """The names of the innermost counter and the counter around it."""
-    return printable(": ".join(counter.what for counter in counters[-2:]))
-
-
-class Log:
-    """Lines to any function that takes a string, at least `seconds` apart."""
-
-    def __init__(
-        self,
-        log: Callable[[str], object],
-        seconds: float = LINE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log, self._seconds, self._clock = log, seconds, clock
-        self._open: list[Counter] = []
-        self._reported_at = 0.0
-        self._lock = threading.RLock()
-        self._ended = threading.Event()
-
-    @contextlib.contextmanager
-    def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-        counter = Counter(what, total, unit, self._clock())
-        with self._lock:
-            self._open.append(counter)
-            if len(self._open) == 1:
-                self._begin(counter.opened)
-        try:
-            yield partial(self._advance, counter)
-        finally:
-            speaker = None
-            with self._lock:
-                if counter in self._open:
-                    # Removes counters inside it too: a failed generator may be closed much later.
-                    del self._open[self._open.index(counter) :]
-                    speaker = None if self._open else self._end()
-            if speaker:
-                speaker.join()
-
-    def _begin(self, now: float) -> None:
-        self._reported_at, self._ended = now, threading.Event()
-        self._speaker = threading.Thread(
-            target=self._speak, args=(self._ended,), name="divorder-progress", daemon=True
-        )
-        self._speaker.start()
-
-    def _end(self) -> threading.Thread:
-        self._ended.set()
-        return self._speaker
-
-    def _speak(self, ended: threading.Event) -> None:
-        while not ended.wait(min(1.0, max(DRAW_SECONDS, self._seconds / 10))):
-            self.tell()
-
-    def _advance(self, counter: Counter, items: int) -> None:
-        with self._lock:
-            counter.advance(items, self._clock())
-            self.tell()
-
-    def tell(self) -> None:
-        """Reports progress, if it is time to."""
-        with self._lock:
-            now = self._clock()
-            is_due = now - self._reported_at >= self._seconds or any(
-                now - counter.opened >= self._seconds / 2 for counter in self._open if not counter.reported
-            )
-            if not self._open or not is_due:
-                return
-            self._reported_at = now
-            for counter in self._open:
-                counter.reported = True
-            # A failed report must not fail the work.
-            with contextlib.suppress(Exception):
-                self._report(now)
-
-    def _report(self, now: float) -> None:
-        self._log(describe(self._open, now))
-
-    def note(self, message: str) -> None:
-        with self._lock:
-            self._reported_at = self._clock()
-            self._log(printable(message))
-
-
-class Bar(Log):
-    """Progress on standard error: a rewritten line on a terminal, else lines."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(self._print, clock=clock)
-        self._drawn = False
-        self._stream: Any = None
-
-    def _print(self, line: str) -> None:
-        try:
-            if sys.stderr:
-                sys.stderr.write(f"{line}\n")
-                sys.stderr.flush()
-        except BrokenPipeError:
-            raise  # the reader of a pipe has closed it
-        except (OSError, ValueError):
-            pass  # a full disk of a log, or a closed stream, must not fail the work
-
-    def _begin(self, now: float) -> None:
-        if _rewrites(sys.stderr):
-            self._stream, sys.stderr = sys.stderr, _Above(self, sys.stderr)
-        self._seconds = DRAW_SECONDS if self._stream else LINE_SECONDS
-        super()._begin(now)
-
-    def _end(self) -> threading.Thread:
-        if self._stream:
-            self.clear()
-            sys.stderr, self._stream = self._stream, None
-        return super()._end()
-
-    def _report(self, now: float) -> None:
-        if not self._stream:
-            super()._report(now)
-            return
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
-        except (OSError, ValueError):
-            columns = 80
-        # Other output begins at the left; the last column stays free so that the line never breaks.
-        self._stream.write(f"{CLEAR}{draw(self._open, now, columns - 1)}\r")
-        self._stream.flush()
-        self._drawn = True
-
-    def clear(self) -> None:
-        """Removes the bar."""
-        with self._lock:
-            if self._drawn:
-                self._drawn = False
-                with contextlib.suppress(OSError, ValueError):
-                    self._stream.write(CLEAR)
-                    self._stream.flush()
-
-
-def _rewrites(stream: Any) -> bool:
-    """Whether a stream is a terminal whose lines can be rewritten."""
-    try:
-        return bool(stream and stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"))
-    except ValueError:  # closed
-        return False
-
-
-class _Above:
-    """The stream of a terminal with a bar: text replaces the bar, and the bar is drawn again below."""
-
-    def __init__(self, bar: Bar, stream: Any) -> None:
-        self._bar, self._stream = bar, stream
-
-    def write(self, text: str) -> int:
-        self._bar.clear()
-        written: int = self._stream.write(text)
-        return written
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-STANDARD_ERROR = Bar()
-"""The bar of this process; two would overwrite each other."""

@@ -104,11 +104,9 @@ class Group:
     def close(self) -> None:
         """End the ranks."""
         for rank in self._ranks:
-            rank.process.kill()
+            rank.end()
         if self._ranks:
             self._callers.shutdown()
-        for rank in self._ranks:
-            rank.process.communicate()
         self._ranks = []
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.corpus.stored import Records
+from dagster_divorder.engine import open_engine
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.connect import open_engine
 from dagster_divorder.engine.memory import (
     give_back_memory,
     is_out_of_memory,
@@ -45,7 +45,7 @@ from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
 
 _OPENING = threading.Lock()
-"""Held while an engine is opened: stages beside this one open their own, and a process joins a cluster once."""
+"""Held while an engine is opened, which stages beside this one may need at the same time."""
 
 
 class ToBeMadeError(MissingStageError):
@@ -85,7 +85,8 @@ class Run(Reader):
     memo: dict[str, Any] = field(default_factory=dict)
     """Values that `decide` has computed and `make` needs, for the stage that runs."""
     _current: dict[str, Receipt] = field(default_factory=dict)
-    _engine: Engine | None = None
+    _engines: list[Engine] = field(default_factory=list)
+    """At most one, which runs beside this one share."""
     _view: tuple[str, View] | None = None
     _records: Records | None = None
     _copies: tuple[View, np.ndarray] | None = None
@@ -94,16 +95,16 @@ class Run(Reader):
     @property
     def engine(self) -> Engine:
         """Runs functions over many items. The first use opens it; `close` closes it."""
-        if self._engine is None:
-            with _OPENING:
-                self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
-        return self._engine
+        with _OPENING:
+            if not self._engines:
+                unseen = partial(_unseen, self.store, self.store.id)
+                self._engines.append(open_engine(self.settings.engine, unseen))
+        return self._engines[0]
 
     def close(self) -> None:
         """Close the engine, if one was opened."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        while self._engines:
+            self._engines.pop().close()
 
     def receipt(self, stage: str) -> Receipt:
         """The current result of an earlier stage. It fits these settings and its own inputs.

@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
@@ -19,7 +19,6 @@ from dagster_divorder.errors import StoreError
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import (
-    HEAD_BYTES,
     REPLACED_BY,
     file_at,
     manifest_check,
@@ -142,12 +141,3 @@ def damaged_file(
             return f"{file_at(path, name)} was altered: its sha256 is {sha256}, expected {entry['sha256']}"
         advance(size)
     return None
-
-
-def entry_of(file: IO[bytes]) -> dict[str, Any]:
-    """A manifest's entry for a file that is open for reading."""
-    file.seek(0)
-    head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    return {"bytes": file.tell(), "sha256": digest, "head": head}

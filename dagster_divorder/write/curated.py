@@ -17,23 +17,17 @@ import contextlib
 import hashlib
 import io
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import pyarrow as pa
-
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.progress import Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.settings import Output, Settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.base import Store, WritableFolder, temporary_name
 from dagster_divorder.store.folders import folder_at, writable_at
 from dagster_divorder.store.local import LocalFolder
@@ -61,13 +55,6 @@ KEPT_BESIDE = 4
 _EARLIER = re.compile(
     rf"(?:{'|'.join(name.partition('.')[0] for name in BESIDE)})-(\d{{4}}-\d\d-\d\d(?:T\d{{6}})?)\.\w+"
 )
-COPIED_BYTES = 4 << 20
-"""Bytes per read when a published file is copied."""
-THREAD_BYTES = 1 << 20
-"""From this size on, a write takes longer than handing the bytes to another thread."""
-
-ROW_GROUP = 1 << 20
-"""Rows per row group in Parquet files of numbers."""
 
 
 def is_beside(name: str) -> bool:
@@ -146,19 +133,6 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
     refuse_strangers(store, output.path, lambda name: name in names or RECORDS.fullmatch(name))
 
 
-def check_format(kind: str, output: Output) -> None:
-    """Check that input of this kind, jsonl or parquet, can be written in the output's format.
-
-    Raises:
-        InputError: the input is JSONL and the output Parquet.
-    """
-    if output.format == "parquet" and kind == "jsonl":
-        raise InputError(
-            "output.format = 'parquet' needs Parquet input, with the same columns in every [[input]]: JSONL lines have "
-            "no schema; use output.format = 'auto', or convert the input to Parquet first"
-        )
-
-
 def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
     """Write files of BESIDE next to an output; skips files whose bytes are unchanged.
 
@@ -184,14 +158,10 @@ def remove_beside(store: Store) -> list[str]:
         if not isinstance(folder, WritableFolder):
             continue
         with folder.explaining():
-            removed += _remove_beside(store, folder, noted)
-    return removed
-
-
-def _remove_beside(store: Store, folder: WritableFolder, noted: Iterable[str]) -> list[str]:
-    present = {*filter(is_beside, noted)} & folder.sizes().keys()
-    removed = sorted(present & _own_names(store, folder.place)) if present else []
-    folder.delete(removed)
+            present = {*filter(is_beside, noted)} & folder.sizes().keys()
+            own = present & _own_names(store, folder.place) if present else present
+            folder.delete(own)
+            removed += sorted(own)
     return removed
 
 
@@ -207,73 +177,6 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
     if after != before:
         with changing(store) as state:
             save_state(store, replace(state, outputs={**state.outputs, real_place(place): sorted(after)}))
-
-
-@contextlib.contextmanager
-def scratch_beside(store: Store, place: Place, size: int = 0) -> Iterator[Path]:
-    """A local folder for temporary files of about `size` bytes: a local output folder itself, otherwise the store's
-    scratch folder.
-
-    Raises:
-        StoreError: as `Store.scratch` does.
-    """
-    if isinstance(place, Path):
-        yield place
-    else:
-        with store.scratch(size, "what passes through it") as folder:
-            yield folder
-
-
-class AlteredFileError(StoreError):
-    """A published file is missing, or is not as it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """The first `size` bytes of a published file, with which a new file begins. entry: of the published file in its
-    manifest."""
-
-    place: Place
-    name: str
-    size: int
-    entry: Mapping[str, Any]
-
-    def copy(self, file: IO[bytes]) -> None:
-        """Copy the bytes to the start of a file of `OutputFolder.stage`. One pass copies them, hashes the new file and
-        verifies the published one.
-
-        Raises:
-            AlteredFileError: the published file has not its size and sha256.
-        """
-        assert isinstance(file, _HashedFile) and not file.size
-        try:
-            published = folder_at(self.place).open(self.name)
-        except FileNotFoundError as error:
-            raise AlteredFileError(f"{self.place} lacks {self.name}") from error
-        buffer, digest, size = memoryview(bytearray(COPIED_BYTES)), None, 0
-        with published:
-            while count := _read(published, buffer):
-                size += count
-                copied = min(count, self.size - file.size)
-                if copied:
-                    file.write(buffer[:copied])
-                if file.size == self.size:
-                    digest = digest or file.digest.copy()
-                    digest.update(buffer[copied:count])
-        digest = digest or file.digest
-        if (size, digest.hexdigest()) != (self.entry["bytes"], self.entry["sha256"]):
-            raise AlteredFileError(f"{self.name} in {self.place} was altered since it was written")
-
-
-def _read(published: IO[bytes], buffer: memoryview) -> int:
-    """
-    Raises:
-        AlteredFileError: the file cannot be read.
-    """
-    try:
-        return published.readinto(buffer)  # type: ignore[attr-defined]
-    except OSError as error:
-        raise AlteredFileError(f"a published file cannot be read ({error.strerror or error})") from error
 
 
 @dataclass(slots=True)
@@ -307,9 +210,12 @@ class OutputFolder:
 
     def __enter__(self) -> OutputFolder:
         with self._opened:
-            here = self._opened.enter_context(scratch_beside(self.store, self.path, self.expected_bytes))
-            # Below the scratch folder, so that its neighbour is too.
-            self.here = LocalFolder(here if here == self.path else here / "output")
+            here = self.path
+            if not isinstance(here, Path):
+                scratch = self.store.scratch(self.expected_bytes, "what passes through it")
+                # Below the scratch folder, so that its neighbour is too.
+                here = self._opened.enter_context(scratch) / "output"
+            self.here = LocalFolder(here)
             with self.folder.explaining(), self.here.explaining():
                 self.here.prepare()
                 _sweep(self.store, self.folder)
@@ -330,14 +236,8 @@ class OutputFolder:
         self.entries[name] = self._write(name, write)
 
     def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
-        temporary = self.draw(name)
         with self.explaining(name):
-            try:
-                return write_hashed(self.here, name, temporary, write)
-            except AlteredFileError:
-                # The file is written again, under another temporary name.
-                self.here.delete([temporary])
-                raise
+            return write_hashed(self.here, name, self._draw(name), write)
 
     def take_over(self, name: str, content: str) -> bool:
         """Reuse a whole published file whose entry has this `content`, without writing it again; returns whether there
@@ -350,13 +250,13 @@ class OutputFolder:
             if self.here.place != self.path:
                 return False
             with self.here.explaining(name):
-                if not self.here.link(earlier, self.draw(name)):
+                if not self.here.link(earlier, self._draw(name)):
                     del self.staged[name]
                     return False
         self.entries[name] = self.published[earlier]
         return True
 
-    def draw(self, name: str) -> str:
+    def _draw(self, name: str) -> str:
         """A new temporary name for a file, in the same folder; `commit` gives the file its final name."""
         temporary = (NEIGHBOUR if name.startswith(NEIGHBOUR) else "") + temporary_name()
         self.staged[name] = temporary
@@ -388,9 +288,9 @@ class OutputFolder:
         Raises:
             StoreError: as `stage`.
         """
-        tasks = [(name, self.draw(name), item) for name, item in items.items()]
+        tasks = [(name, self._draw(name), item) for name, item in items.items()]
         with self.explaining():
-            entries = engine.each(_Staging(self.here, write), tasks, **needs)
+            entries = engine.each(partial(_write_staged, self.here, write), tasks, **needs)
             written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
             self.entries |= dict(zip(items, written, strict=True))
 
@@ -410,23 +310,19 @@ class OutputFolder:
         shown = sorted(present & {*BESIDE})
         if not shown:
             return [], []
-        names = {name: f"-{date}.".join(name.split(".")) for name in shown}
-        copies = {name: new for name, new in names.items() if date and _date(new) == date}
-        refuse_strangers(self.store, self.path, {*copies.values()}.__contains__)
-        _note(self.store, self.path, copies.values())
-        for name, new in copies.items():
-            with self.folder.open(name) as file:
-                self._write(new, partial(shutil.copyfileobj, file))
-        earlier = {*filter(_date, present), *copies.values()}
+        names = {f"-{date}.".join(name.split(".")): name for name in shown}
+        copies = {new: name for new, name in names.items() if date and _date(new) == date}
+        refuse_strangers(self.store, self.path, copies.__contains__)
+        _note(self.store, self.path, copies)
+        if copies:
+            self.folder.write({new: self.folder.read(name) for new, name in copies.items()}, self.store.check)
+        earlier = {*filter(_date, present), *copies}
         last = sorted(set(map(_date, earlier)))[-KEPT_BESIDE:]
         dropped = [name for name in sorted(earlier) if _date(name) not in last]
-        dropped += [name for name in shown if name not in copies]
+        dropped += [name for name in shown if name not in copies.values()]
         with self.folder.explaining():
-            if copies:
-                staged = self.here.sources({new: self.staged.pop(new) for new in copies.values()})
-                self.folder.publish(staged, new, (), self.store.check)
             self.folder.delete([*shown, *dropped])
-        return sorted({*copies.values()}.difference(dropped)), dropped
+        return sorted(copies.keys() - {*dropped}), dropped
 
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
         """Publish every staged file, the manifest last; then remove files that only the old output had.
@@ -486,8 +382,8 @@ def write_hashed(
     folder: LocalFolder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
 ) -> dict[str, Any]:
     """Write a file under a temporary name in a folder; returns the file's manifest entry."""
-    with folder.create(name, temporary) as file, ThreadPoolExecutor(1, "divorder-hash") as thread:
-        hashed = _HashedFile(file, thread)
+    with folder.create(name, temporary) as file:
+        hashed = HashedFile(file)
         write(hashed)  # type: ignore[arg-type]
     return {
         "bytes": hashed.size,
@@ -496,16 +392,11 @@ def write_hashed(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Staging:
-    """Writes a file of an output folder in a worker; returns the file's manifest entry."""
-
-    folder: LocalFolder
-    write: Callable[[Any, IO[bytes]], Any]
-
-    def __call__(self, task: tuple[str, str, Any]) -> dict[str, Any]:
-        name, temporary, item = task
-        return write_hashed(self.folder, name, temporary, lambda file: self.write(item, file))
+def _write_staged(
+    folder: LocalFolder, write: Callable[[Any, IO[bytes]], Any], task: tuple[str, str, Any]
+) -> dict[str, Any]:
+    name, temporary, item = task
+    return write_hashed(folder, name, temporary, partial(write, item))
 
 
 def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFEST) -> None:
@@ -531,41 +422,22 @@ def _sweep(store: Store, folder: WritableFolder) -> None:
     folder.delete(leftover)
 
 
-class _HashedFile(io.RawIOBase):
-    """A file open for writing. It hashes and counts its bytes, and keeps the first HEAD_BYTES. A separate thread hashes
-    large pieces. Closing it leaves the underlying file open."""
+class HashedFile(io.RawIOBase):
+    """A file open for writing. It hashes and counts its bytes, and keeps the first HEAD_BYTES. Closing it leaves the
+    underlying file open."""
 
-    def __init__(self, file: IO[bytes], thread: ThreadPoolExecutor) -> None:
-        self._file = file
-        self._thread = thread
-        self.digest = hashlib.sha256()
-        self.head = b""
-        self.size = 0
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.digest, self.head, self.size = file, hashlib.sha256(), b"", 0
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.size += len(view)
         self.head += view[: HEAD_BYTES - len(self.head)]
-        if len(view) < THREAD_BYTES:
-            self.digest.update(view)
-            return self._file.write(view)
-        hashing = self._thread.submit(self.digest.update, view)
-        try:
-            return self._file.write(view)
-        finally:
-            # The caller may reuse the memory.
-            hashing.result()
+        self.digest.update(view)
+        return self._file.write(view)
 
     def tell(self) -> int:
         return self.size
 
     def writable(self) -> bool:
         return True
-
-
-def write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
-    """Write int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: row_array(column) for name, column in columns.items()})
-    pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)

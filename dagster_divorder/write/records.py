@@ -1,8 +1,9 @@
-"""Reads stored records and writes output files: lines, or rows of Parquet."""
+"""The records of an output: read from the store, written into files, and counted as a multiset of either."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO
@@ -10,19 +11,45 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.corpus.parquet_rows import json_lines
+from dagster_divorder.corpus.inputs import BLOCK_BYTES, read_batches
+from dagster_divorder.corpus.multiset import Multiset, of_lines, of_rows
+from dagster_divorder.corpus.parquet_rows import json_lines, row_bytes
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.view import View
-from dagster_divorder.write.curated import Beginning
-from dagster_divorder.write.permute import ReadArray, WriteArrays
+from dagster_divorder.store.ids import Content
+from dagster_divorder.store.sources import Source, open_source
+from dagster_divorder.store.view import Fragment, View, offsets, spans
+from dagster_divorder.write.permute import Permutation, Values
 
-LINE_FEED = b"\n"
+LINE = np.dtype(np.uint8)
 
 
-def stored_records(records: Records, view: View) -> list[ReadArray]:
-    """A function for each fragment that reads its records."""
-    return [partial(records.records, fragment) for fragment in view.fragments]
+def permuted_records(records: Records, view: View, sizes: np.ndarray, rows: np.ndarray) -> Permutation:
+    """Stored records in the order of an output, lines with their line feeds. sizes: bytes of each stored record, int
+    (n,): of a row of Parquet approximate. rows: the row of the record at each output position, int (M,)."""
+    start, row_sizes = offsets(view.fragments), sizes[rows]
+    if view.kind == "parquet":
+        contents = [partial(records.records, fragment) for fragment in view.fragments]
+        first = rows.astype(np.int64)
+        return Permutation(contents=contents, start=start, dtype=None, first=first, sizes=row_sizes)
+    begins = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return Permutation(
+        contents=[partial(_read_lines, records, fragment) for fragment in view.fragments],
+        start=begins[start],
+        dtype=LINE,
+        first=begins[rows],
+        sizes=row_sizes,
+        lengths=row_sizes + row_sizes.dtype.type(1),
+        filler=ord("\n"),
+    )
+
+
+def _read_lines(records: Records, fragment: Fragment) -> np.ndarray:
+    """The bytes of all lines of a fragment, without line feeds, uint8."""
+    lines = records.records(fragment)
+    _, offsets, data = lines.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[lines.offset :][: len(lines) + 1]
+    return np.frombuffer(data or b"", LINE)[bounds[0] : bounds[-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +60,7 @@ class WriteRecords:
     from_rows: bool
     schema: pa.Schema | None
 
-    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
+    def __call__(self, parts: Iterator[Values], file: IO[bytes]) -> None:
         """
         Raises:
             InputError: a column has a type that Arrow cannot read after reordering.
@@ -42,26 +69,10 @@ class WriteRecords:
             _write_parquet(parts, file, self.schema)
             return
         for records in parts:
-            if self.from_rows:
-                file.write(b"".join([line + b"\n" for line in json_lines(records)]))
-            else:
-                file.write(value_bytes(records))
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBehind:
-    """Writes a file that begins as a published one does, then the records that `write` writes.
-
-    Raises:
-        AlteredFileError: see `Beginning.copy`.
-    """
-
-    beginning: Beginning
-    write: WriteArrays
-
-    def __call__(self, parts: Iterator[pa.Array], file: IO[bytes]) -> None:
-        self.beginning.copy(file)
-        self.write(parts, file)
+            lines = (
+                b"".join([line + b"\n" for line in json_lines(records)]) if self.from_rows else records.data
+            )
+            file.write(lines)
 
 
 def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:
@@ -84,8 +95,39 @@ def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema
                 ) from error
 
 
-def value_bytes(values: pa.Array) -> memoryview:
-    """The concatenated values of a large_binary array."""
-    _, offsets, data = values.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
-    return memoryview(data)[bounds[0] : bounds[-1]] if data else memoryview(b"")
+def written(files: Iterable[Source]) -> Multiset:
+    """The records of JSONL and Parquet files, read back. A line ends with a line feed only.
+
+    Raises:
+        OSError, InputError: a file cannot be read.
+    """
+    records = Multiset()
+    for path in files:
+        if path.suffix == ".parquet":
+            for rows in read_batches(path, None):
+                records += of_rows(row_bytes(rows))
+            continue
+        with io.BufferedReader(open_source(path), BLOCK_BYTES) as file:  # type: ignore[type-var]
+            while lines := file.readlines(BLOCK_BYTES):
+                records += of_lines([line.removesuffix(b"\n") for line in lines])
+                if not lines[-1].endswith(b"\n"):
+                    records += Multiset(bytes=-1)
+    return records
+
+
+def stored(records: Records, view: View, times: np.ndarray, *, as_json: bool) -> Multiset:
+    """Stored records of a view, each as often as `times` says, int (N,), in the output's form. as_json: Parquet rows
+    become JSON lines."""
+    multiset = Multiset()
+    multiset_of = of_rows if view.kind == "parquet" and not as_json else of_lines
+    for rows, fragment in zip(spans(view.fragments), view.fragments, strict=True):
+        contents = _contents(records.records(fragment), as_json)
+        counted = zip(contents, times[rows].tolist(), strict=True)
+        multiset += multiset_of([content for content, count in counted for _ in range(count)])
+    return multiset
+
+
+def _contents(records: pa.Array, as_json: bool) -> Sequence[Content]:
+    if not pa.types.is_struct(records.type):
+        return [value.as_buffer() for value in records]
+    return json_lines(records) if as_json else row_bytes(pa.RecordBatch.from_struct_array(records))

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import run_graph
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
@@ -29,7 +28,7 @@ QUICK = 0
 
 @dataclass(frozen=True)
 class CountLetters:
-    store: Store
+    records: Records
     log: str
     seconds: float
     quick: int
@@ -41,7 +40,7 @@ class CountLetters:
         os.close(log)
         if number > self.quick:
             time.sleep(self.seconds)
-        texts = read_content(self.store, fragment.file).to_pylist()
+        texts = self.records.texts(fragment).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
 
@@ -50,7 +49,7 @@ LETTERS = PerDocument(
     version=1,
     description="Letters of each document.",
     reads=("raw_docs",),
-    compute=lambda run: CountLetters(run.store, f"{run.settings.store.path}.log", SECONDS, QUICK),
+    compute=lambda run: CountLetters(run.records, f"{run.settings.store.path}.log", SECONDS, QUICK),
     needs=lambda run, fragments: {},
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -107,10 +108,7 @@ def test_ranges_cut_as_one_pass_does(
         st.floats(0, 1),
     )
     cuts = sorted({begin, *data.draw(st.lists(places, max_size=6)), end})
-    parts = [
-        read_range(reading, Range(low, high, end, owned=low == begin))
-        for low, high in zip(cuts[:-1], cuts[1:], strict=True)
-    ]
+    parts = [read_range(reading, Range(low, high, end, owned=low == begin)) for low, high in pairwise(cuts)]
     assert described([piece for part in parts for piece in part.pieces]) == described(whole.pieces)
     assert sum((part.lines for part in parts), start=parts[0].lines.__class__()) == whole.lines
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster_divorder.corpus.corpus import Corpus
+from dagster_divorder.corpus.file_states import FileState, PrefixHashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import joblib
+import numpy as np
 import pytest
 
 from dagster_divorder.engine.local import count_workers
-from dagster_divorder.engine.memory import (
-    main_memory,
-    memory_quotas,
-)
+from dagster_divorder.engine.memory import main_memory, memory_quotas, with_peak_memory
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
 from dagster_divorder.settings import Settings
@@ -33,24 +31,19 @@ def test_the_quota_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert count_workers(0) == 7
 
 
-def group(folder: Path, name: str, limit: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(f"{limit}\n")
-
-
 def test_memory_is_what_the_control_groups_allow(tmp_path: Path) -> None:
     own, mounted = tmp_path / "cgroup", tmp_path / "mounted"
-    own.write_text("5:cpu,memory:/outer/inner\n2:cpuset:/elsewhere\n0::/slice/service\n")
+    own.write_text("2:cpuset:/elsewhere\n0::/slice/service\n")
     assert list(memory_quotas(own, mounted)) == []
-    group(mounted / "slice/service", "memory.max", "max")
-    group(mounted / "slice", "memory.max", "3000")
-    group(mounted / "memory/outer/inner", "memory.limit_in_bytes", "2000")
-    group(mounted / "elsewhere", "memory.max", "1")
-    assert sorted(memory_quotas(own, mounted)) == [2000, 3000]
-    # Inside a container that sees itself alone.
-    group(mounted, "memory.max", "1000")
-    group(mounted / "memory", "memory.limit_in_bytes", "900")
-    assert min(memory_quotas(own, mounted)) == 900
+    (mounted / "slice/service").mkdir(parents=True)
+    limits = {
+        "slice/service": "max",
+        "slice": "3000",
+        ".": "1000",
+    }  # the last of a container that sees itself alone
+    for group, limit in limits.items():
+        (mounted / group / "memory.max").write_text(f"{limit}\n")
+    assert list(memory_quotas(own, mounted)) == [3000, 1000]
     assert list(memory_quotas(tmp_path / "no such file", mounted)) == []
 
 
@@ -85,3 +78,16 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
         MemoryLimitError, match=r"memory ran out in raw_docs \(.*llocate.*\d GB of memory are there"
     ):
         run_all(make_settings(), Silent())
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone can tell the peak")
+def test_what_a_call_takes_is_seen_even_if_it_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, peak = with_peak_memory(lambda: int(np.ones(100 << 20, np.uint8).sum()))
+    assert result == 100 << 20
+    assert peak is not None and 95 << 20 < peak < 200 << 20
+
+    def refuse(path: Path, text: str) -> None:
+        raise OSError
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert with_peak_memory(lambda: 7) == (7, None)

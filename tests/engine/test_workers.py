@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from dagster_divorder.corpus import ingest, inputs
-from dagster_divorder.engine.local import LocalEngine, Worker, count_workers, worker_number
+from dagster_divorder.engine.base import Needs
+from dagster_divorder.engine.local import LocalEngine, Worker, count_workers
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
 from dagster_divorder.pipeline import per_fragment
@@ -21,11 +23,10 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import run_stage
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
-    arrow_pool_and_cores,
+    about_worker,
     chatter,
     die_at_three,
-    number_and_threads,
-    process_and_threads,
+    die_once,
     refuse_three,
     square,
     tell_and_refuse,
@@ -53,25 +54,15 @@ def test_no_items_start_no_worker() -> None:
     assert list(LocalEngine(3).each(square, [])) == []
 
 
-def test_workers_are_other_processes_with_one_thread_a_library() -> None:
-    results = list(LocalEngine(2).each(process_and_threads, range(4)))
-    assert os.getpid() not in {process for process, _ in results}
-    assert {threads for _, threads in results} == {"1"}
-
-
-def test_workers_are_numbered_and_may_have_more_threads() -> None:
-    results = set(LocalEngine(6).each(number_and_threads, range(60), threads=2))
-    assert results == {(0, "2"), (1, "2"), (2, "2")}
-    assert worker_number() == 0
-
-
 def test_an_error_of_the_function_is_raised_as_it_is() -> None:
     with pytest.raises(InputError, match="three is refused") as caught:
         list(LocalEngine(2).each(refuse_three, range(10)))
     assert "in a worker process" in caught.value.__notes__[0]
 
 
-def test_a_worker_that_dies_is_a_clear_error() -> None:
+def test_a_worker_that_is_killed_is_replaced_and_named_after_the_retries(tmp_path: Path) -> None:
+    items = [str(tmp_path / name) for name in "abcdef"]
+    assert list(LocalEngine(2).each(die_once, items)) == items
     with pytest.raises(WorkerError, match="was killed by signal 9"):
         list(LocalEngine(2).each(die_at_three, range(10)))
 
@@ -81,46 +72,55 @@ def test_what_a_function_prints_does_not_mix_with_its_result() -> None:
 
 
 def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for() -> None:
-    here, engine = [os.getpid()] * 4, LocalEngine(4)
-    assert [pid for pid, _ in engine.each(process_and_threads, range(4), workers=1)] == here
-    assert [pid for pid, _ in engine.each(process_and_threads, range(4), threads=3)] == here
-    assert [pid for pid, _ in engine.each(process_and_threads, range(4), threads=0)] == here
-    results = set(engine.each(number_and_threads, range(60), workers=2, threads=2))
-    assert results == {(0, "2"), (1, "2")}
+    engine = LocalEngine(4)
+    for needs in (Needs(workers=1), Needs(threads=3), Needs(threads=0)):
+        assert {process for *_, process in engine.each(about_worker, range(4), **needs)} == {os.getpid()}
+    found = set(engine.each(about_worker, range(60), threads=2))
+    assert {worker[:-1] for worker in found} == {(number, "2", 2, "system") for number in (0, 1)}
+    assert os.getpid() not in {process for *_, process in found}
+    assert {pool for *_, pool, _ in engine.each(about_worker, range(4), environment={})} == {None}
 
 
-def test_workers_have_the_variables_of_the_call_and_count_the_threads_that_they_are_given() -> None:
-    engine = LocalEngine(2)
-    usual = set(engine.each(arrow_pool_and_cores, range(4)))
-    assert usual == {("system", 1)}
-    assert set(engine.each(arrow_pool_and_cores, range(4), environment={})) == {(None, 1)}
+def test_modules_of_the_working_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.joinpath("pickle.py").write_text("raise ImportError('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    assert list(LocalEngine(2).each(square, range(3))) == [0, 1, 4]
 
 
 def test_results_that_nobody_takes_end_the_workers() -> None:
-    results = LocalEngine(2).each(process_and_threads, range(50))
-    process = next(results)[0]
+    results = LocalEngine(2).each(about_worker, range(50))
+    *_, process = next(results)
     results.close()
     assert not Path(f"/proc/{process}").exists()
 
 
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "ctrl-c"])
 @pytest.mark.parametrize("items", [[0.0] * 50, [0.0, *[60.0] * 9]], ids=["idle", "in a computation"])
-def test_workers_end_when_their_parent_is_killed(items: list[float]) -> None:
+def test_workers_end_at_once_with_their_parent(items: list[float], stop: signal.Signals) -> None:
     code = (
         "from dagster_divorder.engine.local import LocalEngine\n"
         "from tests.engine.work import process_after\n"
-        f"results = LocalEngine(2).each(process_after, {items})\n"
-        "print(next(results), flush=True)\n"
+        f"for process in LocalEngine(2).each(process_after, {items}):\n"
+        "    print(process, flush=True)\n"
         "input()\n"
     )
-    root = Path(__file__).parents[2]
     with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as parent:
         assert parent.stdout is not None
         worker = Path(f"/proc/{int(parent.stdout.readline())}")
-        assert worker.exists()
-        parent.kill()
-        parent.wait()
+        if stop == signal.SIGKILL:
+            parent.kill()
+        else:
+            os.killpg(parent.pid, stop)  # as a terminal does it: to all processes of the group
+        assert parent.wait(20) == -stop
         deadline = time.monotonic() + 20
         while _runs(worker):
             assert time.monotonic() < deadline, "the worker outlives its parent"

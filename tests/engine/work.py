@@ -15,21 +15,21 @@ def square(number: int) -> int:
     return number * number
 
 
-def process_and_threads(_: int) -> tuple[int, str | None]:
-    return os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS")
+def about_worker(_: int) -> tuple[int, str | None, int, str | None, int]:
+    """A worker's number, threads of two kinds, pool of memory, and process."""
+    variables = os.environ
+    return (
+        worker_number(),
+        variables.get("RAYON_NUM_THREADS"),
+        count_workers(0),
+        variables.get("ARROW_DEFAULT_MEMORY_POOL"),
+        os.getpid(),
+    )
 
 
 def process_after(seconds: float) -> int:
     time.sleep(seconds)
     return os.getpid()
-
-
-def number_and_threads(_: int) -> tuple[int, str | None]:
-    return worker_number(), os.environ.get("RAYON_NUM_THREADS")
-
-
-def arrow_pool_and_cores(_: int) -> tuple[str | None, int]:
-    return os.environ.get("ARROW_DEFAULT_MEMORY_POOL"), count_workers(0)
 
 
 def refuse_three(number: int) -> int:

@@ -19,8 +19,8 @@ from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import Runner
 
 DISK = 4 << 20
-CONSTANTS = {"buckets": {"MEMORY_BYTES": 20_000, "BUCKET_BYTES": 10_000}, "in place": {"LINE_BYTES": 1}}
-"""With which the output goes through several bucket files, or its lines are written where they belong."""
+CONSTANTS = {"buckets": {"MEMORY_BYTES": 20_000, "BUCKET_BYTES": 10_000, "PIECE_BYTES": 0}}
+"""With which the output goes through several files and buckets."""
 
 
 def disk_use(folder: Path) -> int:
@@ -117,7 +117,6 @@ def test_the_exports(tmp_path: Path, mount: Callable[..., Path], runner: Runner)
     [
         ("jsonl", (0.0, 0.3, 0.95)),
         ("buckets", (0.3, 0.9)),
-        ("in place", (0.3, 0.9)),
         ("parquet", (0.3, 0.95)),
     ],
 )

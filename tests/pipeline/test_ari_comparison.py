@@ -20,7 +20,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.ari_comparison import DISAGREE, HEATMAP, PAIRS, load_rows
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -76,8 +75,8 @@ def embed(settings: Settings, **kinds: str) -> Run:
     for space, kind in kinds.items():
         stage = STAGE_OF[space]
         files = StageFiles(run.store, stage, content_hash(stage, kind))
-        for fragment in run.view.documents:
-            texts = read_content(run.store, fragment.file).to_pylist()
+        for fragment in run.view.fragments:
+            texts = run.records.texts(fragment).to_pylist()
             files.put(fragment.name, {"vectors": pointing(texts, kind)})
         for name in GRAPH.needed(settings, stage)[1:]:
             key = files.key if name == stage else "given"
@@ -149,7 +148,7 @@ def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_o
     assert compare(run).figures["document_cosine"] == pytest.approx(expected, abs=1e-6)
     narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
     wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
-    for fragment in run.view.documents:
+    for fragment in run.view.fragments:
         narrow.put(fragment.name, {"vectors": wide.read(fragment)["vectors"][:, :5]})
     run.save(replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key))
     assert compare(run).figures["document_cosine"] is None

@@ -137,38 +137,6 @@ def test_it_ends_when_the_run_fails(settings: Settings, error: BaseException) ->
     run(settings, stage("after", "raw_docs"))
 
 
-def test_an_engine_that_it_opens_is_closed_once_no_stage_uses_one(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A closed engine may leave a cluster that the other thread still uses."""
-    opened, events = threading.Event(), list[str]()
-
-    class Engine:
-        def __init__(self) -> None:
-            self.name = threading.current_thread().name.partition("_")[0]
-
-        def close(self) -> None:
-            events.append(self.name)
-
-    monkeypatch.setattr("dagster_divorder.pipeline.run.open_engine", lambda *settings: Engine())
-
-    def open_beside(run: Run) -> None:
-        assert run.engine
-        opened.set()
-
-    def use(run: Run) -> None:
-        assert opened.wait(SECONDS)
-        assert run.engine
-        events.append("used")
-
-    run(
-        settings,
-        stage("beside", "raw_docs", beside=True, work=open_beside),
-        stage("main", "raw_docs", work=use),
-    )
-    assert events == ["used", "divorder-beside", "MainThread"]
-
-
 def test_damage_that_it_meets_is_repaired(settings: Settings) -> None:
     """Also where the stage after it, in its thread, has failed for it."""
     graph = Graph(

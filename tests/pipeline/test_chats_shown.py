@@ -17,6 +17,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words
 from dagster_divorder.cli import main
+from dagster_divorder.corpus.sample import contents
 from dagster_divorder.defs.metadata import result_metadata
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.tokenize import load_encoder
@@ -25,7 +26,6 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from dagster_divorder.store.sample import contents
 from tests.conftest import topic_text, write_jsonl
 from tests.models.test_quality import save_classifier
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer
@@ -158,7 +158,7 @@ def test_no_page_of_dagster_and_no_answer_does(folder: Path, capsys: pytest.Capt
 
 def test_a_model_with_a_tokenizer_of_its_own_reads_the_words(folder: Path) -> None:
     run = open_run(load_settings(folder / "divorder.toml"))
-    documents = contents(run.store, run.view.documents, np.arange(run.view.document_rows)).to_pylist()
+    documents = contents(run.view.fragments, np.arange(len(run.view)), run.records.texts).to_pylist()
     _, lengths = load_encoder(folder / "model").encode([words(document) for document in documents])
     assert run.column("deep_embeddings", "tokens").tolist() == lengths.tolist()
 
@@ -168,12 +168,12 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     run = open_run(settings)
     table = load_results(folder / "store").documents
     mask = load_loss_mask(run)
-    assert mask and table["trained_tokens"].tolist() == mask.tokens(run.view.document_row).tolist()
+    assert mask and table["trained_tokens"].tolist() == mask.tokens(np.arange(len(run.view))).tolist()
     tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
     assert main(["--config", str(folder / "divorder.toml"), "summary"]) == 0
     assert f"{tokens:,} tokens, {trained:,} trained on), 1 rejected" in capsys.readouterr().out
     packed = load_packed(run)
-    documents = run.view.document_row[load_stream(run).record(packed.document)]
+    documents = load_stream(run).record(packed.document)
     in_plan = int(mask.within(documents, packed.start, packed.length).sum())
     assert run.receipt("packed_sequences").figures["trained_tokens"] == in_plan
     page = (folder / "curated" / "ordering_report.html").read_text()

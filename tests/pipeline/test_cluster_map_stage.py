@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
+from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -20,7 +21,6 @@ from dagster_divorder.stages.topics.cluster_map import SIDECAR, ClusterMap, load
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.output_manifests import is_whole, read_manifest
-from dagster_divorder.store.sample import document_ids, rows_by_id
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
@@ -62,9 +62,10 @@ class Corpus:
     def documents(self) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Ids and clusters of all documents, by rising id."""
         view = View.load(self.store, self.receipts["raw_docs"].files["view"])
-        ids, rows = document_ids(self.store, view), rows_by_id(self.store, view)
+        records = open_run(self.settings).records
+        ids, rows = records.text_ids(view.fragments), records_by_text(records, view)
         files = StageFiles(self.store, "clusters", self.receipts["clusters"].key)
-        return [tuple(i) for i in ids[rows].tolist()], files.column(view.documents, "labels")[rows]
+        return [tuple(i) for i in ids[rows].tolist()], files.column(view.fragments, "labels")[rows]
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
     assert xy.dtype == np.float32 and xy.shape == (81, 2)
     on_map = {tuple(i): xy for i, xy in zip(shown.ids.tolist(), shown.xy.tolist(), strict=True)}
     run = open_run(corpus.settings)
-    ids = document_ids(corpus.store, run.view)[run.view.document_row].tolist()
+    ids = run.records.text_ids(run.view.fragments).tolist()
     nowhere = [float("nan")] * 2
     expected = [on_map.get(tuple(i), nowhere) for i in ids]
     assert np.array_equal(xy, np.array(expected, np.float32), equal_nan=True)

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all
+from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -18,7 +19,6 @@ from dagster_divorder.stages.topics import cluster_table as module
 from dagster_divorder.stages.topics.cluster_names import _evenly, load_names
 from dagster_divorder.stages.topics.cluster_table import EXAMPLES, NEAREST, load_cluster_table
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.sample import EXAMPLE_CHARACTERS
 from dagster_divorder.store.state import load_state
 from tests.conftest import TOPICS, copy_fits, write_jsonl
 

@@ -60,8 +60,8 @@ def stored(settings: Settings, name: str = "vectors") -> np.ndarray:
     raw_docs, deep = load_receipt(store, "raw_docs"), load_receipt(store, STAGE)
     assert raw_docs and deep
     view = View.load(store, raw_docs.files["view"])
-    parts = [arrays[name] for _, arrays in StageFiles(store, STAGE, deep.key).each(view.documents)]
-    return np.concatenate(parts)[view.document_row]
+    parts = [arrays[name] for _, arrays in StageFiles(store, STAGE, deep.key).each(view.fragments)]
+    return np.concatenate(parts)
 
 
 def texts_of(corpus: Path) -> list[str]:

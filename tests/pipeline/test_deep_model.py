@@ -19,7 +19,6 @@ from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.topics import deep_model
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
-from dagster_divorder.store.sample import document_ids
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
@@ -94,9 +93,9 @@ def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
     means, count = deep_model.halves(run, fit_rows(run, "deep_model"), table, weights)
 
     view, tokens = run.view, run.files("token_counts")
-    assert len(view.documents) > 3
-    ids_of = document_ids(run.store, view)
-    parts = [arrays for _, arrays in tokens.each(view.documents)]
+    assert len(view.fragments) > 3
+    ids_of = run.records.text_ids(run.view.fragments)
+    parts = [arrays for _, arrays in tokens.each(view.fragments)]
     ends = np.cumsum(np.concatenate([part["lengths"] for part in parts]))
     texts = np.split(np.concatenate([part["ids"] for part in parts]), ends[:-1])
     by_id = sorted(range(len(texts)), key=lambda row: tuple(ids_of[row].tolist()))

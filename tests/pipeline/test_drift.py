@@ -65,7 +65,7 @@ def features(corpus: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[st
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
     """Of each full sequence, in the order of training: (document, token id) for each of its tokens."""
     view, files = run.view, run.files("token_counts")
-    ids, lengths = files.columns(view.documents, "ids", "lengths")
+    ids, lengths = files.columns(view.fragments, "ids", "lengths")
     starts = np.cumsum(lengths) - lengths
     packed = load_packed(run)
     for sequence in load_sequence_order(run)[0].tolist():
@@ -74,7 +74,7 @@ def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
         held = []
         for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
             document, start = packed.document[at], packed.start[at]
-            row = view.document_row[document]
+            row = document
             end = min(start + packed.length[at], lengths[row])
             held += [(int(document), int(token)) for token in ids[starts[row] + start : starts[row] + end]]
         yield held
@@ -85,7 +85,7 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
     run, found = features
     view, traits = run.view, load_traits(run)
     shallow = run.receipt("shallow_embeddings")
-    vectors = StageFiles(run.store, shallow.stage, shallow.key).column(view.documents, "vectors")
+    vectors = StageFiles(run.store, shallow.stage, shallow.key).column(view.fragments, "vectors")
     lines = Path(run.settings.input.paths[0]).read_bytes().splitlines()
     topics = [orjson.loads(line)["source"] for line in lines]
     in_sequences: dict[int, set[int]] = {}
@@ -111,7 +111,7 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
         assert (found["words"].values[at].toarray().ravel() == words).all()
         assert found["documents a sequence"].values[at] == len(set(documents))
         assert found["place in the input"].values[at] == pytest.approx(np.mean(documents))
-        mean = vectors[view.document_row[documents]].mean(axis=0)
+        mean = vectors[documents].mean(axis=0)
         assert found["shallow vectors"].values[at] == pytest.approx(mean, abs=1e-5)
         single = found["sequences of one cluster"].values[at].sum()
         assert single == (len(set(traits.codes["cluster"][documents])) == 1)

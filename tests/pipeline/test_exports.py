@@ -90,14 +90,14 @@ def training(settings: Settings) -> list[list[int]]:
     packed, documents = load_packed(run), []
     end = run.receipt("base_model").facts["directory"] if settings.model.base != "bootstrap" else None
     assert end is None
-    for _, arrays in run.files("token_counts").each(run.view.documents):
+    for _, arrays in run.files("token_counts").each(run.view.fragments):
         ends = np.cumsum(arrays["lengths"])
         documents += [[*ids.tolist(), 0] for ids in np.split(arrays["ids"], ends[:-1])]
     sequences = []
     for sequence in load_sequence_order(run).reshape(-1).tolist():
         ids: list[int] = []
         for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document = documents[run.view.document_row[packed.document[at]]]
+            document = documents[packed.document[at]]
             ids += document[packed.start[at] : packed.start[at] + packed.length[at]]
         sequences.append(ids)
     return sequences
@@ -395,8 +395,8 @@ def test_exports_name_records_where_the_stream_is_not_the_records(
 
 def tokens_of(run: Run, record: int) -> list[int]:
     """The ids of an accepted record."""
-    row = run.view.document_row[record]
-    for _, arrays in run.files("token_counts").each(run.view.documents):
+    row = record
+    for _, arrays in run.files("token_counts").each(run.view.fragments):
         if row < len(arrays["lengths"]):
             ends = np.cumsum(arrays["lengths"])
             ids: list[int] = arrays["ids"][ends[row] - arrays["lengths"][row] : ends[row]].tolist()

@@ -27,7 +27,7 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_bounds
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
-from dagster_divorder.write.curated import Beginning
+from dagster_divorder.write.extend import Beginning
 from tests.conftest import examples, topic_records, write_jsonl
 from tests.defs.conftest import Daemon
 

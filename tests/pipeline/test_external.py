@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.topics.cluster import DRIFT
-from dagster_divorder.corpus import ingest
+from dagster_divorder.corpus import cut
 from dagster_divorder.corpus.vectors import Block, NpyVectors
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -304,7 +304,7 @@ steps = st.tuples(st.lists(st.integers(0, 14), min_size=1, max_size=12), st.inte
 def test_whatever_happened_before_every_record_has_its_vector(
     tmp_path_factory: pytest.TempPathFactory, make_settings: Make, history: list[tuple[list[int], int, bool]]
 ) -> None:
-    """Documents come, go and come back, also before the vectors were first asked for; small fragments are merged."""
+    """Documents come, go and come back, also before the vectors were first asked for."""
     folder = tmp_path_factory.mktemp("history")
     corpus = Corpus(
         folder,
@@ -314,8 +314,8 @@ def test_whatever_happened_before_every_record_has_its_vector(
     )
     stored: dict[str, set[str]] = {}  # texts with a vector, by stage key: what comes back is there
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "FRAGMENT_ROWS", 4)
-        patch.setattr(merge, "MERGE_FROM", 3)
+        patch.setattr(cut, "MEAN_LINES", 3)
+        patch.setattr(cut, "HARD_LINES", 5)
         for numbers, model, read in history:
             texts = [f"text {number}" for number in numbers]
             corpus.write(texts, model // 5)
@@ -325,7 +325,7 @@ def test_whatever_happened_before_every_record_has_its_vector(
             made = corpus.run(*READ)
             report = made["external_embeddings"].figures
             known = stored.setdefault(made["external_embeddings"].key, set())
-            assert report["documents"] == len(set(texts))
+            assert report["documents"] == len(texts)
             assert report["new_documents"] == len(set(texts) - known)
             known |= set(texts)
             expected = unit(vectors_of(texts, model // 5))

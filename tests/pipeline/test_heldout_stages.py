@@ -30,7 +30,7 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix import heldout
-from dagster_divorder.stages.mix.consumed import consumed_document_mask
+from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.mix.heldout import heldout_files, heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.mix.repeats import load_times
@@ -218,7 +218,7 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
     copies = [edited(record) for record in records]
     write_jsonl(tmp_path / "docs.jsonl", records + copies)
     run = ran(make_settings(), "curated_output")
-    tokens, order = run.column("token_counts", "lengths")[run.view.document_row], load_order(run)
+    tokens, order = run.column("token_counts", "lengths"), load_order(run)
     frozen = int(tokens.sum()) // 2
     consumed = set(order[np.cumsum(tokens[order]) - tokens[order] < frozen].tolist())
 
@@ -227,7 +227,7 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
     wanted = 0
     for _ in range(2):
         run = ran(settings, "curated_output")
-        free = ~consumed_document_mask(run)[run.view.document_row]
+        free = ~consumed_text_mask(run)
         assert consumed.isdisjoint(np.flatnonzero(free).tolist())
         held = set.union(*texts_by_source(run).values())
         # A tenth of each source, as far as it was not read; appends change nothing about it.

@@ -21,7 +21,6 @@ from dagster_divorder.stages import open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
-from dagster_divorder.write.exports import rows as rows_module
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -61,7 +60,7 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     """The labels of every row, epoch after epoch: of each token its id, or -100 where it is not trained on."""
     run = open_run(settings)
     packed, documents, wanted = load_packed(run), [], SELECTED[settings.chats.train_on]
-    for _, arrays in run.files("token_counts").each(run.view.documents):
+    for _, arrays in run.files("token_counts").each(run.view.fragments):
         tokens, spans = (
             iter(arrays["ids"].tolist()),
             iter(zip(*(arrays[f"span_{name}"].tolist() for name in ("first", "last", "kind")), strict=True)),
@@ -78,7 +77,7 @@ def slow_labels(settings: Settings) -> list[list[int]]:
     for sequence in load_sequence_order(run).reshape(-1).tolist():
         row: list[int] = []
         for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document = documents[run.view.document_row[packed.document[at]]]
+            document = documents[packed.document[at]]
             row += document[packed.start[at] : packed.start[at] + packed.length[at]]
         rows.append(row)
     return rows
@@ -109,20 +108,8 @@ def test_the_tokenizer_beside_an_export_renders_what_was_exported(
     assert {tuple(ids) for ids in rendered} == exported
 
 
-# Each value of each beside each value of the others.
-@pytest.mark.parametrize(
-    ("memory", "method", "train_on"),
-    [
-        pytest.param(1 << 30, "concat", "assistant", id="in memory-concat-assistant"),
-        pytest.param(1 << 30, "best_fit", "last", id="in memory-best_fit-last"),
-        pytest.param(1000, "concat", "last", id="through files-concat-last"),
-        pytest.param(1000, "best_fit", "assistant", id="through files-best_fit-assistant"),
-    ],
-)
-def test_labels_are_those_of_the_documents(
-    train_on: str, method: str, memory: int, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows_module, "MAPPED_BYTES", memory)
+@pytest.mark.parametrize(("method", "train_on"), [("concat", "assistant"), ("best_fit", "last")])
+def test_labels_are_those_of_the_documents(train_on: str, method: str, make: Make) -> None:
     settings = make(
         "parquet",
         "olmo",

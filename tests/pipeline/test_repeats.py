@@ -142,10 +142,10 @@ OPINIONS = (
 def token_ids(run: Run) -> list[list[int]]:
     """Of every record."""
     rows: list[list[int]] = []
-    for _, arrays in run.files("token_counts").each(list(run.view.documents)):
+    for _, arrays in run.files("token_counts").each(list(run.view.fragments)):
         ends = np.cumsum(arrays["lengths"])
         rows += [part.tolist() for part in np.split(arrays["ids"], ends[:-1])]
-    return [rows[row] for row in run.view.document_row.tolist()]
+    return rows
 
 
 def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(

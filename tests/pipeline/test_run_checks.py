@@ -324,7 +324,7 @@ def test_vectors_that_stand_in_for_others_are_counted(made: Settings) -> None:
     run = open_run(made)
     shallow = run.receipt("shallow_embeddings")
     flagged = StageFiles(run.store, shallow.stage, "0" * 32)
-    for fragment in run.view.documents:
+    for fragment in run.view.fragments:
         flags = np.resize(np.array([NOT_FINITE, 0], np.uint8), fragment.rows)
         flagged.put(fragment.name, run.files(shallow.stage).read(fragment) | {"flagged": flags})
     save_receipt(run.store, replace(shallow, key=flagged.key))

@@ -20,9 +20,7 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
-from dagster_divorder.stages.corpus.raw_docs import record_index
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.sample import document_ids
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 
@@ -83,12 +81,11 @@ def test_a_file_in_any_order_gives_each_record_its_score(
     base = make_settings(input={"id_field": "id"})
     run_all(base, Silent(), ["raw_docs"])
     opened = open_run(base)
-    view = opened.view
     keys = {
         "id": [record["id"] for record in RECORDS],
         "row": list(range(len(RECORDS))),
-        "record_id": hex_ids(record_index(opened, "id")[view.record_row]),
-        "doc_id": hex_ids(document_ids(opened.store, view)[view.document_row]),
+        "record_id": hex_ids(opened.records.ids(opened.view.fragments)),
+        "doc_id": hex_ids(opened.records.text_ids(opened.view.fragments)),
     }[key]
     # Records of one text are one document.
     wanted = np.array(

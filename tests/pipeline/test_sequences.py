@@ -232,7 +232,7 @@ def test_copies_go_to_different_sections_and_sequences(
     settings = make_settings(**sections, order={"separate_copies": how, "frozen_tokens": frozen * LENGTH})
     packed, _ = run(settings)
     left = open_run(settings)
-    texts, made = left.view.document_row, load_sections(left)
+    texts, made = left.copies, load_sections(left)
     figures = left.receipt("sequence_order").figures["copies"]
     parts = len(made.stretch)
     assert parts == np.bincount(texts[made.items]).max() if how == "subsets" else parts >= 4

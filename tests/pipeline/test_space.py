@@ -56,7 +56,7 @@ def test_vectors_are_seen_along_their_components(corpus: Path, make_settings: Ma
     clusters = load_clusters(run)
     assert clusters.centroids.shape == (4, 3)
     assert not clusters.centre.any(), "components have taken the mean away"
-    whole = np.concatenate([vectors for _, vectors in space.each(view.documents)])
+    whole = np.concatenate([vectors for _, vectors in space.each(view.fragments)])
     assert whole.dtype == np.float32
     assert np.allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
     for rows in (np.arange(80)[::-7], np.array([5, 5, 79, 0]), np.array([3])):
@@ -156,9 +156,9 @@ def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, method: st
     assert grown["fitted"].startswith("no: kept") and grown["new_documents"] == 8
     run = opened(settings)
     space, view = load_space(run), run.view
-    vectors = np.concatenate([vectors for _, vectors in space.each(view.documents)])
+    vectors = np.concatenate([vectors for _, vectors in space.each(view.fragments)])
     apart = np.linalg.norm(vectors[:, np.newaxis] - load_clusters(run).centroids, axis=2)
-    labels, distances = run.files("clusters").columns(view.documents, "labels", "distances")
+    labels, distances = run.files("clusters").columns(view.fragments, "labels", "distances")
     assert np.array_equal(labels, apart.argmin(axis=1))
     assert np.allclose(distances, apart.min(axis=1), atol=1e-5)
     plain = cluster(make_settings(embedding={"pooling": "mean"}))

@@ -209,7 +209,7 @@ def test_every_method_fills_a_budget_of_tokens_and_partitions_are_the_engines(
     ran(settings, "subset_selection")
     run = open_run(settings)
     chosen = load_results(settings.store.path).selection
-    tokens = run.column("token_counts", "lengths")[run.view.document_row]
+    tokens = run.column("token_counts", "lengths")
     left = 900 - tokens[chosen.selected].sum()
     assert 0 <= left < tokens[chosen.reason == "lower weight"].min()
     if method == "quality":
@@ -241,7 +241,7 @@ def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tm
     folder = save_classifier(tmp_path / "classifier", 3)
     settings = selecting(make_settings, corpus, method="quality", documents=12, quality=str(folder))
     run = ran(settings, "subset_selection")
-    scores = run.column("quality_scores", "quality")[run.view.document_row]
+    scores = run.column("quality_scores", "quality")
     chosen = load_results(settings.store.path).selection
     free = chosen.reason != "copy of another record"
     assert chosen.weight[free].tolist() == pytest.approx(scores[free].tolist())

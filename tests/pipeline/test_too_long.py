@@ -77,7 +77,7 @@ def packed(settings: Settings, *stages: str) -> Run:
 
 
 def tokens_of(run: Run) -> np.ndarray:
-    return run.column("token_counts", "lengths")[run.view.document_row]
+    return run.column("token_counts", "lengths")
 
 
 def parts(plan: PackedSequences, document: int) -> list[tuple[int, int]]:
@@ -154,7 +154,7 @@ def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, meth
     mask = load_loss_mask(run)
     assert mask is not None
     kept = np.minimum(tokens, LENGTH)
-    trained = mask.within(run.view.document_row, 0, kept) > 0
+    trained = mask.within(np.arange(len(run.view)), 0, kept) > 0
     assert not trained[-2:].any()
     assert sorted(set(plan.document.tolist())) == np.flatnonzero(trained).tolist()
     figures = run.receipt("packed_sequences").figures

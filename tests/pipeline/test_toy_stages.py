@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 import pytest
 
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.defs.factory import definitions
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
@@ -35,8 +36,6 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.store.base import Store
-from dagster_divorder.store.fragments import read_content
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_state
@@ -46,15 +45,15 @@ from tests.conftest import topic_records, write_jsonl
 
 @dataclass(frozen=True)
 class CountLetters:
-    store: Store
+    records: Records
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        texts = read_content(self.store, fragment.file).to_pylist()
+        texts = self.records.texts(fragment).to_pylist()
         return {"letters": np.array([len(text) for text in texts], np.int64)}
 
 
 def mean_of_used(run: Run, files: StageFiles) -> dict[str, Any]:
-    letters = files.column(run.view.documents, "letters")[run.view.used_documents()]
+    letters = files.column(run.view.fragments, "letters")
     return {"letters": int(letters.sum())}
 
 
@@ -64,13 +63,13 @@ LETTERS = PerDocument(
     description="Letters of each document.",
     reads=("raw_docs",),
     doing="counting letters",
-    compute=lambda run: CountLetters(run.store),
+    compute=lambda run: CountLetters(run.records),
     figures=mean_of_used,
 )
 
 
 def fit_mean(run: Run) -> Mapping[str, bytes]:
-    letters = run.column("letters", "letters")[run.view.used_documents()]
+    letters = run.column("letters", "letters")
     return {"mean.json": orjson.dumps(float(letters.mean()))}
 
 
@@ -88,7 +87,7 @@ MEAN = PinnedFit(
 
 
 def tally(run: Run) -> Made:
-    letters = run.column("letters", "letters")[run.view.document_row]
+    letters = run.column("letters", "letters")
     above = int((letters > run.receipt("mean_letters").facts["mean"]).sum())
     return Made({"tally": File(orjson.dumps([above, len(letters)]), "json")}, figures={"above": above})
 

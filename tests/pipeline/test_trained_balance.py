@@ -58,7 +58,7 @@ def settings_of(make: Make, **sections: Any) -> Settings:
 def trained_tokens(run: Run) -> np.ndarray:
     mask = load_loss_mask(run)
     assert mask is not None
-    return mask.tokens(run.view.document_row)
+    return mask.tokens(np.arange(len(run.view)))
 
 
 def run(settings: Settings, *stages: str) -> Run:
@@ -68,12 +68,12 @@ def run(settings: Settings, *stages: str) -> Run:
 
 def trained_places(left: Run) -> list[np.ndarray]:
     """The trained tokens of each record, bool (length,), one span at a time."""
-    mask, rows = load_loss_mask(left), left.view.document_row
+    mask = load_loss_mask(left)
     assert mask is not None
     trained = np.zeros(mask.begins[-1], bool)
     for first, last in zip(mask.trained.first, mask.trained.last, strict=True):
         trained[first:last] = True
-    return [trained[mask.begins[row] : mask.begins[row + 1]] for row in rows]
+    return [trained[mask.begins[row] : mask.begins[row + 1]] for row in range(len(left.view))]
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,9 @@ def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Pat
     traits, packed = load_traits(left), load_packed(left)
     mask = load_loss_mask(left)
     assert mask is not None
-    rows = left.view.document_row
-    of_plan = mask.within(rows[packed.document], packed.start, packed.length)
+    of_plan = mask.within(packed.document, packed.start, packed.length)
     assert (traits.counted.sum() < trained_tokens(left).sum()) == (too_long != "cut")
-    assert_array_equal(traits.counted, np.bincount(packed.document, of_plan, len(rows)))
+    assert_array_equal(traits.counted, np.bincount(packed.document, of_plan, len(left.view)))
     assert {figures["tokens"] for figures in load_metrics(left).values()} == {of_plan.sum()}
 
 

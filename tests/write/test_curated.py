@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.sections import Heldout, Selection
+from dagster_divorder.stages.output.curated_output import check_format
 from dagster_divorder.store.base import STATE, TEMPORARY
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
@@ -26,7 +27,6 @@ from dagster_divorder.write.curated import (
     BESIDE,
     KEPT_BESIDE,
     OutputFolder,
-    check_format,
     refuse_foreign_files,
     remove_beside,
     tidy,

@@ -276,10 +276,8 @@ class Sequences:
         """A plan's tokens, each (S, L): their `ids`, integer; `counts`, bool, those that are trained on; `begins`,
         bool, those that begin a document."""
         every = np.arange(len(plan))
-        with self.run.store.scratch() as scratch:
-            stored = stored_tokens(self.run, load_base_model(self.run).directory, scratch)
-            rows = Rows(plan, every, every[None], stored)
-            ids, trained = rows.gather(), rows.trained
+        rows = Rows(plan, every, every[None], stored_tokens(self.run, load_base_model(self.run).directory))
+        ids, trained = rows.gather(), rows.trained
         counts = np.arange(rows.length) < plan.tokens[:, None]
         if trained is not None:
             counts = trained.marked(every * rows.length, np.full(len(plan), rows.length)).reshape(ids.shape)

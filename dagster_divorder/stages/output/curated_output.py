@@ -14,8 +14,7 @@ import platform
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
@@ -43,7 +42,7 @@ from dagster_divorder.pipeline.stage import (
     is_published,
     versions,
 )
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Output, Settings
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
@@ -63,33 +62,32 @@ from dagster_divorder.stages.output.exports import plan_fingerprint
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
-from dagster_divorder.store.arrays import compact, pack, pack_parquet, unpack
+from dagster_divorder.store.arrays import compact, pack, pack_parquet, row_array, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View, offsets
+from dagster_divorder.store.view import View
 from dagster_divorder.view.drawing import stamped
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
     KEPT_BESIDE,
     RECORDS,
-    AlteredFileError,
-    Beginning,
     OutputFolder,
-    check_format,
-    scratch_beside,
     tidy,
-    write_columns,
 )
-from dagster_divorder.write.output_records import stored, written
-from dagster_divorder.write.permute import Permutation, Shard, passes_files, permute, shard_limits
-from dagster_divorder.write.records import LINE_FEED, WriteBehind, WriteRecords, stored_records
+from dagster_divorder.write.extend import stage_extended
+from dagster_divorder.write.permute import Shard, permute, shard_limits
+from dagster_divorder.write.records import WriteRecords, permuted_records, stored, written
 
 META_VERSION = 2
+MEMORY_BYTES = 256 << 20
+"""Maximum bytes of records that are ordered in memory."""
 WORKERS_FROM_BYTES = 1 << 30
 """Bytes of records from which workers write them."""
+ROW_GROUP = 1 << 20
+"""Rows per row group in Parquet files of numbers."""
 PICTURE = "ordering_comparison.png"
 SIMILARITY_SAMPLE = 5_000
 PACKED = (
@@ -112,6 +110,19 @@ SPACE = ("vectors", "pca", "explained_variance")
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
 
 
+def check_format(kind: str, output: Output) -> None:
+    """Check that input of this kind, jsonl or parquet, can be written in the output's format.
+
+    Raises:
+        InputError: the input is JSONL and the output Parquet.
+    """
+    if output.format == "parquet" and kind == "jsonl":
+        raise InputError(
+            "output.format = 'parquet' needs Parquet input, with the same columns in every [[input]]: JSONL lines have "
+            "no schema; use output.format = 'auto', or convert the input to Parquet first"
+        )
+
+
 def load_manifest(run: Run) -> dict[str, Any]:
     """The manifest of the output that the last run wrote.
 
@@ -130,7 +141,7 @@ def load_manifest(run: Run) -> dict[str, Any]:
 def _write_curated_output(run: Run) -> Made:
     """Write the output. The store keeps the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    ids = run.records.text_ids(run.view.fragments)[run.copies == np.arange(len(view))]
+    ids = run.records.text_ids(view.fragments)[run.copies == np.arange(len(view))]
     # Stored before the manifest that names it, so that a run killed in between leaves no dangling name.
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
     # The ids take 16 bytes a document, so they are read again when needed.
@@ -192,11 +203,10 @@ def _publish_output(run: Run, receipt: Receipt) -> None:
 def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
     order, records = output_order(run), stream_records(run)
     sizes = compact(run.records.fragments.column(view.fragments, "size"))
-    item_sizes = sizes if records is None else sizes[records]
+    rows = order if records is None else records[order]
+    size = int(sizes[rows].sum())
     # A large output also passes through temporary files.
-    twice = passes_files(item_sizes, as_lines=view.kind == "jsonl")
-    expected = (1 + twice) * int(item_sizes.sum()) + order.nbytes
-    del item_sizes
+    expected = size * (2 if size > MEMORY_BYTES else 1) + order.nbytes
     with (
         OutputFolder(
             run.store, run.settings.output.path, expected, extends=run.settings.order.extends
@@ -205,10 +215,10 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
     ):
         # Runs while the files are written, because it needs none of them.
         similarity = thread.submit(_similarity, run, view)
-        _stage_records(run, order if records is None else records[order], sizes, output)
-        output.stage("order.npy", lambda file: _save_npy(file, order if records is None else records[order]))
+        _stage_records(run, rows, sizes, output)
+        output.stage("order.npy", lambda file: _save_npy(file, rows))
         output.stage(
-            "packed_sequences.parquet", lambda file: write_columns(file, runs_of(load_packed(run), records))
+            "packed_sequences.parquet", lambda file: _write_columns(file, runs_of(load_packed(run), records))
         )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
         with_id = id_giver(run, run.receipt("raw_docs"))
@@ -254,106 +264,54 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     settings, view = run.settings.output, run.view
     check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
-    row_sizes = sizes[rows]
-    limits = shard_limits(row_sizes, settings.shard_bytes)
     schema = None
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
+    permutation = permuted_records(run.records, view, sizes, rows)
+    limits = shard_limits(permutation.sizes, settings.shard_bytes)
     write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
     )
     spans = pairwise([0, *limits])
-    shards = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
     form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
-    ids = run.records.ids(run.view.fragments) if output.extends else np.empty((0, 2), np.uint64)
-    contents = _contents(shards, rows, ids, form) if output.extends else {}
-    kept = {*takewhile(lambda name: output.take_over(name, contents[name]["content"]), contents)}
-    shards = {name: shard for name, shard in shards.items() if name not in kept}
-    stage = partial(_permute_records, run, view, rows, row_sizes, output, schema)
-    behind = _behind_published(output, shards, rows, ids, form) if kind == "jsonl" else {}
-    try:
-        stage({**shards, **behind}, exact=schema is None and not behind)
-    except AlteredFileError as error:
-        run.progress.note(f"{error}: all of it is written again")
-        stage(shards, exact=schema is None)
-    for name, content in contents.items():
-        output.entries[name] = {**output.entries[name], **content}
+    ids = run.records.ids(view.fragments) if output.extends else np.empty((0, 2), np.uint64)
 
+    def content(file: Shard, beside: bool) -> str:
+        hashed = xxhash.xxh3_128_hexdigest(to_bytes(ids.take(rows[file.first : file.end], axis=0)))
+        return content_hash(CURATED_OUTPUT.version, form, hashed)
 
-def _permute_records(
-    run: Run,
-    view: View,
-    rows: np.ndarray,
-    row_sizes: np.ndarray,
-    output: OutputFolder,
-    schema: pa.Schema | None,
-    shards: Mapping[str, Shard],
-    *,
-    exact: bool,
-) -> None:
-    """Stage files of records; see `Permutation`. Rows are added at the end, so rows of files that are not written again
-    lie before the others."""
-    before = min((shard.first for shard in shards.values()), default=len(rows))
-    rows, row_sizes = rows[before:], row_sizes[before:]
-    permutation = Permutation(
-        contents=stored_records(run.records, view),
-        start=offsets(view.fragments),
-        rows=rows,
-        sizes=row_sizes,
-        exact=exact,
-        terminator=b"" if schema else LINE_FEED,
-        through_files=passes_files(row_sizes),
-    )
-    with scratch_beside(run.store, run.settings.output.path, output.expected_bytes) as scratch:
+    def stage(files: Mapping[str, Shard], beside: Mapping[str, Shard]) -> None:
+        # Rows are added at the end, so rows of files that are not written again lie before the others.
+        before = min((file.first for file in files.values()), default=len(rows))
+        missing = permutation.within(slice(before, None))
         permute(
-            permutation,
-            {
-                name: shard._replace(first=shard.first - before, end=shard.end - before)
-                for name, shard in shards.items()
-            },
+            missing,
+            {name: Shard(first - before, end - before, write) for name, (first, end, write) in files.items()},
             output,
+            through_files=missing.nbytes > MEMORY_BYTES,
             engine=lambda: run.engine,
             workers_from=WORKERS_FROM_BYTES,
-            scratch=scratch,
             progress=run.progress,
             unit="records",
         )
 
-
-def _contents(
-    shards: Mapping[str, Shard], rows: np.ndarray, ids: np.ndarray, form: str
-) -> dict[str, dict[str, Any]]:
-    """What the manifest says of each file of records of an output that is to be extended: `records`, their number, and
-    `content`, a hash of all that decides its bytes. ids: of all records, uint64 (n, 2). form: a hash of their kind and
-    schema."""
-    contents = {}
-    for name, shard in shards.items():
-        content = _content(ids.take(rows[shard.first : shard.end], axis=0), form)
-        contents[name] = {"records": shard.end - shard.first, "content": content}
-    return contents
+    stage_extended(
+        output,
+        {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)},
+        stage,
+        note=run.progress.note,
+        content=content,
+        sizes=permutation.lengths if schema is None else None,
+    )
 
 
-def _content(ids: np.ndarray, form: str) -> str:
-    """A hash of a file of records of these ids, uint64 (n, 2), in their order."""
-    return content_hash(CURATED_OUTPUT.version, form, xxhash.xxh3_128_hexdigest(to_bytes(ids)))
+def _write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
+    """Write int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
+    import pyarrow.parquet as pq
 
-
-def _behind_published(
-    output: OutputFolder, shards: Mapping[str, Shard], rows: np.ndarray, ids: np.ndarray, form: str
-) -> dict[str, Shard]:
-    """The first file that is written, if it begins with the published file of its name: its lines behind them. ids: of
-    all records, uint64 (n, 2). form: a hash of their kind and schema."""
-    name = next(iter(shards), "")
-    known = output.published.get(name, {})
-    if "content" not in known:
-        return {}
-    first, end, write = shards[name]
-    middle = first + known["records"]
-    if middle > end or known["content"] != _content(ids.take(rows[first:middle], axis=0), form):
-        return {}
-    beginning = Beginning(output.path, name, known["bytes"], known)
-    return {name: Shard(middle, end, WriteBehind(beginning, write))}
+    table = pa.table({name: row_array(column) for name, column in columns.items()})
+    pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)
 
 
 def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
@@ -432,7 +390,7 @@ def _similarity(run: Run, view: View) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
     from dagster_divorder.core.measure.similarity import cosine_statistics
 
-    rows = np.sort(records_by_text(run.records, run.view, SIMILARITY_SAMPLE))
+    rows = np.sort(records_by_text(run.records, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
 
 
@@ -451,7 +409,7 @@ def _ids(run: Run, file: str) -> np.ndarray:
 def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
     """Counts of distinct documents, compared with the replaced output. now: ids, uint64 (n, 2).
 
-    The ids of the old output are stored separately, because merging and pruning remove fragments of its view.
+    The ids of the old output are stored separately, because fragments of its view may be removed.
     """
     name = (before or {}).get("ids")
     old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)

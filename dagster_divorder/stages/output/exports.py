@@ -69,7 +69,7 @@ from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
-from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, scratch_beside, tidy
+from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
@@ -87,15 +87,14 @@ def _write_exports(run: Run) -> Made:
     change = reordered(run, fingerprint, [*keys])
     if change:
         run.progress.note(change.sentence)
-    with scratch_beside(run.store, run.settings.exports.path) as scratch:
-        tokens = stored_tokens(run, load_base_model(run).directory, scratch)
-        for name in run.settings.exports.formats:
-            FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
-        if sentence := moved_by_appends(run.settings, _lacks_each(run)):
-            run.progress.note(sentence)
-        record_plan(run, fingerprint, keys)
-        for lacking in _lacks_each(run):
-            _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
+    tokens = stored_tokens(run, load_base_model(run).directory)
+    for name in run.settings.exports.formats:
+        FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
+    if sentence := moved_by_appends(run.settings, _lacks_each(run)):
+        run.progress.note(sentence)
+    record_plan(run, fingerprint, keys)
+    for lacking in _lacks_each(run):
+        _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
     hashes, table = {}, []
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
@@ -119,8 +118,8 @@ def _write_exports(run: Run) -> Made:
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
 
 
-def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
-    """The token ids of the stream's items. directory: of the tokenizer. scratch: for temporary files.
+def stored_tokens(run: Run, directory: Path) -> Tokens:
+    """The token ids of the stream's items. directory: of the tokenizer.
 
     Raises:
         InputError: the settings ask for an end-of-text token, but the tokenizer names none.
@@ -141,7 +140,6 @@ def stored_tokens(run: Run, directory: Path, scratch: Path) -> Tokens:
         padding=padding or 0,
         vocabulary=vocabulary,
         directory=directory,
-        scratch=scratch,
         engine=lambda: run.engine,
         progress=run.progress,
         trained=None if mask is None else mask.trained,

@@ -40,7 +40,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.topics.components import kinds_of
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View, spans
@@ -57,10 +57,6 @@ class _ExternalEmbeddings(PerDocument):
         if "reading" not in run.memo:
             run.memo["reading"] = _reading(self, run)
         return str(run.memo["reading"].key)
-
-    def work(self, run: Run, key: str) -> list[Work]:
-        """All records of fragments without a result: the file may hold other vectors of known records now."""
-        return [Work(work.fragment, work.fragment) for work in super().work(run, key)]
 
     def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         """Copies new rows of a Parquet file first: the file is read from beginning to end, but fragments need rows in
@@ -108,7 +104,7 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     if (
         last
         and (known or (run.planning and not run.has_view))
-        and (run.planning or not stage.missing(run, last.key))
+        and (run.planning or not stage.work(run, last.key))
     ):
         run.observed["read"] = "no: it has not changed"
         return _Reading(read_as, last.facts, last.key)
@@ -219,15 +215,16 @@ class _Matched:
 
 
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each document row: bool, whether its fragment is stored under a key; and its `source` uint64, 0 if it is
-    not."""
-    stored, source = np.zeros(len(run.view), bool), np.zeros(len(run.view), np.uint64)
-    files, inside = StageFiles(run.store, STAGE, key).listed(), _records_of_fragments(view)
-    for fragment in view.fragments:
-        if fragment.name in files.present():
-            rows = inside[fragment.name]
-            stored[rows] = True
-            source[rows] = files.column([fragment], "source")
+    """For each record: bool, whether a vector of its text is stored under a key; and its `source` uint64, 0 if there is
+    none."""
+    files, fragments = StageFiles(run.store, STAGE, key).listed(), run.records.fragments
+    kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
+    stored, source = np.zeros(len(view), bool), np.zeros(len(view), np.uint64)
+    if kept:
+        known = np.concatenate(list(fragments.parts(kept, "text")))
+        at = places(run.records.text_ids(view.fragments), known)
+        stored = at >= 0
+        source[stored] = files.column(kept, "source")[at[stored]]
     return stored, source
 
 
@@ -333,6 +330,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
     check_settings=lambda run: _open_file(run.settings),
     compute=lambda run: _units(run, run.memo["reading"].file),
+    by_text=True,
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
     facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},
     figures=lambda run, files: {

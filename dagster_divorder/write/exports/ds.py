@@ -10,24 +10,20 @@ format cannot mark padding: end-of-text tokens fill the one short row of `concat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.format import Format, Options, fits_uint16
-from dagster_divorder.write.exports.raw import row_files, row_sizes, write_rows
+from dagster_divorder.write.exports.format import Format, Options
+from dagster_divorder.write.exports.raw import stage_raw
 from dagster_divorder.write.exports.rows import Rows
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
-    dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
     filler = rows.stored.special.get("eos", rows.stored.padding)
-    files = row_files(rows, options, dtype, ".ds")
-    write = partial(write_rows, dtype=dtype, padding=filler)
-    rows.stage(folder, {name: (span, write) for name, span in files.items()}, sizes=row_sizes(rows, dtype))
+    dtype, files = stage_raw(rows, folder, options, ".ds", filler)
     lengths = rows.run_tokens.copy()
     lengths[rows.indptr[1:] - 1] += rows.length - rows.tokens
     for name, (first, end) in files.items():

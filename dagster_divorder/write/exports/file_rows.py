@@ -1,4 +1,4 @@
-"""The rows of one file of an export, and the ids of documents as arrays of runs.
+"""The rows of one file of an export.
 
 Letters: n rows, q runs of tokens in them, T tokens, L tokens a sequence.
 """
@@ -10,14 +10,9 @@ from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-import pyarrow as pa
 
 from dagster_divorder.core.spans import Spans
-from dagster_divorder.errors import StoreError
 from dagster_divorder.readers.files import padded_rows
-from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.view import Fragment
-from dagster_divorder.write.records import value_bytes
 
 BLOCK_BYTES = 4 << 20
 """Bytes of ids in a block; a format writes one block at a time."""
@@ -80,44 +75,15 @@ class FileRows:
         """n."""
         return len(self.tokens)
 
-    def blocks(self, parts: Iterator[pa.Array]) -> Iterator[IdBlock]:
+    def blocks(self, parts: Iterator[np.ndarray]) -> Iterator[IdBlock]:
         """The rows in blocks. parts: the ids of each non-empty block, from `permute`."""
         step = block_rows(self.length, self.dtype)
         for first in range(0, len(self), step):
             tokens = self.tokens[first : first + step]
-            ids = (
-                np.frombuffer(value_bytes(next(parts)), self.dtype)
-                if tokens.any()
-                else np.empty(0, self.dtype)
-            )
-            yield IdBlock(
-                first, ids, tokens, trained_rows(self.trained, first, first + len(tokens), self.length)
-            )
+            ids = next(parts) if tokens.any() else np.empty(0, self.dtype)
+            trained = trained_rows(self.trained, first, first + len(tokens), self.length)
+            yield IdBlock(first, ids, tokens, trained)
 
 
 WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]
 """Writes a file of rows; picklable."""
-
-
-def mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtype) -> np.ndarray:
-    """The ids of a fragment, (count,), mapped from its file.
-
-    Raises:
-        StoreError: the file holds another number or dtype.
-    """
-    (ids,) = files.mapped([fragment], "ids")
-    if (ids.dtype, len(ids)) != (dtype, count):
-        raise StoreError(
-            f"token_counts holds {len(ids):,} ids of {ids.dtype} for fragment {fragment.name}, expected {count:,} of "
-            f"{dtype}; delete {files.folder} in the store and run again"
-        )
-    return ids
-
-
-def stretches(ids: Callable[[], np.ndarray], edges: np.ndarray) -> pa.Array:
-    """Ids (T,) as large_binary (n,), cut at `edges`, int64 (n + 1,). The last edge is the first edge + T."""
-    mapped = ids()
-    bounds = (edges - edges[0]) * mapped.itemsize
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(mapped)]
-    )

@@ -33,8 +33,8 @@ CODES = {"int32": 4, "uint16": 8}
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
     prefix = f"train-{options.tag}"
-    ids = {f"{prefix}.bin": ((0, len(rows)), partial(_write_ids, dtype=dtype))}
-    rows.stage(folder, ids, sizes=dtype.itemsize * rows.tokens)
+    write = partial(_write_ids, dtype=dtype)
+    rows.stage(folder, {f"{prefix}.bin": (0, len(rows))}, write, sizes=dtype.itemsize * rows.tokens)
     folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
     stage_index(rows, folder, options)
     script = Path(megatron_cache.__file__).read_bytes()

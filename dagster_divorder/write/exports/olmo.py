@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -28,15 +27,8 @@ import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.file_rows import BLOCK_BYTES, FileRows, IdBlock, WriteRows, trained_rows
-from dagster_divorder.write.exports.format import Format, Options, fits_uint16
-from dagster_divorder.write.exports.raw import (
-    row_files,
-    row_sizes,
-    stage_array,
-    stage_index,
-    stage_trained,
-    write_rows,
-)
+from dagster_divorder.write.exports.format import Format, Options
+from dagster_divorder.write.exports.raw import stage_array, stage_index, stage_raw, stage_trained
 from dagster_divorder.write.exports.rows import Rows
 
 LINES = 1 << 16
@@ -44,19 +36,10 @@ LINES = 1 << 16
 
 
 def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
-    dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
-    files = row_files(rows, options, dtype, ".npy")
-    write = partial(write_rows, dtype=dtype, padding=rows.stored.padding)
-    written: dict[str, WriteRows] = {
-        ".csv.gz": _documents,
-        **({".mask": _mask} if rows.padded or rows.trained else {}),
-    }
-    beside = {
-        name.removesuffix(".npy") + suffix: (span, write_beside)
-        for name, span in files.items()
-        for suffix, write_beside in written.items()
-    }
-    rows.stage(folder, {name: (span, write) for name, span in files.items()}, beside, row_sizes(rows, dtype))
+    beside: dict[str, WriteRows] = {".csv.gz": _documents}
+    if rows.padded or rows.trained:
+        beside[".mask"] = _mask
+    dtype, files = stage_raw(rows, folder, options, ".npy", rows.stored.padding, beside)
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]

@@ -5,15 +5,16 @@ Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import IO
 
 import numpy as np
 
 from dagster_divorder.store.manifests import NEIGHBOUR, TRAINED
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
-from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.file_rows import FileRows, IdBlock, WriteRows
+from dagster_divorder.write.exports.format import Options, fits_uint16
 from dagster_divorder.write.exports.rows import Rows
 
 
@@ -30,15 +31,27 @@ def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dic
     }
 
 
-def row_sizes(rows: Rows, dtype: np.dtype) -> np.ndarray:
-    """The bytes of each row that `write_rows` writes, int64 (R,)."""
-    return np.broadcast_to(np.int64(rows.length * dtype.itemsize), (len(rows),))
+def stage_raw(
+    rows: Rows,
+    folder: OutputFolder,
+    options: Options,
+    suffix: str,
+    padding: int,
+    beside: Mapping[str, WriteRows] | None = None,
+) -> tuple[np.dtype, dict[str, tuple[int, int]]]:
+    """Stage files of ids, uint16 (uint32 if an id does not fit); returns their dtype and `row_files`. padding: the id
+    that fills up short rows. beside: see `Rows.stage`."""
+    dtype = np.dtype("<u2" if fits_uint16(rows) else "<u4")
+    files, write = row_files(rows, options, dtype, suffix), partial(write_rows, dtype=dtype, padding=padding)
+    sizes = np.broadcast_to(np.int64(rows.length * dtype.itemsize), (len(rows),))
+    rows.stage(folder, files, write, beside=beside, sizes=sizes)
+    return dtype, files
 
 
 def write_rows(
     file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes], *, dtype: np.dtype, padding: int
 ) -> None:
-    """Write the ids, L a row. padding: the id that fills up short rows."""
+    """Write the ids, L a row."""
     for block in blocks:
         file.write(block.padded(file_rows.length, padding, dtype).data)
 

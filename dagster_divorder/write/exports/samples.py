@@ -49,7 +49,7 @@ def stage_samples(
     itemsize = len(lead) + sample.itemsize
     shards = rows.shards(4 + itemsize, options.shard_bytes - 8 - len(head))
     write = partial(_write, sample=sample, head=head, lead=lead)
-    rows.stage(folder, {name(number): (span, write) for number, span in enumerate(shards)})
+    rows.stage(folder, {name(number): span for number, span in enumerate(shards)}, write)
     counts = [end - first for first, end in shards]
     return [(count, 4 * (count + 2) + len(head) + itemsize * count) for count in counts]
 

@@ -11,7 +11,6 @@ from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -61,7 +60,6 @@ class Folder:
 
     path: Path
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    by_workers: bool = False
     extends: bool = False
 
     @property
@@ -83,6 +81,13 @@ class Folder:
     ) -> None:
         for name, writing in zip(items, engine.each(partial(partial, write), items.values()), strict=True):
             self.stage(name, writing)
+
+
+class Unwritten(Folder):
+    """A folder whose files are not written."""
+
+    def stage(self, name: str, write: Callable[[Any], object]) -> None:
+        write(None)
 
 
 class Sent:
@@ -131,7 +136,6 @@ def rows_of(
         padding=vocabulary - 1,
         vocabulary=vocabulary,
         directory=Path(),
-        scratch=Path("/tmp"),
         engine=Sent,  # type: ignore[arg-type]
         trained=spans_of(masks) if masks else None,
     )
@@ -161,7 +165,7 @@ def masks_of(rows: Rows) -> list[list[bool]]:
     for runs in runs_of(rows):
         mask: list[bool] = []
         for record, start, ids in runs:
-            document: list[bool] = stored.files.masks[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
+            document: list[bool] = stored.files.masks[record].tolist()  # type: ignore[attr-defined]
             # An end-of-text token is trained on where the last token of its document is.
             mask += [*document, bool(document) and document[-1]][start : start + len(ids)]
         masks.append(mask)
@@ -171,8 +175,11 @@ def masks_of(rows: Rows) -> list[list[bool]]:
 def blocks_of(rows: Rows) -> list[IdBlock]:
     """All rows, as a format is given them."""
     read: list[IdBlock] = []
-    here = SimpleNamespace(by_workers=False, extends=False, stage=lambda name, write: write(None))
-    rows.stage(here, {"": ((0, len(rows)), lambda file_rows, blocks, file: read.extend(blocks))})  # type: ignore[arg-type]
+    rows.stage(
+        Unwritten(Path("/tmp")),  # type: ignore[arg-type]
+        {"": (0, len(rows))},
+        lambda file_rows, blocks, file: read.extend(blocks),
+    )
     return read
 
 
@@ -183,7 +190,7 @@ def runs_of(rows: Rows) -> list[Runs]:
         runs: Runs = []
         for run in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
             record, start, length = (int(column[run]) for column in (plan.document, plan.start, plan.length))
-            document = stored.files.documents[stored.view.document_row[record]].tolist()  # type: ignore[attr-defined]
+            document = stored.files.documents[record].tolist()  # type: ignore[attr-defined]
             runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
         row_runs.append(runs)
     return row_runs
@@ -195,7 +202,7 @@ def drawn_memory(data: st.DataObject) -> Iterator[None]:
     memory, block = data.draw(st.sampled_from([1, 64, 1 << 20])), data.draw(st.sampled_from([1, 64, 1 << 20]))
     with (
         mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
-        mock.patch.multiple(permute_module, BUCKET_BYTES=memory),
+        mock.patch.multiple(permute_module, BUCKET_BYTES=memory, PIECE_BYTES=0),
         mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
     ):
         yield

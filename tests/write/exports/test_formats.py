@@ -7,7 +7,6 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -27,7 +26,16 @@ from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import READERS, UNMARKED
-from tests.write.exports.made import TAG, Folder, arguments, blocks_of, drawn_memory, rows_of, runs_of
+from tests.write.exports.made import (
+    TAG,
+    Folder,
+    Unwritten,
+    arguments,
+    blocks_of,
+    drawn_memory,
+    rows_of,
+    runs_of,
+)
 
 TOKENS = [*FORMATS]
 """Formats that hold tokens."""
@@ -43,7 +51,7 @@ def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
         folder = Folder(Path(path))
         about = FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
         read = READERS[name](folder.path, rows)
-        again = Folder(Path(path), by_workers=True)
+        again = Folder(Path(path))
         FORMATS[name].write(rows, again, Options(tag=TAG, shard_bytes=shard_bytes))  # type: ignore[arg-type]
         assert {file.name for file in again.path.iterdir()} == again.entries.keys()
     whole = [[ids for _, _, ids in runs] for runs in runs_of(rows)]
@@ -109,7 +117,7 @@ class Large:
 def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     rows = rows_of([1 << 15] * 16 * 32, length=1 << 12, end_of_text=False)
     view = replace(rows.stored.view, documents=tuple(Fragment(str(n), "", 16) for n in range(32)))
-    stored = replace(rows.stored, files=Large(), view=view, scratch=tmp_path)  # type: ignore[arg-type]
+    stored = replace(rows.stored, files=Large(), view=view)  # type: ignore[arg-type]
     rows = replace(rows, stored=stored)
     count = 0
 
@@ -119,14 +127,13 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
             assert block.ids[0] == file_rows.record[file_rows.indptr[block.first]] // 16
             count += block.ids.nbytes
 
-    here = SimpleNamespace(by_workers=False, extends=False, stage=lambda name, write: write(None))
     with (
         mock.patch.object(rows_module, "MAPPED_BYTES", 0),
         mock.patch.object(permute_module, "BUCKET_BYTES", 1 << 20),
         mock.patch.object(file_rows_module, "BLOCK_BYTES", 1 << 19),
     ):
         tracemalloc.start()
-        rows.stage(here, {"": ((0, len(rows)), read)})  # type: ignore[arg-type]
+        rows.stage(Unwritten(tmp_path), {"": (0, len(rows))}, read)  # type: ignore[arg-type]
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert count == 32 << 20

@@ -54,16 +54,13 @@ READERS: dict[str, Callable[[Path, Rows], Masks]] = {
 
 def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
     with tempfile.TemporaryDirectory() as path:
-        for by_workers in (False, True):
-            folder = Folder(Path(path) / str(by_workers), by_workers=by_workers)
-            folder.path.mkdir()
-            options = Options(tag=TAG, shard_bytes=shard_bytes, columns=tuple(COLUMNS))
-            FORMATS[name].write(rows, folder, options)  # type: ignore[arg-type]
-            read = READERS[name](folder.path, rows)
-            whole = masks_of(rows)
-            if name != "parquet":
-                whole = [[*mask, *[False] * (rows.length - len(mask))] for mask in whole]
-            assert read == whole
+        options = Options(tag=TAG, shard_bytes=shard_bytes, columns=tuple(COLUMNS))
+        FORMATS[name].write(rows, Folder(Path(path)), options)  # type: ignore[arg-type]
+        read = READERS[name](Path(path), rows)
+        whole = masks_of(rows)
+        if name != "parquet":
+            whole = [[*mask, *[False] * (rows.length - len(mask))] for mask in whole]
+        assert read == whole
 
 
 def test_every_format_that_has_a_mask_is_tested() -> None:
