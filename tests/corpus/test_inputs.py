@@ -10,8 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster_divorder.corpus.corpus import Corpus
-from dagster_divorder.corpus.file_states import FileState, PrefixHashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +77,7 @@ def test_block_size_never_changes_the_records(
         for start, line, raw, long in zip(starts, content, whole, is_long, strict=True)
     ]
     first = begin % (len(whole) + 1)
-    offset = (starts + [len(data)])[first]
+    offset = [*starts, len(data)][first]
     blocks = list(read_lines(file, limit, first=offset, block_bytes=block))
     found = [
         (start, line, size, to_bytes(id), blank)

@@ -197,10 +197,7 @@ def test_another_number_of_rows_is_refused_with_all_numbers(corpus: Corpus) -> N
     corpus.write([*TEXTS, TEXTS[0]])
     np.save(corpus.path, vectors_of(TEXTS)[:50])
     message = refused(corpus)
-    assert (
-        "has 50 rows; the input has 61 records (60 distinct texts; 0 more records were refused)"
-        in message
-    )
+    assert "has 50 rows; the input has 61 records (60 distinct texts; 0 more records were refused)" in message
     assert "embed the new records" in message
     with pytest.raises(InputError, match="has 50 rows; the input has 61 records"):
         make_plan(GRAPH, corpus.settings())
