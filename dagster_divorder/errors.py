@@ -6,8 +6,7 @@
     │   ├── RejectLimitError   more records were refused than input.max_reject_share allows
     │   └── MissingPackageError   a package of an extra is not installed
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
-    │   ├── StoreBusyError     another run holds the store's lease
-    │   ├── LeaseLostError     another run has taken over the lease
+    │   ├── StoreBusyError     another run holds the store's lock
     │   ├── DamagedFileError   a file that a run can make again is missing or altered
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
@@ -76,15 +75,11 @@ class StoreError(DivOrderError):
 
 
 class StoreBusyError(StoreError):
-    """Another run holds the store's lease."""
-
-
-class LeaseLostError(StoreError):
-    """Another run took over the store because this run was silent too long. This run publishes nothing more."""
+    """Another run holds the store's lock."""
 
 
 class DamagedFileError(StoreError):
-    """A file of the store is missing or altered; a run makes it again and continues.
+    """A file of the store is missing or altered; after its removal the next run makes it again.
 
     `name` is its name in the store.
     """

@@ -226,7 +226,7 @@ class Results(AsTable):
 
     def _vectors(self, receipt: Receipt) -> np.ndarray:
         present = self.store.exists(embeddings_file(receipt))
-        with contextlib.nullcontext() if present else self.store.lease(wait=False):
+        with contextlib.nullcontext() if present else self.store.lock(wait=False):
             return map_vectors(self.store, self._last.view, receipt)
 
     def _stream_records(self) -> np.ndarray | None:

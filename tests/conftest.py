@@ -40,7 +40,7 @@ from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.state import State, load_state, save_state
+from dagster_divorder.store.state import State, changing, load_state
 
 # Syncing tiny files to disk is most of the time of a run, and no test cuts the power.
 os.fsync = lambda descriptor: None
@@ -321,5 +321,5 @@ def copy_fits(source: Path, target: Path) -> None:
     """Make a store that has the fits of another one, and nothing else."""
     results = load_state(LocalStore(source)).results
     fits = {stage: [result for result in known if "fit" in result.files] for stage, known in results.items()}
-    save_state(LocalStore(target).open(), State(results=fits))
+    changing(LocalStore(target).open(), lambda state: State(results=fits))
     shutil.copytree(source / "fits", target / "fits")

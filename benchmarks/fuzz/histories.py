@@ -44,7 +44,7 @@ from dagster_divorder.settings.sections import RULES
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.ids import hash_all
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.state import State, load_state, save_state
+from dagster_divorder.store.state import State, changing, load_state
 
 STEPS = 5
 WORDS = {
@@ -415,7 +415,7 @@ class History:
             elif step == "forget":
                 self.forget()
             elif step == "prune":
-                prune(GRAPH, self.settings(), LocalStore(self.folder / "store"))
+                prune(GRAPH, LocalStore(self.folder / "store"))
             if not self.run():
                 self.step_back()
                 if not self.run():
@@ -441,7 +441,7 @@ class History:
         receipts = {stage: state.receipts[stage] for stage in consumed}
         # What is consumed is of the plan that was published last.
         plans = state.plans if consumed else []
-        save_state(LocalStore(fresh.store.path).open(), State(receipts, fits, plans=plans))
+        changing(LocalStore(fresh.store.path).open(), lambda state: State(receipts, fits, plans=plans))
         shutil.copytree(self.folder / "store/fits", fresh.store.path / "fits")
         for name in {
             name for plan in plans for result in plan.orders.values() for name in result.files.values()

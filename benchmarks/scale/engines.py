@@ -26,7 +26,7 @@ from pathlib import Path
 import orjson
 
 ROOT = Path(__file__).parents[2]
-TIMED = ("state.json", "states", "format.json", "lease", "curated_meta.json")
+TIMED = ("state.json", "format.json", ".divorder-lock", "curated_meta.json")
 WORKERS = 2
 
 

@@ -83,11 +83,8 @@ def main() -> None:
 @contextmanager
 def server(folder: Path) -> Iterator[None]:
     """An S3 server that holds the store, as the environment then has it."""
-    from dagster_divorder.store import head
     from tests.cluster.weed import BUCKET, KEY, SECRET, Weed
 
-    # A run that was killed counts as dead after as long.
-    head.TTL = 4.0
     (folder / "weed").mkdir()
     running = Weed(folder / "weed").start()
     os.environ |= {
@@ -106,8 +103,6 @@ def server(folder: Path) -> Iterator[None]:
 KILLED = """
 from dagster_divorder import load_settings, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.store import head
-head.TTL = 4.0
 print("begun", flush=True)
 run_all(load_settings(), Silent())
 """
@@ -182,7 +177,7 @@ def compare_with_a_fresh_store(folder: Path) -> None:
     from dagster_divorder.engine.progress import Silent
     from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.local import LocalStore
-    from dagster_divorder.store.state import State, load_state, save_state
+    from dagster_divorder.store.state import State, changing, load_state
 
     settings = load_settings()
     grown = store_of(settings.store)
@@ -192,7 +187,7 @@ def compare_with_a_fresh_store(folder: Path) -> None:
             fresh.put(name, grown.read(name))
     results = load_state(grown).results
     fits = {stage: [one for one in known if "fit" in one.files] for stage, known in results.items()}
-    save_state(fresh, State(results=fits))
+    changing(fresh, lambda state: State(results=fits))
     alone = {"store": {"path": fresh.root}, "output": {"path": folder / "fresh_out"}}
     other = settings.model_copy(
         update={name: getattr(settings, name).model_copy(update=value) for name, value in alone.items()}

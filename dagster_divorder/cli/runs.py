@@ -579,8 +579,8 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
-    with store.lease(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
-        freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, settings, store.open())
+    with store.lock(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
+        freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
         f"deleted documents: {freed.documents:,}",

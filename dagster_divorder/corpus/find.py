@@ -30,9 +30,9 @@ from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
 from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
-from dagster_divorder.store.base import FORMAT_FILE, TEMPORARY, Entry, Folder, is_file, source_of
+from dagster_divorder.store.base import FORMAT_FILE, OLD_FORMAT_FILE
+from dagster_divorder.store.folder import TEMPORARY, Entry, Folder, is_file, source_of
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.head import HEAD
 from dagster_divorder.store.local import tells_of_store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
@@ -303,7 +303,7 @@ class _Search:
                 yield os.path.join(folder, name), entry
 
     def _is_store(self, folder: str) -> bool:
-        for name in (FORMAT_FILE, HEAD):
+        for name in (FORMAT_FILE, OLD_FORMAT_FILE):
             path = os.path.join(folder, name)
             if source := source_of(path, self._file_entry(path)):
                 with open_source(source) as file:

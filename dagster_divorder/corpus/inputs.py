@@ -135,9 +135,9 @@ def is_plain(path: Source) -> bool:
 
 
 def read_lines(
-    path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0, block_bytes: int = BLOCK_BYTES
+    path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0, block_bytes: int | None = None
 ) -> Iterator[Block]:
-    """Lines of a JSONL file in blocks of about `block_bytes`.
+    """Lines of a JSONL file in blocks of about `block_bytes`, by default BLOCK_BYTES.
 
     Args:
         limit: most bytes of a record that is kept in memory.
@@ -159,7 +159,7 @@ def read_lines(
             source = raw if plain else decompressed(raw, path.suffix)
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
-        while chunk := source.read(block_bytes):
+        while chunk := source.read(block_bytes or BLOCK_BYTES):
             if long:
                 end, newline, chunk = chunk.partition(b"\n")
                 long.add(end)

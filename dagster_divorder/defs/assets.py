@@ -74,10 +74,9 @@ def _materialize(
     """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
     graph, settings = pipeline.graph, pipeline.settings.refitting(*refit)
     resend_interrupts()
-    store = store_of(settings.store)
     before = None
-    with suppress(DivOrderError):  # the run mends the state
-        before = load_receipt(store, stage.name)
+    with suppress(DivOrderError):  # the run says what is wrong
+        before = load_receipt(store_of(settings.store), stage.name)
     receipt = run_graph(graph, settings, Log(context.log.info), graph.step(settings, stage.name))[stage.name]
     figures = receipt.figures
     changed = before is None or receipt.version != before.version
@@ -88,7 +87,7 @@ def _materialize(
     )
     return dg.MaterializeResult(
         asset_key=pipeline.key(stage.name),
-        metadata=asset_metadata(Run(settings, store, graph), receipt, changed),
+        metadata=asset_metadata(Run(settings, store_of(settings.store), graph), receipt, changed),
         data_version=dg.DataVersion(receipt.version),
         check_results=_check_results(pipeline, stage),
     )

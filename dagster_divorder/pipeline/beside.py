@@ -1,7 +1,7 @@
 """Runs small stages in another thread, beside the stages that do not read them: a first run takes a tenth less.
 
 Guarantee: results equal a sequential run's. A stage starts once all stages that it reads are done, and stages that read
-it wait for it. Only the thread of the run handles damaged files. Cost: the memory of one more stage; only stages whose
+it wait for it. Cost: the memory of one more stage; only stages whose
 memory is bounded say `Stage.beside`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,10 +66,6 @@ class Beside:
             with self._run.progress(stage):
                 self.started[stage].exception()
         return self.started[stage].result()
-
-    def wait_for_all(self) -> None:
-        """Wait until no stage runs in the other thread."""
-        wait(self.started.values())
 
     def __enter__(self) -> Beside:
         return self

@@ -1,5 +1,4 @@
-"""Runs the checks that stages declare (`Stage.checks`). A finding says what to do. Nothing is stored; only damaged
-files are removed, so that their stages make them again.
+"""Runs the checks that stages declare (`Stage.checks`). A finding says what to do. Nothing is stored.
 
 Cost: `every_record_in_output` reads the output, in about the time of writing it; the others take about as long as a
 sort.
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.repair import discard
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Stage
 from dagster_divorder.settings import Settings
@@ -28,7 +26,7 @@ def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]
 
 
 def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> dict[str, Finding]:
-    """Run all checks, or only those of a stage, on the last run's results. Holds the store's lease meanwhile.
+    """Run all checks, or only those of a stage, on the last run's results. Holds the store's lock meanwhile.
 
     Raises:
         MissingStageError: there is no result under these settings.
@@ -40,20 +38,13 @@ def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> di
     if not checks:
         return {}
     store = store_of(settings.store)
-    with store.lease(wait=settings.store.wait):
+    with store.lock(wait=settings.store.wait):
         run = Run(settings, store.open(), graph, Silent())
-        return {check.name: _finding(run, claimer, check) for claimer, check in checks}
+        return {check.name: _finding(run, check) for _, check in checks}
 
 
-def _finding(run: Run, stage: Stage, check: Check) -> Finding:
+def _finding(run: Run, check: Check) -> Finding:
     try:
         return check.check(run)
     except DamagedFileError as error:
-        # No stage reads its own result, so the stage would not notice the damage.
-        maker = discard(run.store, error.name, run.graph) or stage.name
-        run.forget()
-        return Finding(
-            passed=False,
-            text=str(error),
-            remedy=f"materialise {maker} again, the stage that made the damaged file",
-        )
+        return Finding(passed=False, text=str(error), remedy="delete this file and run again")

@@ -1,36 +1,39 @@
-"""Removes what is no longer needed: files that no receipt leads to, and rows of deleted input."""
+"""Removes files that are no longer needed, and words of deleted documents.
+
+A complete run on a folder removes what none of the last `HISTORY` views and results needs (`remove_superseded`).
+`divorder prune` removes all but the current ones. On a bucket, where other runs may be at work, only `divorder prune`
+removes files, and none younger than SPARED_SECONDS.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import MissingStageError
+import numpy as np
+
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, fit_result
-from dagster_divorder.settings import Settings
-from dagster_divorder.store.base import FORMAT_FILE, LEASE_FILE, STATE, Store
-from dagster_divorder.store.fits import put_fit, read_fit
-from dagster_divorder.store.fragments import RECORDS, records_folder
-from dagster_divorder.store.space import embeddings_file
+from dagster_divorder.pipeline.stage import PerDocument, PinnedFit, Stage, WholeCorpus, fit_result
+from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
+from dagster_divorder.store.fits import FITS, put_fit, read_fit
+from dagster_divorder.store.fragments import RECORDS, Fragments, records_folder
+from dagster_divorder.store.space import RESULTS, embeddings_file
 from dagster_divorder.store.state import (
-    COPIES,
-    Receipt,
     State,
-    drop_receipt,
-    keep_copy,
+    changing,
     keep_result,
     load_receipt,
     load_state,
     save_receipt,
-    save_results,
-    save_state,
 )
-from dagster_divorder.store.view import View
+from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import remove_beside
+
+SPARED_SECONDS = 24 * 3600.0
+WHOLE = ("views", "readings", "rejects", "schemas")
+"""Folders of raw_docs with a file for each state of the corpus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +45,101 @@ class Pruned:
     documents: int
 
 
+def disk_use(store: Store) -> dict[str, int]:
+    """Bytes by part of the store, sorted."""
+    return _by_part({name: stat.size for name, stat in store.files().items()})
+
+
+def _by_part(sizes: dict[str, int]) -> dict[str, int]:
+    parts = Counter[str]()
+    for name, size in sizes.items():
+        top, _, rest = name.partition("/")
+        parts[f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top] += size
+    return dict(sorted(parts.items()))
+
+
+def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None:
+    """Remove fragments and their results that none of the last views has, and results of these stages that the state
+    does not name. The caller is inside `Store.lock`."""
+    state = load_state(store)
+    pieces, named = _pieces(store, state), _named(state)
+    old = {
+        folder: [file for file in store.list(folder) if _piece_of(file) not in pieces]
+        for folder in (*_fragment_folders(store), *_result_folders(store, graph))
+    }
+    if any(old[folder] for folder in _fragment_folders(store)):
+        changing(store, lambda state: replace(state, removed=True))
+    for files in old.values():
+        store.delete(*files)
+    for folder in _whole_folders(store, graph, stages):
+        if folder not in named:
+            store.delete(*(file for file in store.list(folder) if file not in named))
+
+
 def plan_prune(graph: Graph, store: Store) -> Pruned:
-    """What `prune` would free: files that neither the current view nor a current key needs, and rows of deleted input.
-
-    A row counts as the mean size of its fragment's rows, so bytes are an estimate.
-    """
-    needed, freed = _needed(store, graph), Counter[str]()
-    for name, size in store.files().items():
-        if name not in needed:
-            freed[_part(name)] += size
-    deleted = any(name.startswith(f"{RECORDS}/") and name not in needed for name in store.files())
-    return Pruned({part: size for part, size in sorted(freed.items()) if size}, int(deleted))
+    """What `prune` would free."""
+    needed = _needed(store, graph)
+    freed = {name: size for name, size in _removable(store).items() if name not in needed}
+    return Pruned(_by_part(freed), _deleted_documents(store))
 
 
-def prune(graph: Graph, settings: Settings, store: Store) -> Pruned:
+def prune(graph: Graph, store: Store) -> Pruned:
     """Remove what is not needed. Texts of deleted documents go with everything that quotes them (`Stage.quotes`): names
-    of clusters, examples, pictures, and the pages beside the output. Current clusters get new names from the remaining
-    documents; the next run makes the rest. Only a bootstrap base model's tokenizer and table still know words of
-    deleted documents.
+    of clusters, examples, pictures, and the pages beside the output. The next run makes these again. Only a bootstrap
+    base model's tokenizer and table still know words of deleted documents.
 
     Results under other settings go too; a run under those settings computes them again. Draws of held-out documents
     under other settings stay, because a new draw would hold out other documents.
     """
-    store.clear_scratch()
-    before = disk_use(store)
-    planned = plan_prune(graph, store)
-    if planned.documents:
-        quoting = [stage for stage in graph.values() if stage.quotes]
-        for stage in quoting:
-            _forget_quotes(store, stage)
+    before, deleted = disk_use(store), _deleted_documents(store)
+    if deleted or load_state(store).removed:
+        for stage in graph.values():
+            if stage.quotes:
+                _forget_quotes(store, stage)
         remove_beside(store)
-        with contextlib.closing(Run(settings, store, graph, Silent())) as run:
-            _remake_fits(run, quoting)
     # Saved before files are removed, so that the state never names a missing file.
-    save_state(store, _needed_state(store, graph))
-    keep_copy(store)
+    changing(store, lambda state: _needed_state(store, graph, state))
     needed = _needed(store, graph)
-    store.delete(*(name for name in store.files() if name not in needed))
+    store.delete(*(name for name in _removable(store) if name not in needed))
     after = disk_use(store)
     freed = {part: size - after.get(part, 0) for part, size in before.items()}
-    return Pruned({part: size for part, size in freed.items() if size > 0}, planned.documents)
+    return Pruned({part: size for part, size in freed.items() if size > 0}, deleted)
+
+
+def _removable(store: Store) -> dict[str, int]:
+    """Bytes by name of the files that may be removed."""
+    youngest = time.time() - SPARED_SECONDS if store.shared else float("inf")
+    return {name: stat.size for name, stat in store.files().items() if stat.modified < youngest}
+
+
+def _deleted_documents(store: Store) -> int:
+    """The number of distinct texts that fragments hold and the current view lacks."""
+    receipt = load_receipt(store, "raw_docs")
+    if receipt is None:
+        return 0
+    view = View.load(store, receipt.files["view"])
+    kept, texts = {piece.name for piece in view.pieces}, np.empty(0, np.uint64)
+    for folder in store.folders(RECORDS):
+        fragments = Fragments(store, folder.partition("/")[2])
+        gone = [Fragment(name, 0) for name in fragments.present() if name not in kept]
+        texts = np.unique(np.concatenate([texts, *(part[:, 0] for part in fragments.parts(gone, "text"))]))
+    # Without any, the current fragments are not read.
+    if len(texts):
+        for part in Fragments(store, receipt.key).parts(view.fragments, "text"):
+            texts = np.setdiff1d(texts, part[:, 0])
+    return len(texts)
 
 
 def _forget_quotes(store: Store, stage: Stage) -> None:
     """Remove a stage's files that may quote deleted documents. Other files of a fit stay, since results may depend on
     them."""
-    only_words = stage.quotes == ("*",)
-    if only_words:
-        drop_receipt(store, stage.name)
-        save_results(store, stage.name, [])
+    if stage.quotes == ("*",):
+
+        def forget(state: State) -> State:
+            receipts = {name: receipt for name, receipt in state.receipts.items() if name != stage.name}
+            return replace(state, receipts=receipts, results={**state.results, stage.name: []})
+
+        changing(store, forget)
     elif isinstance(stage, PinnedFit):
         for result in load_state(store).results.get(stage.name, []):
             files = read_fit(store, result.files["fit"])
@@ -100,34 +149,16 @@ def _forget_quotes(store: Store, stage: Stage) -> None:
             receipt = load_receipt(store, stage.name)
             if receipt and receipt.version == result.version:
                 save_receipt(store, replace(receipt, version=reduced.version, files=reduced.files))
-    if not isinstance(stage, PinnedFit):
+    else:
+        removable = _removable(store)
         for folder in store.folders(f"stages/{stage.name}"):
-            present = store.hashed(folder)
-            store.delete(*(present[key] for key in present if only_words or key in stage.quotes))
+            quoting = (file for name, file in store.hashed(folder).items() if name in stage.quotes)
+            store.delete(*(file for file in quoting if file in removable))
 
 
-def _remake_fits(run: Run, stages: list[Stage]) -> None:
-    """Make fits that consist of words only again, so that results can be read before the next run."""
-    for stage in stages:
-        if isinstance(stage, PinnedFit) and stage.quotes == ("*",):
-            try:
-                run.save(stage.make(run, stage.decide(run)))
-            except MissingStageError:
-                continue  # a result that it reads is not current: the next run makes it
-
-
-def disk_use(store: Store) -> dict[str, int]:
-    """Bytes by part of the store, sorted."""
-    sizes = Counter[str]()
-    for name, size in store.files().items():
-        sizes[_part(name)] += size
-    return dict(sorted(sizes.items()))
-
-
-def _needed_state(store: Store, graph: Graph) -> State:
+def _needed_state(store: Store, graph: Graph, state: State) -> State:
     """The part of the state that is needed: receipts, the results that they lead to, fits kept without a
     receipt, and the published plan."""
-    state = load_state(store)
     receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
     results = {}
     for name, known in state.results.items():
@@ -139,33 +170,59 @@ def _needed_state(store: Store, graph: Graph) -> State:
             or (isinstance(stage, PinnedFit) and stage.outlives(store.list(result.files["fit"])))
         ]
     last = max((at for at, plan in enumerate(state.plans) if plan.published), default=0)
-    return replace(state, receipts=receipts, results=results, plans=state.plans[last:])
+    return State(receipts, results, state.outputs, state.plans[last:])
 
 
 def _needed(store: Store, graph: Graph) -> set[str]:
     """Names of all files that the needed state leads to."""
-    state = _needed_state(store, graph)
-    names = {FORMAT_FILE, LEASE_FILE, STATE, *store.list(COPIES)}
+    state = _needed_state(store, graph, load_state(store))
+    names = {FORMAT_FILE, LOCK_FILE, STATE, *_named(state)}
     for entry in state.entries():
-        fit = entry.files.get("fit")
-        names.update(store.list(fit) if fit else entry.files.values())
-    names |= {embeddings_file(receipt) for receipt in state.receipts.values()}
+        names.update(store.list(entry.files["fit"]) if "fit" in entry.files else ())
     if "raw_docs" in state.receipts:
-        names |= _needed_by_view(store, graph, state.receipts)
+        pieces, records = _pieces(store, state), records_folder(state.receipts["raw_docs"].key)
+        current = [f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()]
+        folders = [records, f"{records}/index"]
+        folders += [folder for folder in _result_folders(store, graph) if folder in current]
+        names |= {file for folder in folders for file in store.list(folder) if _piece_of(file) in pieces}
     return names
 
 
-def _needed_by_view(store: Store, graph: Graph, receipts: dict[str, Receipt]) -> set[str]:
-    view = View.load(store, receipts["raw_docs"].files["view"])
-    records = records_folder(receipts["raw_docs"].key)
-    folders = [records, f"{records}/index"]
-    for stage in graph.values():
-        if isinstance(stage, PerDocument) and stage.name in receipts:
-            folders.append(f"stages/{stage.name}/{receipts[stage.name].key}")
-    wanted = {piece.name for piece in view.pieces}
-    return {file for folder in folders for name, file in store.hashed(folder).items() if name in wanted}
+def _named(state: State) -> set[str]:
+    """Files, and folders of fits, that the state names; and the current files with all vectors."""
+    named = {file for entry in state.entries() for file in entry.files.values()}
+    return named | {embeddings_file(receipt) for receipt in state.receipts.values()}
 
 
-def _part(name: str) -> str:
-    top, _, rest = name.partition("/")
-    return f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top
+def _pieces(store: Store, state: State) -> set[str]:
+    """Names of the fragments of all views that the state names."""
+    views = {entry.files["view"] for entry in state.entries() if "view" in entry.files}
+    return {piece.name for view in views if store.exists(view) for piece in View.load(store, view).pieces}
+
+
+def _piece_of(file: str) -> str:
+    """The fragment of a file of a fragment, or of its result."""
+    return file.rpartition("/")[2].split(".", 1)[0]
+
+
+def _fragment_folders(store: Store) -> Iterator[str]:
+    for folder in store.folders(RECORDS):
+        yield from (folder, f"{folder}/index")
+
+
+def _result_folders(store: Store, graph: Graph) -> Iterator[str]:
+    """Folders of results of fragments."""
+    for folder in store.folders("stages"):
+        stage = graph.get(folder.partition("/")[2])
+        if isinstance(stage, PerDocument):
+            yield from store.folders(folder)
+
+
+def _whole_folders(store: Store, graph: Graph, stages: Iterable[str]) -> Iterator[str]:
+    """Folders of results of the whole corpus."""
+    yield from (*WHOLE, RESULTS)
+    for stage in stages:
+        if isinstance(graph[stage], PinnedFit):
+            yield from store.folders(f"{FITS}/{stage}")
+        elif isinstance(graph[stage], WholeCorpus):
+            yield from store.folders(f"stages/{stage}")

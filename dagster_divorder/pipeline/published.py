@@ -17,7 +17,7 @@ from dagster_divorder.settings.places import as_place
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
-from dagster_divorder.store.state import HISTORY, TrainingPlan, changing, load_result, load_state, save_state
+from dagster_divorder.store.state import HISTORY, State, TrainingPlan, changing, load_result, load_state
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
@@ -28,25 +28,34 @@ ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 
 def published_plan(store: Store) -> TrainingPlan | None:
     """The plan that was published last."""
-    return next((plan for plan in reversed(load_state(store).plans) if plan.published), None)
+    return _last_published(load_state(store))
+
+
+def _last_published(state: State) -> TrainingPlan | None:
+    return next((plan for plan in reversed(state.plans) if plan.published), None)
 
 
 def record_plan(run: Run, fingerprint: str, keys: Mapping[str, str], *, published: bool = False) -> None:
     """Record the plan of the current orders. keys: as `TrainingPlan.keys`, of what is written."""
     results = {stage: load_result(run.store, stage, run.receipt(stage).key) for stage in ORDERS}
     orders = {stage: result for stage, result in results.items() if result}
-    with changing(run.store) as state:
-        last, batch = published_plan(run.store), run.settings.sequence.batch
+    batch = run.settings.sequence.batch
+
+    def record(state: State) -> State:
+        last = _last_published(state)
         same = [plan for plan in state.plans if (plan.fingerprint, plan.batch) == (fingerprint, batch)]
-        keys = {**(same[0].keys if same else {}), **keys}
-        published |= last in same
         plan = TrainingPlan(
-            fingerprint=fingerprint, batch=batch, keys=keys, orders=orders, published=published
+            fingerprint=fingerprint,
+            batch=batch,
+            keys={**(same[0].keys if same else {}), **keys},
+            orders=orders,
+            published=published or last in same,
         )
         others = [known for known in state.plans if known not in same]
         kept = [known for known in others if known == last or known in others[1 - HISTORY :]]
-        if state.plans != [*kept, plan]:
-            save_state(run.store, replace(state, plans=[*kept, plan]))
+        return replace(state, plans=[*kept, plan])
+
+    changing(run.store, record)
 
 
 def publish(run: Run, stages: Iterable[str]) -> None:
@@ -117,9 +126,13 @@ def find_plan(run: Run, named: str | None) -> TrainingPlan:
 
 def hold_plan(store: Store, plan: TrainingPlan) -> None:
     """Make a plan the published one, because a trainer holds it."""
-    with store.lease(wait=True), changing(store) as state:
+
+    def hold(state: State) -> State:
         others = [known for known in state.plans if known != plan]
-        save_state(store, replace(state, plans=[*others, replace(plan, published=True)]))
+        return replace(state, plans=[*others, replace(plan, published=True)])
+
+    with store.lock(wait=True):
+        changing(store, hold)
 
 
 def name_of(plan: TrainingPlan | None) -> str:

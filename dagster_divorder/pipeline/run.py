@@ -24,12 +24,11 @@ from dagster_divorder.engine.memory import (
     main_memory,
 )
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
-from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
+from dagster_divorder.errors import DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.beside import Beside
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
+from dagster_divorder.pipeline.prune import remove_superseded
 from dagster_divorder.pipeline.published import publish
-from dagster_divorder.pipeline.repair import discard
-from dagster_divorder.pipeline.retire import retire
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
@@ -37,7 +36,7 @@ from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.state import Receipt, keep_copy, load_receipt, mend_state, save_receipt
+from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
@@ -166,11 +165,6 @@ class Run(Reader):
             self._current.clear()
         self._current[receipt.stage] = receipt
 
-    def forget(self) -> None:
-        """Read everything from the store again."""
-        self._current.clear()
-        self._view = self._records = self._copies = None
-
     @property
     def has_view(self) -> bool:
         """Whether all records of the input are stored. While planning, records of a new input are not."""
@@ -274,11 +268,10 @@ def run_graph(
     # Loading checks settings; settings built in Python are checked here.
     refuse_overlap(settings)
     store = store_of(settings.store)
-    with store.lease(wait=settings.store.wait, on_wait=progress.note):
+    with store.lock(wait=settings.store.wait, on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
-            store.clear_scratch()
-            if mended := mend_state(store):
-                progress.note(mended)
+            # A state is written before the first fragment: fragments without a state are refused.
+            before = changing(store, partial(_without_lost_view, store)).results
             if not {OUTPUT, "raw_docs"}.isdisjoint(stages):
                 refuse_foreign_files(store, settings)
             needed = graph.needed(settings)
@@ -291,9 +284,18 @@ def run_graph(
                     check_settings(run, checked)
             receipts = _run_stages(run, stages)
             publish(run, stages)
-        retire(store, graph, stages)
-        keep_copy(store)
+            changed = load_state(store).results != before
+            if changed and not store.shared and all(map(run.is_current, needed)):
+                remove_superseded(store, graph, stages)
         return receipts
+
+
+def _without_lost_view(store: Store, state: State) -> State:
+    """Without the receipt of raw_docs if one of its files is gone, such as a damaged one that was deleted."""
+    receipts = dict(state.receipts)
+    if "raw_docs" in receipts and not all(map(store.exists, receipts["raw_docs"].files.values())):
+        del receipts["raw_docs"]
+    return replace(state, receipts=receipts)
 
 
 def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
@@ -306,13 +308,10 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
     with Beside(run, _run_one) as beside:
 
         def take(stages: Iterable[str]) -> None:
-            """Wait for stages that run beside this one. A stage that met a damaged file runs again here."""
+            """Wait for stages that run beside this one."""
             for stage in stages:
                 if stage in beside.started and stage not in receipts:
-                    try:
-                        receipts[stage] = beside.receipt(stage)
-                    except (DamagedFileError, MissingStageError):
-                        receipts[stage] = _run_and_repair(run, stage, beside)
+                    receipts[stage] = beside.receipt(stage)
                     run.adopt(receipts[stage])
 
         for place, stage in enumerate(stages):
@@ -320,7 +319,7 @@ def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
                 beside.start(stage)
             else:
                 take(run.graph[stage].reads_under(run.settings))
-                receipts[stage] = _run_and_repair(run, stage, beside)
+                receipts[stage] = _run_one(run, stage)
         take(stages)
     return Receipts({stage: receipts[stage] for stage in stages})
 
@@ -331,36 +330,9 @@ def check_settings(run: Run, stages: Iterable[str]) -> None:
         run.graph[name].check_settings(run)
 
 
-def _run_and_repair(run: Run, stage: str, beside: Beside) -> Receipt:
-    """Run a stage. Damaged files that it meets are discarded and made again, each file once, with no stage beside."""
-    order = run.graph.needed(run.settings, stage)
-    order = order[: order.index(stage) + 1]
-    first = len(order) - 1
-    repaired: set[str] = set()
-    while True:
-        try:
-            return [_run_one(run, name) for name in order[first:]][-1]
-        except DamagedFileError as error:
-            beside.wait_for_all()
-            maker = None if error.name in repaired else discard(run.store, error.name, run.graph)
-            if maker is None:
-                raise
-            repaired.add(error.name)
-            run.forget()
-            run.progress.note(f"{error} (done now: {maker} makes it again)")
-            if maker in order:  # else the stage that met the file makes it
-                first = min(first, order.index(maker))
-        except OSError as error:
-            # Store and output explain their errors; the rest comes from temporary files, such as a model in training.
-            if error.errno not in DISK_FULL:
-                raise
-            raise explain_os_error(error, Path(error.filename or run.store.place)) from error
-
-
 def _run_one(run: Run, name: str) -> Receipt:
     # Otherwise memory that the previous stage freed would add to this stage's.
     give_back_memory()
-    run.store.check()
     stage = run.graph[name]
     run.observed, run.memo = {}, {}
     start = time.perf_counter()
@@ -369,6 +341,9 @@ def _run_one(run: Run, name: str) -> Receipt:
             decision = stage.decide(run)
             receipt = stage.make(run, decision)
     except Exception as error:
+        # Store and output explain their errors; the rest comes from temporary files, such as a model in training.
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise explain_os_error(error, Path(error.filename or run.store.place)) from error
         if not is_out_of_memory(error):
             raise
         raise _memory_ran_out(name, error) from error

@@ -52,6 +52,7 @@ from dagster_divorder.store.state import (
     load_receipt,
     load_result,
     load_state,
+    put_result,
     save_results,
 )
 from dagster_divorder.store.view import Fragment
@@ -524,10 +525,13 @@ class PinnedFit(Stage):
             facts = {"documents": run.corpus.records, "reason": decision.why}
             result = fit_result(decision.key, folder, facts)
             before = load_result(run.store, self.name, decision.key)
-            keep_result(run.store, self.name, result)
-            if before and before.version != result.version:
+            kept = put_result(run.store, self.name, result, before)
+            if before and before.version != kept.version:
                 _remove_replaced(run, self, before)
-            receipt = self._receipt(run, Fitted(result, files, run.corpus.records, ids))
+            fitted_now = Fitted(result, files, run.corpus.records, ids)
+            if kept.version != result.version:  # another run on this bucket was first
+                fitted_now = load_fitted(run.store, self.name, decision.key, self.refit) or fitted_now
+            receipt = self._receipt(run, fitted_now)
         fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": fitted, **self.figures(run, receipt)}
         counted = counts(run.corpus.records, decision.documents)
@@ -560,7 +564,7 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
 
 def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
     """Remove results that used a replaced fit. No key leads to them any more, and with small appends fits may be
-    replaced every few days. `pipeline.retire` removes files of fits."""
+    replaced every few days. `pipeline.prune` removes files of fits."""
     results = load_state(run.store).results
     # Another key may lead to the same fit.
     if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
@@ -569,7 +573,7 @@ def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
         last = load_receipt(run.store, stage.name)
         if last is None or last.upstream.get(fitted.name) != before.version:
             continue
-        if isinstance(stage, PerDocument):
+        if isinstance(stage, PerDocument) and not run.store.shared:
             run.store.delete(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
             others = [result for result in results.get(stage.name, []) if result.key != last.key]

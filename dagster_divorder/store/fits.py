@@ -20,10 +20,12 @@ FITS = "fits"
 def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
     """Store the files of a fit; returns its folder. The same files have the same folder."""
     folder = f"{FITS}/{stage}/{_hash(files)}"
-    store.delete(*(name for name in store.list(folder) if name.rsplit("/", 1)[1] not in files))
+    # Fitting again mends a damaged fit.
+    store.delete(
+        *(file for file in store.list(folder) if store.read(file) != files.get(file.rsplit("/", 1)[1]))
+    )
     for name, data in files.items():
-        # Replaces an existing folder, so that fitting again repairs a damaged fit.
-        store.put(f"{folder}/{name}", data, replace=True)
+        store.put(f"{folder}/{name}", data)
     return folder
 
 

@@ -1,6 +1,6 @@
 """Folders of object stores and web servers, and of datasets of the Hub; the folder at any place.
 
-Names that begin with `_/` are files in the folder's neighbour (store/manifests.py). Files of an output are written
+Files of an output are written
 whole on this machine. Then a folder of this machine renames them; an object store receives them under their names, the
 manifest last. `OutputFolder.commit` first withdraws the manifest of files that it replaces, so that no manifest ever
 stands beside files of another output. A killed process leaves unfinished uploads, not objects; the bucket bills them
@@ -19,8 +19,7 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import hub
-from dagster_divorder.store.base import Bytes, Entry, Folder, Guard, WritableFolder
-from dagster_divorder.store.local import LocalFolder
+from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder, WritableFolder
 from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import WEB, RemoteFile, bucket, described
 
@@ -107,21 +106,18 @@ class ObjectFolder(WritableFolder):
             **{PurePosixPath(folder).name: "folder" for folder in listed["common_prefixes"]},
         }
 
-    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str], check: Guard) -> None:
+    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
         def push(name: str) -> None:
-            check()
             send(self.where(name), staged[name])
 
         with ThreadPoolExecutor(_FILES_AT_ONCE, "divorder-push") as threads:
             for pushed in [threads.submit(push, name) for name in staged if name != last]:
                 pushed.result()
         push(last)
-        check()
         self.delete(stale)
 
-    def write(self, files: Mapping[str, Bytes], check: Guard = lambda: None) -> None:
+    def write(self, files: Mapping[str, Bytes]) -> None:
         for name, data in files.items():
-            check()
             with self.explaining(name):
                 send(self.where(name), data)
 

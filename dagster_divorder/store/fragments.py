@@ -65,8 +65,9 @@ class Fragments:
         self.store.put_hashed(f"{self.folder}/index", name, pack(index, name), "safetensors")
 
     def present(self) -> dict[str, str]:
-        """Name -> index file of every fragment."""
-        return self._listing(f"{self.folder}/index")
+        """Name -> index file of every fragment. One whose content is gone, such as a damaged one, is none."""
+        content = self._listing(self.folder)
+        return {name: file for name, file in self._listing(f"{self.folder}/index").items() if name in content}
 
     def _listing(self, folder: str) -> dict[str, str]:
         # Fragments that this process stores are found by a new listing.

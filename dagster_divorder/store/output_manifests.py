@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import StoreError
@@ -32,43 +32,8 @@ REHASH_BYTES = 10 << 30
 compared."""
 
 
-FileName = Annotated[str, StringConstraints(pattern="^(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-Hex = Annotated[str, StringConstraints(pattern="^[0-9a-f]+$")]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Owner(_Strict):
-    id: Hex
-    path: str
-
-
-class _Entry(_Strict):
-    bytes: NonNegativeInt
-    sha256: Hex
-
-
-class _Delta(_Strict):
-    new_documents: NonNegativeInt
-    reused_documents: NonNegativeInt
-    dropped_documents: NonNegativeInt
-
-
-class _Manifest(_Strict):
-    """Entries of a manifest that are read back."""
-
-    key: Hex
-    store: _Owner
-    files: dict[FileName, _Entry]
-
-
-class _Curated(_Manifest):
-    """Entries of the curated output's manifest that are read back."""
-
-    ids: Annotated[str, StringConstraints(pattern=r"^stages/curated_output/\w+/ids\.\w+\.safetensors$")]
-    delta: _Delta
+_NAME = re.compile(r"(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""Names of files in a manifest; none leads out of the folder."""
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
@@ -87,12 +52,12 @@ def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) 
     """
     try:
         manifest = whole_manifest(folder_at(path).read(name))
-        (_Curated if name == MANIFEST else _Manifest).model_validate(manifest)
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StoreError(f"{file_at(path, name)} cannot be read: {error.strerror or error}") from error
-    assert manifest is not None
+    if manifest is None or not all(map(_NAME.fullmatch, manifest["files"])):
+        return None
     return manifest if replaced or REPLACED_BY not in manifest else None
 
 

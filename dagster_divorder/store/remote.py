@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from dagster_divorder.errors import DiskFullError, DivOrderError, InputError, StoreError
 from dagster_divorder.extras import load_extra
@@ -28,14 +27,17 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
-_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_SERVER = re.compile(r"https?://([^\s/?@]*@)?([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?(/[^\s?@]*)?", re.ASCII)
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageQuotaExceeded", "AccountIsFull"}
 _CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
-def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
+RETRY_SECONDS = 120.0
+
+
+def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
     Endpoint and credentials come from the environment; an endpoint that begins with http:// is reached by plain http.
@@ -68,38 +70,20 @@ def connect(url: str, *, retry_seconds: float = 120) -> ObjectStore:
 
 
 def _check_environment(url: str) -> None:
-    """Raise InputError if a URL names a user, or obstore would panic at a variable's value."""
-    scheme, _, rest = url.partition("://")
-    if "@" in rest.partition("/")[0]:
+    """Raise InputError if a URL or an endpoint names a user or has a query, which may be secret."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
         raise InputError(
             f"{url} names a user; expected a URL without one: give the credentials in the environment"
         )
-    prefix = {"s3": "AWS_", "az": "AZURE_"}.get(scheme, "-")
-    for name, value in os.environ.items():
-        if not name.startswith(prefix):
-            continue
+    prefix = {"s3": "AWS_", "az": "AZURE_"}.get(url.partition("://")[0], "-")
+    for name in _ENDPOINTS:
+        value = os.environ.get(name) if name.startswith(prefix) else None
         # The message does not repeat the value, which may be a password.
-        if name in _ENDPOINTS and not _is_web_server(value):
+        if value is not None and not _SERVER.fullmatch(value):
             raise InputError(
                 f"{name} is not a server's URL; expected one such as http://127.0.0.1:9000, without a query: set or "
                 "unset it"
             )
-        if name in _REGIONS and not re.fullmatch(r"[\w-]*", value, re.ASCII):
-            raise InputError(f"{name} is {value!r}; expected the name of a region, such as us-east-1")
-
-
-def _is_web_server(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            re.fullmatch(r"[!-~]+", url) is not None  # urlsplit ignores some spaces
-            and parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and parts.port != 0
-            and not parts.query
-        )
-    except ValueError:  # invalid brackets or port
-        return False
 
 
 @contextlib.contextmanager

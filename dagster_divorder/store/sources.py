@@ -23,7 +23,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.store import hub
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error, temporary_folder
-from dagster_divorder.store.remote import connect, explained
+from dagster_divorder.store.remote import RETRY_SECONDS, connect, explained
 from dagster_divorder.units import SETTLED_NS
 
 if TYPE_CHECKING:
@@ -155,8 +155,9 @@ def _tag(meta: ObjectMeta) -> str:
     return tag if tag.startswith("W/") else tag.strip('"')
 
 
-def bucket(url: str) -> tuple[ObjectStore, str]:
+def bucket(url: str, retry_seconds: float = RETRY_SECONDS) -> tuple[ObjectStore, str]:
     """The bucket or server of a URL, and the key in it. Connections are reused, since opening one takes about 20 ms.
+    retry_seconds: as in `connect`.
 
     Raises:
         InputError: as `connect` does.
@@ -165,9 +166,11 @@ def bucket(url: str) -> tuple[ObjectStore, str]:
     # Object store keys are not quoted.
     key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
     pairs = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
-    return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), pairs), key.strip("/")
+    return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), pairs, retry_seconds), key.strip("/")
 
 
 @functools.lru_cache(maxsize=16)
-def _connected(origin: str, process: int, environment: tuple[tuple[str, str], ...]) -> ObjectStore:
-    return connect(origin)
+def _connected(
+    origin: str, process: int, environment: tuple[tuple[str, str], ...], retry_seconds: float
+) -> ObjectStore:
+    return connect(origin, retry_seconds)

@@ -5,7 +5,6 @@ Letters: N accepted records, n rows, D dims of the space.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
@@ -85,14 +84,11 @@ def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
     """Stored vectors of the accepted records in input order, (N, D), memory-mapped read-only.
 
     receipt: a vector stage's receipt. The first call writes one file to the store, fragment by fragment; later calls
-    map that file. The caller holds the store's lease, or knows that the file exists.
+    map that file. A complete run on a folder, or `divorder prune`, removes it once it is not current.
     """
     name = embeddings_file(receipt)
     if not store.exists(name):
         files = StageFiles(store, receipt.stage, receipt.key)
-        for old in store.list(RESULTS):
-            if re.fullmatch(rf"{RESULTS}/{_kind(receipt)}-[0-9a-f]{{32}}\.npy", old):
-                store.delete(old)
         store.put(name, lambda file: _write_vectors(file, view, files))
     return np.load(store.local(name), mmap_mode="r", allow_pickle=False)
 

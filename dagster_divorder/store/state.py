@@ -1,24 +1,25 @@
 """The state of a store: one document with the results of all stages and the files that hold them.
 
-The state is replaced as a whole: in a folder by a rename, under the lease; on objects by the head's compare-and-swap
-(`store.head`). So a killed process leaves the old state or the new state. Files are written before the state names
-them, and removed after the state no longer names them.
+The document is replaced as a whole (`Store.swap`), so a killed process leaves the old state or the new one. Files are
+written before the state names them, and removed after the state no longer names them. The document carries a hash of
+itself.
 
     receipts  each stage's last run: its result and figures
     results   the stored results of each stage, one a key, in the order of use: the last `HISTORY` results of a whole
               corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
     outputs   the names that this store has written into each output folder
     plans     the last plans that were written for trainers, in the order of writing (`pipeline.published`)
+    removed   whether fragments were removed since the last prune: results may quote documents that no fragment holds
 
-The document carries a hash of itself. `states/` holds a copy from the end of the last run, under a hashed name. A run
-restores the copy if the document is damaged or gone.
+Runs on a bucket may change the state at the same time. `changing` repeats a change on the state of another run. All
+receipts are then those of this run, since a mixture would describe no run; all else is as the other run left it, with
+the change.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -26,12 +27,11 @@ import orjson
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
-from dagster_divorder.errors import DamagedFileError
+from dagster_divorder.errors import StoreError
 from dagster_divorder.store.base import STATE, Store
-from dagster_divorder.store.output_manifests import FileName
+from dagster_divorder.store.fragments import RECORDS
 from dagster_divorder.view.answer import AsTable, TextTable
 
-COPIES = "states"
 HISTORY = 4
 
 
@@ -100,8 +100,9 @@ class State:
 
     receipts: dict[str, Receipt] = field(default_factory=dict)
     results: dict[str, list[Result]] = field(default_factory=dict)
-    outputs: dict[str, list[FileName]] = field(default_factory=dict)
+    outputs: dict[str, list[str]] = field(default_factory=dict)
     plans: list[TrainingPlan] = field(default_factory=list)
+    removed: bool = False
 
     def entries(self) -> list[Receipt | Result]:
         """All receipts and results: every entry that names store files."""
@@ -119,132 +120,122 @@ def load_state(store: Store) -> State:
     """The state of a store; empty if nothing ran yet.
 
     Raises:
-        DamagedFileError: the document is damaged, or missing although a copy exists.
+        StoreError: the document is damaged, or missing although there are fragments.
     """
     global _known
-    if store.exists(STATE):
-        data = store.read(STATE)
-        if data == _known[0]:
-            return _known[1]
-        try:
-            if data == signed(b"{" + data[len(signed(b"{")) :]):
-                _known = data, _SHAPE.validate_python(orjson.loads(data))
-                return _known[1]
-        except (orjson.JSONDecodeError, ValidationError):
-            pass
-    elif not store.list(COPIES):
+    data = store.document()
+    if data is None:
+        if store.folders(RECORDS):
+            raise _unusable(store, "is missing, although the store holds fragments")
         return State()
-    raise DamagedFileError(
-        f"{store.where(STATE)} is damaged or gone; run again: a run continues from its copy in {store.where(COPIES)} "
-        "if that is undamaged; else restore the store from a copy, or set store.path to a new folder",
-        STATE,
+    if data == _known[0]:
+        return _known[1]
+    try:
+        if data == _signed(b"{" + data[len(_signed(b"{")) :]):
+            _known = data, _SHAPE.validate_python(orjson.loads(data))
+            return _known[1]
+    except (orjson.JSONDecodeError, ValidationError):
+        pass
+    raise _unusable(store, "is damaged")
+
+
+def _unusable(store: Store, why: str) -> StoreError:
+    return StoreError(
+        f"{store.where(STATE)} {why}: restore it from a copy, or set store.path to a new folder: a run then computes "
+        "everything again"
     )
 
 
-def signed(plain: bytes) -> bytes:
+def _signed(plain: bytes) -> bytes:
     """A JSON object's document: the object with its hash as the first entry."""
     return b'{"check":"%s",%s' % (xxhash.xxh3_128_hexdigest(plain).encode(), plain[1:])
 
 
-def save_state(store: Store, state: State) -> None:
-    """Replace the state of a store. The caller holds the lease."""
-    global _known
-    data = signed(orjson.dumps(state))
-    store.put(STATE, data, replace=True)
-    _known = data, state
+def changing(store: Store, change: Callable[[State], State]) -> State:
+    """Replace the state of a store by `change(state)`; returns the new state. The caller is inside `Store.lock`.
 
-
-@contextlib.contextmanager
-def changing(store: Store) -> Iterator[State]:
-    """The state of a store; no other thread replaces it meanwhile. The caller holds the lease."""
-    with _CHANGING:
-        yield load_state(store)
-
-
-def keep_copy(store: Store) -> None:
-    """Replace the copy of the state."""
-    if store.exists(STATE):
-        name = store.put_hashed(COPIES, "state", store.read(STATE), "json")
-        store.delete(*(other for other in store.list(COPIES) if other != name))
-
-
-def mend_state(store: Store) -> str | None:
-    """Restore a damaged or missing state from its copy; returns a message, or None if the state is sound.
-
-    Raises:
-        DamagedFileError: the copy is missing or damaged too.
+    change: a function without side effects; it is called again if another run has replaced the state. Nothing is
+    written if it changes nothing.
     """
-    try:
-        load_state(store)
-        return None
-    except DamagedFileError:
-        copies = store.stats(COPIES)
-        if not copies:
-            raise
-    # A killed run may have left two copies.
-    last = max(copies, key=lambda name: copies[name].modified)
-    store.put(STATE, store.read_verified(last), replace=True)
-    load_state(store)
-    return f"{store.where(STATE)} is damaged or gone: this run continues from the copy that the last run left"
+    global _known
+    with _CHANGING:
+        before = load_state(store)
+        receipts = before.receipts
+        while (after := change(before)) != load_state(store) or store.document() is None:
+            data = _signed(orjson.dumps(after))
+            if store.swap(data):
+                _known = data, after
+                break
+            before = replace(load_state(store), receipts=receipts)
+        return after
 
 
 def load_receipt(store: Store, stage: str) -> Receipt | None:
     """The receipt of a stage; None if it never ran on this store.
 
     Raises:
-        DamagedFileError: as `load_state` does.
+        StoreError: as `load_state` does.
     """
     receipt = load_state(store).receipts.get(stage)
-    return None if receipt is None else _recorded(store, stage, receipt)
+    return None if receipt is None else _copied(receipt)
 
 
 def save_receipt(store: Store, receipt: Receipt) -> None:
     """Replace the receipt of its stage, and mark its result as the last used. Nothing is written if only the seconds
     would change."""
     stage, stored = receipt.stage, as_stored(receipt)
-    with changing(store) as state:
+
+    def save(state: State) -> State:
         results = state.results.get(stage, [])
         used = sorted(results, key=lambda result: result.version == receipt.version)
         kept = used if "fit" in receipt.files else used[-HISTORY:]
         last = state.receipts.get(stage)
         if last and kept == results and _without_seconds(last) == _without_seconds(stored):
-            return
+            return state
         receipts = {**state.receipts, stage: stored}
-        save_state(store, replace(state, receipts=receipts, results={**state.results, stage: kept}))
+        return replace(state, receipts=receipts, results={**state.results, stage: kept})
+
+    changing(store, save)
 
 
 def _without_seconds(receipt: Receipt) -> Receipt:
     return replace(receipt, figures={**receipt.figures, "seconds": None})
 
 
-def drop_receipt(store: Store, stage: str) -> None:
-    """Remove the receipt of a stage; its results stay."""
-    with changing(store) as state:
-        receipts = {name: receipt for name, receipt in state.receipts.items() if name != stage}
-        if receipts.keys() != state.receipts.keys():
-            save_state(store, replace(state, receipts=receipts))
-
-
 def load_result(store: Store, stage: str, key: str) -> Result | None:
     """The result of a stage under a key; None if there is none."""
-    for result in load_state(store).results.get(stage, []):
-        if result.key == key:
-            return _recorded(store, stage, result)
-    return None
+    results = load_state(store).results.get(stage, [])
+    return next((_copied(result) for result in results if result.key == key), None)
 
 
 def save_results(store: Store, stage: str, results: list[Result]) -> None:
     """Replace all results of a stage."""
     plain = [as_stored(result) for result in results]
-    with changing(store) as state:
-        if state.results.get(stage, []) != plain:
-            save_state(store, replace(state, results={**state.results, stage: plain}))
+    changing(store, lambda state: replace(state, results={**state.results, stage: plain}))
 
 
 def keep_result(store: Store, stage: str, result: Result) -> None:
     """Add a result, or replace the result under the same key."""
-    results = load_state(store).results.get(stage, [])
-    save_results(store, stage, [*(other for other in results if other.key != result.key), result])
+    put_result(store, stage, result, None, always=True)
+
+
+def put_result(
+    store: Store, stage: str, result: Result, before: Result | None, *, always: bool = False
+) -> Result:
+    """Add a result, or replace the result `before` under the same key; returns the result that the state now has. It
+    is another run's if that run has added or replaced one first, unless `always`."""
+    stored = as_stored(result)
+
+    def put(state: State) -> State:
+        results = state.results.get(stage, [])
+        known = next((other for other in results if other.key == result.key), None)
+        if known and not always and known.version != (before.version if before else ""):
+            return state
+        kept = [other for other in results if other.key != result.key]
+        return replace(state, results={**state.results, stage: [*kept, stored]})
+
+    results = changing(store, put).results[stage]
+    return _copied(next(other for other in results if other.key == result.key))
 
 
 def as_stored(values: Told) -> Told:
@@ -252,22 +243,6 @@ def as_stored(values: Told) -> Told:
     return type(values)(**orjson.loads(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)))
 
 
-def _recorded(store: Store, stage: str, values: Told) -> Told:
-    """A copy for a reader, who may change its dictionaries; a missing file or fact raises DamagedFileError."""
-    files, facts = (_Recorded(store, stage, part) for part in (values.files, values.facts))
-    return replace(values, files=files, facts=facts, figures={**values.figures})
-
-
-class _Recorded(dict[str, Any]):
-    """Files or facts of a stage. The lookup of a missing name raises DamagedFileError."""
-
-    def __init__(self, store: Store, stage: str, values: dict[str, Any]) -> None:
-        super().__init__(values)
-        self._store, self._stage = store, stage
-
-    def __missing__(self, key: str) -> Any:
-        raise DamagedFileError(
-            f"{self._store.where(STATE)} is damaged: it holds no {key!r} of {self._stage}; run again, or restore it "
-            "from a copy",
-            f"{STATE}/{self._stage}",
-        )
+def _copied(values: Told) -> Told:
+    """A copy for a reader, who may change its dictionaries."""
+    return replace(values, files={**values.files}, facts={**values.facts}, figures={**values.figures})

@@ -28,9 +28,9 @@ from dagster_divorder.engine.progress import Progress, Silent, counted
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
-from dagster_divorder.store.base import Store, WritableFolder, temporary_name
+from dagster_divorder.store.base import Store
+from dagster_divorder.store.folder import LocalFolder, WritableFolder, temporary_name
 from dagster_divorder.store.folders import folder_at, writable_at
-from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
@@ -38,7 +38,7 @@ from dagster_divorder.store.output_manifests import (
     manifest_bytes,
     read_manifest,
 )
-from dagster_divorder.store.state import changing, load_state, save_state
+from dagster_divorder.store.state import State, changing, load_state
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")
 """Names of record files."""
@@ -147,7 +147,7 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
         name for name, data in files.items() if sizes.get(name) != len(data) or folder.read(name) != data
     ]
     if changed:
-        folder.write({name: files[name] for name in changed}, store.check)
+        folder.write({name: files[name] for name in changed})
 
 
 def remove_beside(store: Store) -> list[str]:
@@ -172,11 +172,13 @@ def _noted(store: Store, place: Place) -> set[str]:
 
 def _note(store: Store, place: Place, names: Collection[str], *, only: bool = False) -> None:
     """Add names to the store's ledger of a folder. only: drop the earlier names."""
-    before = _noted(store, place)
-    after = set(names) if only else before | set(names)
-    if after != before:
-        with changing(store) as state:
-            save_state(store, replace(state, outputs={**state.outputs, real_place(place): sorted(after)}))
+    real = real_place(place)
+
+    def note(state: State) -> State:
+        kept = [] if only else state.outputs.get(real, [])
+        return replace(state, outputs={**state.outputs, real: sorted({*kept, *names})})
+
+    changing(store, note)
 
 
 @dataclass(slots=True)
@@ -224,7 +226,6 @@ class OutputFolder:
 
     def __exit__(self, *_: object) -> None:
         with self._opened, contextlib.suppress(StoreError), self.here.explaining():
-            # Another run may hold the lease by now, with its own temporary files in the folder.
             self.here.delete(self._temporary)
 
     def stage(self, name: str, write: Callable[[IO[bytes]], Any]) -> None:
@@ -315,7 +316,7 @@ class OutputFolder:
         refuse_strangers(self.store, self.path, copies.__contains__)
         _note(self.store, self.path, copies)
         if copies:
-            self.folder.write({new: self.folder.read(name) for new, name in copies.items()}, self.store.check)
+            self.folder.write({new: self.folder.read(name) for new, name in copies.items()})
         earlier = {*filter(_date, present), *copies}
         last = sorted(set(map(_date, earlier)))[-KEPT_BESIDE:]
         dropped = [name for name in sorted(earlier) if _date(name) not in last]
@@ -331,14 +332,12 @@ class OutputFolder:
 
         Raises:
             InputError: the commit would overwrite a file that this store has not written.
-            LeaseLostError: another run holds the store now, and this output is out of date.
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
         owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
         data = manifest_bytes(manifest)
         self._write(self.manifest, lambda file: file.write(data))
-        self.store.check()
         own = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # After a move of the output, the ledger lacks the names in the manifest.
         _note(self.store, self.path, own | self.staged.keys())
@@ -346,7 +345,7 @@ class OutputFolder:
         stale = {name for name in noted - {self.manifest, *self.entries} if not is_beside(name)}
         with self.folder.explaining():
             self._withdraw(manifest["key"])
-            self.folder.publish(self.here.sources(self.staged), self.manifest, stale, self.store.check)
+            self.folder.publish(self.here.sources(self.staged), self.manifest, stale)
         tidy(self.store, self.path, self.entries, self.manifest)
         return manifest
 
@@ -358,7 +357,7 @@ class OutputFolder:
             for file, entry in self.entries.items()
         ):
             marked = manifest_bytes({**manifest, REPLACED_BY: key})
-            self.folder.write({self.manifest: marked}, self.store.check)
+            self.folder.write({self.manifest: marked})
 
 
 def add_to_output(
@@ -367,7 +366,7 @@ def add_to_output(
     """Write a file into a published output, and add the file and `about` to its manifest.
 
     Raises:
-        InputError, LeaseLostError, StoreError: as `OutputFolder.commit`; the output is still whole.
+        InputError, StoreError: as `OutputFolder.commit`; the output is still whole.
     """
     manifest = read_manifest(place)
     assert manifest is not None
@@ -405,7 +404,6 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     noted = _noted(store, path)
     folder = writable_at(path)
     with folder.explaining():
-        store.check()
         folder.delete([name for name in noted - kept if not is_beside(name)])
         _sweep(store, folder)
     # An up-to-date output may be read-only, so without leftovers nothing is written into it.
@@ -413,13 +411,9 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
 
 
 def _sweep(store: Store, folder: WritableFolder) -> None:
-    """Remove temporary files of killed runs from a folder.
-
-    The lease is checked after the folder is listed, so no file in the list belongs to another run.
-    """
-    leftover = folder.temporary()
-    store.check()
-    folder.delete(leftover)
+    """Remove temporary files of killed runs from a folder. On a shared store, other runs may be writing theirs."""
+    if not store.shared:
+        folder.delete(folder.temporary())
 
 
 class HashedFile(io.RawIOBase):

@@ -33,8 +33,7 @@ from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance, Progress
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.arrays import row_array
-from dagster_divorder.store.base import temporary_name
-from dagster_divorder.store.local import LocalFolder
+from dagster_divorder.store.folder import LocalFolder, temporary_name
 from dagster_divorder.write.curated import OutputFolder
 
 BUCKET_BYTES = 64 << 20

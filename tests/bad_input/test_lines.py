@@ -71,7 +71,7 @@ def test_too_many_refused_fails_before_a_view_is_stored_and_lists_the_first_ten(
     assert not outcome.output.exists()
     # Fragments may stay, for the next run to find.
     stored = [path for path in (tmp_path / "store").iterdir() if path.name != "records"]
-    assert sorted(path.name for path in stored) == ["format.json", "lease"]
+    assert sorted(path.name for path in stored) == [".divorder-lock", "format.json", "state.json"]
     assert divorder(share=0.38).status == 0
     before = {path.name: path.read_bytes() for path in outcome.output.iterdir()}
     write(tmp_path, [*SOUND, *[b"{"] * 100])

@@ -1,4 +1,4 @@
-"""A run in a process of its own, as a script: `python -m tests.cluster.driver SETTINGS TTL`, SETTINGS as JSON.
+"""A run in a process of its own, as a script: `python -m tests.cluster.driver SETTINGS`, as JSON.
 
 It prints what came of it: "done", or an error of ours and what it says. Fragments are small, as in the tests that start
 it."""
@@ -14,12 +14,11 @@ from dagster_divorder.corpus import ingest, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings
-from dagster_divorder.store import head
 
 SMALL = ((ingest, "FRAGMENT_ROWS", 20), (inputs, "BLOCK_BYTES", 4096))
 
 if __name__ == "__main__":
-    for module, name, value in (*SMALL, (head, "TTL", float(sys.argv[2]))):
+    for module, name, value in SMALL:
         setattr(module, name, value)
     try:
         run_all(Settings(**orjson.loads(sys.argv[1])), Silent())

@@ -23,13 +23,15 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
+from dagster_divorder.pipeline import prune as pruning
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import head
+from dagster_divorder.store import objects, sources
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.remote import connect
+from dagster_divorder.store.state import load_state
 from tests.cluster.driver import SMALL
 from tests.cluster.proxy import Fault, Proxy, Request
 from tests.cluster.weed import Weed
@@ -82,10 +84,8 @@ def output(settings: Settings) -> dict[str, bytes]:
 
 def kept(store: Store) -> dict[str, bytes]:
     """What a store holds but its state, which tells times, and what names the store; each read and verified."""
-    with store.lease():
-        names = [name for name in store.files() if "." in name.partition("/")[2]]
-        names = [name for name in names if not name.startswith("states/")]
-        return {name: store.read(name) for name in names}
+    names = [name for name in store.files() if "." in name.partition("/")[2]]
+    return {name: store.read(name) for name in names}
 
 
 @pytest.fixture
@@ -100,17 +100,19 @@ def expected(settings: Make, tmp_path: Path) -> Callable[[], tuple[dict[str, byt
     return on_a_folder
 
 
-def found(settings: Settings) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The same of a run on objects, as another machine sees it."""
-    return output(settings), kept(store_at(settings.store.path))
+def check(settings: Settings, expected: Callable[[], tuple[dict[str, bytes], dict[str, bytes]]]) -> None:
+    """A run on objects, as another machine sees it, comes to the same, and removes nothing from its store."""
+    written, stored = expected()
+    assert output(settings) == written
+    assert stored.items() <= kept(store_at(settings.store.path)).items()
 
 
 class Driver:
     """A run in another process, as a person starts it."""
 
-    def __init__(self, settings: Settings, ttl: float = 60) -> None:
+    def __init__(self, settings: Settings) -> None:
         given = settings.model_dump(mode="json", exclude_defaults=True)
-        command = [sys.executable, "-m", "tests.cluster.driver", orjson.dumps(given).decode(), str(ttl)]
+        command = [sys.executable, "-m", "tests.cluster.driver", orjson.dumps(given).decode()]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def end(self) -> str:
@@ -133,13 +135,18 @@ def at_put(number: int, do: Callable[[], Any]) -> Callable[[Request], None]:
 
 
 def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
-    settings: Make, expected: Any, corpus: Path, new_place: Callable[[], str], proxy: Proxy
+    settings: Make,
+    expected: Any,
+    corpus: Path,
+    new_place: Callable[[], str],
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = settings(new_place())
     with pytest.raises(MissingStageError, match="there is no store at 's3://"):
         load_results(here.store.path)
     run(here)
-    assert found(here) == expected()
+    check(here, expected)
     frame = load_results(here.store.path).documents
     assert len(frame) == 80
     proxy.requests.clear()
@@ -149,17 +156,18 @@ def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
     assert counts["LIST"] <= 60 and counts["PUT"] <= 25 and counts["GET"] <= 30, counts
     write_jsonl(corpus, topic_records(20) + topic_records(2, start=100))
     run(here)
-    assert found(here) == expected()
+    check(here, expected)
     # Deleted input: what was only its goes from the bucket.
     write_jsonl(corpus, topic_records(15))
     run(here)
     store = store_at(here.store.path)
-    with store.lease():
-        assert prune(GRAPH, here, store.open()).documents == 28
+    # Another run may be at work, so what is younger than a day stays.
+    assert prune(GRAPH, store.open()).bytes.keys() <= {"state.json"}
+    monkeypatch.setattr(pruning, "SPARED_SECONDS", -60.0)
+    prune(GRAPH, store)
     folder = settings(Path(here.output.path).parent / "folder")
     run(folder)
-    with store_at(folder.store.path).lease():
-        prune(GRAPH, folder, store_at(folder.store.path))
+    prune(GRAPH, store_at(folder.store.path))
     assert kept(store) == kept(store_at(folder.store.path))
     assert output(here) == output(folder)
 
@@ -170,46 +178,56 @@ def made_twice(proxy: Proxy) -> set[str]:
         request.path for request in proxy.requests if request.method == "PUT" and "/stages/" in request.path
     ]
     per_fragment = [
-        name for name in names if re.search(r"/(token_counts|shallow_embeddings|clusters|traits)/", name)
+        name for name in names if re.search(r"/(token_counts|shallow_embeddings|clusters)/", name)
     ]
     assert per_fragment
     return {name for name in per_fragment if per_fragment.count(name) > 1}
 
 
 def test_a_killed_run_is_resumed_and_nothing_finished_is_made_again(
-    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
 ) -> None:
-    monkeypatch.setattr(head, "TTL", 1.0)
     here = settings(new_place())
     for number in (4, 9, 30, 30):
-        driver = Driver(here, ttl=1.0)
+        driver = Driver(here)
         proxy.fault = at_put(number, driver.process.kill)
         assert driver.end() == "" and driver.process.returncode == -signal.SIGKILL
     proxy.fault = lambda request: None
     run(here)
     assert not made_twice(proxy)
-    assert found(here) == expected()
+    check(here, expected)
 
 
-def test_a_stopped_run_that_wakes_after_another_took_over_changes_nothing(
-    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+def test_two_runs_at_once_with_other_fits_both_end_well_and_leave_the_state_of_one(
+    settings: Make, new_place: Callable[[], str], proxy: Proxy, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(head, "TTL", 1.0)
-    here, stopped = settings(new_place()), threading.Event()
-    driver = Driver(here, ttl=1.0)
+    place, begun = new_place(), threading.Event()
 
-    def stop() -> None:
-        driver.process.send_signal(signal.SIGSTOP)
-        stopped.set()
+    def with_output(here: Settings, name: str, **more: Any) -> Settings:
+        own = here.output.model_copy(update={"path": tmp_path / name})
+        return here.model_copy(update={"output": own, **more})
 
-    proxy.fault = at_put(20, stop)
-    assert stopped.wait(120)
-    run(here)
-    pointers = store_at(here.store.path).open().read(head.HEAD)
-    driver.process.send_signal(signal.SIGCONT)
-    assert driver.end().startswith("LeaseLostError")
-    assert store_at(here.store.path).open().read(head.HEAD) == pointers
-    assert found(here) == expected()
+    both = [
+        with_output(settings(place), "one"),
+        with_output(settings(place, clusters={"k": 3}), "other"),
+    ]
+    proxy.fault = at_put(6, begun.set)
+    drivers = [Driver(both[0])]
+    assert begun.wait(120)
+    drivers.append(Driver(both[1]))
+    assert [driver.end() for driver in drivers] == ["done\n", "done\n"]
+    receipts = load_state(store_at(place)).receipts
+    assert len({orjson.dumps(receipt.settings) for receipt in receipts.values()}) == 1
+    assert receipts.keys() == set(GRAPH.needed(both[0]))
+    for here in both:
+        written = output(here)
+        name = f"{here.output.path.name} alone"
+        alone = with_output(
+            here, name, store=here.store.model_copy(update={"path": tmp_path / "store" / name})
+        )
+        for again in (here, alone):
+            run(again)
+            assert output(again) == written
 
 
 def test_a_server_that_is_killed_and_started_again_is_waited_for(
@@ -225,7 +243,7 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(
         proxy.fault = at_put(number, restart)
         run(here)
         proxy.fault = lambda request: None
-        assert found(here) == expected()
+        check(here, expected)
         write_jsonl(corpus, topic_records(20) + topic_records(2, start=100))
 
 
@@ -245,13 +263,13 @@ def test_errors_delays_and_lost_answers_change_nothing(
     run(here)
     assert proxy.faults > 10
     proxy.fault = lambda request: None
-    assert found(here) == expected()
+    check(here, expected)
 
 
 def test_a_full_bucket_is_told_and_gone_on_from(
     settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head, "connect", lambda place, retry_seconds=0: connect(place, retry_seconds=0.1))
+    monkeypatch.setattr(sources, "connect", lambda place, retry_seconds: connect(place, 0.1))
     here = settings(new_place())
     for fault in (Fault(507, "InsufficientStorage"), Fault(403, "QuotaExceeded")):
         number = itertools.count()
@@ -260,12 +278,10 @@ def test_a_full_bucket_is_told_and_gone_on_from(
         )
         with pytest.raises(DiskFullError, match=r"no space left for s3://.*run again"):
             run(here)
-        # The lease could not be given back: that was a write, too.
         proxy.fault = lambda request: None
-        monkeypatch.setattr(head, "TTL", 0.5)
     run(here)
     assert not made_twice(proxy)
-    assert found(here) == expected()
+    check(here, expected)
 
 
 def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
@@ -282,18 +298,15 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     refused(new_place(), r"SignatureDoesNotMatch.*credentials are wrong", AWS_SECRET_ACCESS_KEY="Sesame99")
     refused(new_place(), r"InvalidAccessKeyId.*credentials are wrong", AWS_ACCESS_KEY_ID="Sesame99")
     refused("s3://no-such-bucket/store", "no bucket 'no-such-bucket'")
-    monkeypatch.setattr(head, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(objects, "LOOK_SECONDS", 0.2)
     refused(new_place(), r"cannot be reached.*AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:1")
     proxy.fault = lambda request: Fault(403, "RequestTimeTooSkewed")
     refused(new_place(), "clock and the server's differ")
 
     proxy.fault = lambda request: None
     place = new_place()
-    obstore.put(connect(place), "format.json", b'{"version": 99}')
-    refused(place, r"other objects below it \(format.json\)")
-    place = new_place()
-    obstore.put(connect(place), "head.json", b'{"format": "divorder store", "version": 99, "id": ""}')
-    refused(place, "has format version 99")
+    obstore.put(connect(place), "head.json", b'{"format": "divorder store", "version": 4, "id": ""}')
+    refused(place, "has format version 4")
 
 
 def test_dagster_and_the_commands_work_on_objects(

@@ -67,8 +67,8 @@ An event's line is its name in every run of its kind: what it is, the stage, how
 and the path in the corpus's folder without hashes.
 """
 HASH = re.compile("[0-9a-f]{8,}")
-CONSTANTS = {"FRAGMENT_ROWS": 40, "MERGE_FROM": 3}
-"""Small enough that a corpus of some hundred documents has several fragments, and merges them."""
+CONSTANTS = {"MEAN_LINES": 20, "HARD_LINES": 60}
+"""Small enough that a corpus of some hundred documents has several fragments."""
 
 
 class Runner:

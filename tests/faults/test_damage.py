@@ -1,4 +1,4 @@
-"""Files of the store altered, cut short, emptied or deleted: found by their hash, named, and made again or refused."""
+"""Files of the store altered, cut short, emptied or deleted: found by their hash, named, made again once deleted."""
 
 from __future__ import annotations
 
@@ -56,13 +56,9 @@ def order_again(folder: Path) -> None:
 EVENTS = (lose_output, append, tokenise_again, embed_again, order_again)
 
 MADE_AGAIN = [
-    ("documents/*.arrow", tokenise_again),
-    ("documents/index/*", append),
-    ("records/*/*.arrow", lose_output),
-    ("records/*/index/*", append),
+    ("records/*/*.frames", tokenise_again),
+    ("records/*/index/*", lose_output),
     ("views/*", lose_output),
-    ("readings/*", append),
-    ("rejects/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),
     ("stages/clusters/*/*", append),
@@ -73,13 +69,14 @@ MADE_AGAIN = [
     ("stages/diversity_metrics/*/metrics.*", lose_output),
 ]
 WORST = (
-    "documents/index/*",
-    "records/*/*.arrow",
+    "records/*/*.frames",
+    "records/*/index/*",
     "views/*",
     "stages/token_counts/*/*",
 )
 CASES = [
-    *((alter, *case) for case in MADE_AGAIN),
+    # Of an index a run reads some arrays, and each has a hash of its own.
+    *((alter, *case) for case in MADE_AGAIN if "index" not in case[0]),
     *((damage, *case) for damage in (cut, empty, Path.unlink) for case in MADE_AGAIN if case[0] in WORST),
 ]
 
@@ -124,7 +121,7 @@ def folder(restore: Callable[[], Path], expected: dict[str, Any]) -> Path:
     CASES,
     ids=[f"{damage.__name__}-{pattern}" for damage, pattern, _ in CASES],
 )
-def test_what_can_be_made_again_is(
+def test_a_damaged_file_is_named_and_made_again_once_it_is_deleted(
     damage: Damage,
     pattern: str,
     event: Callable[[Path], None],
@@ -132,22 +129,18 @@ def test_what_can_be_made_again_is(
     runner: Runner,
     expected: dict[str, Any],
 ) -> None:
-    path = min((folder / "store").glob(pattern))
+    path, config = min((folder / "store").glob(pattern)), folder / "divorder.toml"
     damage(path)
     event(folder)
-    status = runner.run(folder / "divorder.toml", folder / "log")
-    said = (folder / "log.out").read_text()
-    assert status == 0, said
-    assert "Traceback" not in said
     if damage is not Path.unlink:
-        assert f"{path} is damaged" in said
-        assert "makes it again" in said
-    assert differing(folder / "divorder.toml", expected[event.__name__]) == []
-    # And it is over: the next run finds nothing to mend and nothing to do.
-    assert runner.run(folder / "divorder.toml", folder / "log") == 0
-    said = (folder / "log.out").read_text()
-    assert "makes it again" not in said
-    assert "(unchanged)" in said
+        assert runner.run(config, folder / "log") == 1
+        said = (folder / "log.out").read_text()
+        assert f"{path} is damaged" in said and "delete" in said and "Traceback" not in said
+        path.unlink()
+    assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
+    assert differing(config, expected[event.__name__]) == []
+    assert runner.run(config, folder / "log") == 0
+    assert "(unchanged)" in (folder / "log.out").read_text()
 
 
 def swap(one: Path, other: Path) -> tuple[Path, Path]:
@@ -165,65 +158,30 @@ def swap(one: Path, other: Path) -> tuple[Path, Path]:
     return moved[0], moved[1]
 
 
-FRAGMENTS = [case for case in MADE_AGAIN if case[0].endswith(("*/*", "documents/*.arrow", "index/*"))]
+FRAGMENTS = [case for case in MADE_AGAIN if case[0].endswith(("*/*", "*.frames"))]
 
 
 @pytest.mark.parametrize(("pattern", "event"), FRAGMENTS, ids=[pattern for pattern, _ in FRAGMENTS])
 def test_fragments_under_each_others_names_are_found(
-    pattern: str, event: Callable[[Path], None], folder: Path, runner: Runner, expected: dict[str, Any]
+    pattern: str, event: Callable[[Path], None], folder: Path, runner: Runner
 ) -> None:
     one, other, *_ = sorted((folder / "store").glob(pattern))
     moved = swap(one, other)
     event(folder)
-    status = runner.run(folder / "divorder.toml", folder / "log")
+    assert runner.run(folder / "divorder.toml", folder / "log") == 1
     said = (folder / "log.out").read_text()
-    assert status == 0, said
-    for path in moved:
-        assert f"{path} is damaged" in said
-    assert differing(folder / "divorder.toml", expected[event.__name__]) == []
+    assert any(f"{path} is damaged" in said for path in moved)
 
 
-@pytest.mark.parametrize(
-    ("damage", "event"),
-    [(alter, lose_output), (cut, append), (empty, lose_output), (Path.unlink, append)],
-)
-def test_a_damaged_state_is_mended_from_its_copy(
-    damage: Damage, event: Callable[[Path], None], folder: Path, runner: Runner, expected: dict[str, Any]
-) -> None:
-    path, config = folder / "store/state.json", folder / "divorder.toml"
-    damage(path)
-    event(folder)
-    status = runner.run(config, folder / "log")
-    said = (folder / "log.out").read_text()
-    assert status == 0, said
-    assert f"{path} is damaged or gone: this run continues from the copy" in said
-    assert differing(config, expected[event.__name__]) == []
-    assert runner.run(config, folder / "log") == 0
-    said = (folder / "log.out").read_text()
-    assert "damaged" not in said and "(unchanged)" in said
-
-
-def test_a_damaged_state_without_a_whole_copy_is_refused(folder: Path, runner: Runner) -> None:
-    state, (copy,) = folder / "store/state.json", (folder / "store/states").iterdir()
-    alter(state)
-    alter(copy)
-    for command, named in {"run": copy, "plan": state, "summary": state}.items():
+@pytest.mark.parametrize("damage", [alter, cut, empty, Path.unlink])
+def test_a_damaged_state_is_refused(damage: Damage, folder: Path, runner: Runner) -> None:
+    state = folder / "store/state.json"
+    damage(state)
+    for command in ("run", "plan", "summary"):
         assert runner.run(folder / "divorder.toml", folder / "log", command=command) == 1
         said = (folder / "log.out").read_text()
-        assert f"{named} is damaged" in said
-        assert "Traceback" not in said
-
-
-def test_several_damaged_files_are_mended_in_one_run(
-    folder: Path, runner: Runner, expected: dict[str, Any]
-) -> None:
-    for pattern, _ in MADE_AGAIN:
-        for path in (folder / "store").glob(pattern):
-            alter(path)
-    lose_output(folder)
-    status = runner.run(folder / "divorder.toml", folder / "log")
-    assert status == 0, (folder / "log.out").read_text()
-    assert differing(folder / "divorder.toml", expected["lose_output"]) == []
+        assert f"{state} is {'missing' if damage is Path.unlink else 'damaged'}" in said
+        assert "restore it from a copy" in said and "Traceback" not in said
 
 
 REFUSED = [
@@ -264,25 +222,3 @@ def test_damage_where_nothing_runs_is_an_error_that_names_the_file(folder: Path)
     empty(path)
     with pytest.raises(DamagedFileError, match=r"stages/clusters/.* is damaged.*delete it and run again"):
         _ = load_results(folder / "store").documents
-
-
-def test_a_mended_file_that_is_damaged_at_once_again_ends_the_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dagster_divorder import run_all
-    from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.settings import load_settings
-    from dagster_divorder.store.stages import StageFiles
-
-    put = StageFiles.put
-
-    def put_badly(self: StageFiles, *arguments: Any) -> None:
-        put(self, *arguments)
-        for file in self.present().values():
-            empty(self.store.local(file))
-
-    monkeypatch.setattr(StageFiles, "put", put_badly)
-    tokenise_again(folder)
-    embed_again(folder)
-    with pytest.raises(DamagedFileError, match="stages/token_counts"):
-        run_all(load_settings(folder / "divorder.toml"), Silent())

@@ -92,9 +92,9 @@ WHEN = {"fsync": ("half", "half"), "replace": ("before", "after"), "unlink": ("a
 
 
 def stored(folder: Path) -> list[str]:
-    """Names in the store, without what shows times: a page, and the copy of the state."""
+    """Names in the store, without a page, which shows times."""
     names = (path.relative_to(folder).as_posix() for path in (folder / "store").rglob("*") if path.is_file())
-    shown = ("/ordering_report/", "/states/", TEMPORARY)
+    shown = ("/ordering_report/", TEMPORARY)
     return sorted(name for name in names if not any(part in name for part in shown))
 
 

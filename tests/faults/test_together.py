@@ -1,4 +1,4 @@
-"""Two runs on one store, and runs that are stopped by a signal: the lease is held while it should be, and no longer."""
+"""Two runs on one store, and runs that are stopped by a signal: the lock is held while it should be, and no longer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def until_line(process: subprocess.Popen[str], part: str) -> str:
 
 def is_free(store: Path) -> bool:
     try:
-        with LocalStore(store).lease(wait=False):
+        with LocalStore(store).lock(wait=False):
             return True
     except StoreBusyError:
         return False
@@ -74,7 +74,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str,
 def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dict[str, Any]) -> None:
     store = config.parent / "store"
     held = ExitStack()
-    held.enter_context(LocalStore(store).lease())
+    held.enter_context(LocalStore(store).lock())
     with held, started(*RUN, config=config) as one, started(*RUN, config=config) as two:
         for process in (one, two):
             said = until_line(process, "waiting")

@@ -12,6 +12,7 @@ import pytest
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
+from dagster_divorder.store.base import LOCK_FILE
 from tests.conftest import topic_records
 
 Make = Callable[..., Settings]
@@ -41,12 +42,12 @@ class Corpus:
         return sorted((self.settings.output.path / "curated.jsonl").read_bytes().splitlines())
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        """Every file of store and output with its time of change; the lease apart, which each run signs."""
+        """Every file of store and output with its time of change; the lock apart, which each run signs."""
         return {
             str(path): (path.stat().st_mtime_ns, path.read_bytes())
             for root in (self.settings.store.path, self.settings.output.path)
             for path in root.rglob("*")
-            if path.is_file() and path.name != "lease"
+            if path.is_file() and path.name != LOCK_FILE
         }
 
 

@@ -1,8 +1,8 @@
 """The incremental law: however a corpus and its settings came to be what they are, the output is that of one fresh run.
 
 A state machine edits input files, changes settings and changes them back, prunes, and runs in between. After every run
-the counts of new documents are compared with a model that remembers what was computed under which key; at the end a
-fresh store with a copy of the fits has to come to the same ids, labels, order and output bytes.
+its counts are compared with its plan (`test_only_new` says which records are new); at the end a fresh store with a copy
+of the fits has to come to the same ids, labels, order and output bytes.
 
 `make test-long` draws every section's fields, in many more examples.
 """
@@ -33,10 +33,11 @@ from hypothesis.stateful import (
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.corpus import file_states, ingest, inputs
+from dagster_divorder.corpus import cut, ingest, inputs
+from dagster_divorder.corpus.shapes import shapes_of
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
@@ -44,8 +45,7 @@ from dagster_divorder.pipeline.stage import PinnedFit
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.sections import KINDS, RULES, Evidence
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import compact
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt, load_result, load_state
 from dagster_divorder.store.view import View
@@ -53,13 +53,6 @@ from tests.conftest import TOPICS, copy_fits, examples, is_long, topic_text
 from tests.law.test_totality import candidates, environment, fields
 
 STEPS = 12
-PER_DOCUMENT = (
-    "token_counts",
-    "shallow_embeddings",
-    "deep_embeddings",
-    "external_embeddings",
-    "clusters",
-)
 MEMORY = Path("/dev/shm")
 """Where there is such a folder, the examples' files live in memory: they are small, many, and soon gone."""
 COMPARED_APART = ("curated_meta.json", "embeddings.npy")
@@ -223,8 +216,8 @@ PLANNED: Counter[str] = Counter()
 """Stages of runs by what was planned for them, and whether a run found out more."""
 REFUSED: Counter[str] = Counter()
 """Runs that ended in a sentence, by the setting that it names."""
-REACHED: Counter[tuple[str, bool]] = Counter()
-"""Runs by how prefixes were recognised, and whether there was something new behind them."""
+REACHED: Counter[tuple[bool, bool]] = Counter()
+"""Runs by whether some files were trusted, and whether there was something new."""
 
 
 class Law(RuleBasedStateMachine):
@@ -237,13 +230,8 @@ class Law(RuleBasedStateMachine):
         self.options = {name: values[0] for name, values in CHOICES.items()}
         self.dirty = True
         self.receipts: dict[str, Receipt] = {}
-        # The model: what is stored, and what was computed under which key.
-        self.records: dict[str, set[bytes]] = {}
-        self.documents: set[str] = set()
-        self.computed: dict[str, dict[str, set[str]]] = {stage: {} for stage in PER_DOCUMENT}
         self.orders: set[str] = set()
-        self.used_records: dict[str, set[bytes]] = {}
-        self.used_documents: set[str] = set()
+        self.texts: set[str] = set()
         self.put_out: set[str] = set()
         self.fits: dict[tuple[str, str], Result] = {}
 
@@ -328,26 +316,13 @@ class Law(RuleBasedStateMachine):
 
     @rule()
     def prune(self) -> None:
-        """The model forgets what the last run did not use."""
         before = self.view_content()
-        pruned = prune(GRAPH, self.settings(), self.store)
+        pruned = prune(GRAPH, self.store)
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew.
         self.dirty |= pruned.documents > 0
         self.fits = self.read_fits()
-        self.documents &= self.used_documents
-        self.records = dict(self.used_records)
-        for stage in set(PER_DOCUMENT) & set(self.receipts):
-            key = self.receipts[stage].key
-            self.computed[stage] = {key: self.computed[stage][key] & self.used_documents}
         self.orders &= {self.receipts["greedy_order"].key}
-
-    @rule()
-    def merge(self) -> None:
-        """Merges come at the start of a run, too; here the view is looked at before that run makes a new one."""
-        before = self.view_content()
-        merge.merge_small(self.store, GRAPH)
-        assert self.view_content() == before
 
     # One run and the model of it ---------------------------------------------------------------------------------
 
@@ -379,14 +354,21 @@ class Law(RuleBasedStateMachine):
         return Settings(**base)
 
     def write(self) -> None:
+        """Only changed files are written, so that others can be trusted."""
         folder = self.folder / "in"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        (folder / "0.jsonl").write_bytes(b"\n".join(FIRST) + b"\n")
+        folder.mkdir(exist_ok=True)
+        contents = {"0.jsonl": b"\n".join(FIRST) + b"\n"}
         for name, held in self.corpus.items():
             end = self.ends.get(name, b"\n")
             between = b"\r\n" if end == b"\r\n" else b"\n"
-            (folder / name).write_bytes(between.join(held) + end if held else b"")
+            contents[name] = between.join(held) + end if held else b""
+        for path in folder.iterdir():
+            if path.name not in contents:
+                path.unlink()
+        for name, content in contents.items():
+            path = folder / name
+            if not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
         rows = [np.random.default_rng([*text.encode()]).normal(size=5) for _, text in self.accepted()]
         np.save(self.folder / "vectors.npy", np.array(rows, np.float32))
 
@@ -436,32 +418,25 @@ class Law(RuleBasedStateMachine):
     def run_as_set(self, count: int | None) -> None:
         self.write()
         chosen = self.settings()
-        # What a file that has grown is known by, in turn: all of its chunks, or samples, in files this small all again.
-        file_states.WHOLE_BYTES = 0 if file_states.WHOLE_BYTES else 10 << 30
+        # Files this young are trusted in turn.
+        ingest.SETTLED_NS = -(1 << 62) if ingest.SETTLED_NS > 0 else 1 << 62
         stages = GRAPH.needed(chosen)[:count]
         plan = {stage.stage: stage for stage in make_plan(GRAPH, chosen, *stages).stages}
         made = run_all(chosen, Silent(), stages)
         self.check_plan(plan, made)
         self.receipts |= made
         self.dirty = stages != GRAPH.needed(chosen)
-        text_field = chosen.input.text_field
         read, accepted = self.lines(), self.accepted()
-        records = {line for line, _ in accepted}
         unfinished = sum(b"unfin" in self.ends.get(name, b"") for name, held in self.corpus.items() if held)
-        self.used_records, self.used_documents = {text_field: records}, {text for _, text in accepted}
+        self.texts = {text for _, text in accepted}
 
         figures = made["raw_docs"].figures
         assert figures["records"] == len(accepted)
-        assert figures["documents"] == len(self.used_documents)
+        assert figures["texts"] == len(self.texts)
         assert (
             figures["rejected_records"] + figures["partial_lines"] == len(read) - len(accepted) + unfinished
         )
-        known = self.records.setdefault(text_field, set())
-        assert figures["new_records"] == len(records - known)
-        assert figures["new_documents"] == len(self.used_documents - self.documents)
-        REACHED[figures["recognised_by"], bool(figures["new_records"])] += 1
-        known |= records
-        self.documents |= self.used_documents
+        REACHED[bool(figures["trusted_bytes"]), bool(figures["new_records"])] += 1
 
         # What is learnt from the corpus stays, but for what says why it was fitted again.
         fits, refitted = self.read_fits(), {stage for stage in made if was_fitted_again(made[stage])}
@@ -475,26 +450,21 @@ class Law(RuleBasedStateMachine):
                 assert any(drift in reason for drift in DRIFTS.get(stage, ())), (stage, key, reason)
         self.fits = fits
 
-        # A fragment is computed whole: with its documents, those the input no longer holds.
-        stored = self.fragment_texts()
-        for stage in set(PER_DOCUMENT) & set(made):
-            computed = self.computed[stage].setdefault(made[stage].key, set())
-            assert made[stage].figures["documents"] == len(self.used_documents), stage
-            assert made[stage].figures["new_documents"] == len(self.used_documents - computed), stage
-            computed |= stored
+        for stage in made:
+            assert made[stage].figures["documents"] == len(accepted), stage
         if "greedy_order" in made:
-            expected = 0 if made["greedy_order"].key in self.orders else len(self.used_documents)
+            expected = 0 if made["greedy_order"].key in self.orders else len(accepted)
             assert made["greedy_order"].figures["new_documents"] == expected
             self.orders.add(made["greedy_order"].key)
 
         if "curated_output" in made and made["curated_output"].figures["written"]:
             delta = orjson.loads((chosen.output.path / "curated_meta.json").read_bytes())["delta"]
             assert delta == {
-                "new_documents": len(self.used_documents - self.put_out),
-                "reused_documents": len(self.used_documents & self.put_out),
-                "dropped_documents": len(self.put_out - self.used_documents),
+                "new_documents": len(self.texts - self.put_out),
+                "reused_documents": len(self.texts & self.put_out),
+                "dropped_documents": len(self.put_out - self.texts),
             }
-            self.put_out = self.used_documents
+            self.put_out = self.texts
 
     def check_plan(self, plan: dict[str, StagePlan], made: dict[str, Receipt]) -> None:
         """A run computes what was planned, but where the plan said what only a run can tell: a fit is made again after
@@ -518,21 +488,21 @@ class Law(RuleBasedStateMachine):
 
     def view_content(self) -> list[tuple[bytes, str]]:
         """Record and text at every input position."""
-        view = self.view()
-        records, documents = (
-            [value for f in fragments for value in read_content(self.store, f.file).to_pylist()]
-            for fragments in (view.records, view.documents)
+        records = Records(
+            Fragments(self.store, self.receipts["raw_docs"].key), "jsonl", shapes_of(self.settings())
         )
-        rows = zip(view.record_row.tolist(), view.document_row.tolist(), strict=True)
-        return [(records[record], documents[document]) for record, document in rows]
+        return [
+            pair
+            for fragment in self.view().fragments
+            for pair in zip(
+                records.records(fragment).to_pylist(), records.texts(fragment).to_pylist(), strict=True
+            )
+        ]
 
     def read_fits(self) -> dict[tuple[str, str], Result]:
         """The fits of the store by stage and key."""
         results = load_state(self.store).results
         return {(stage, fit.key): fit for stage in results for fit in results[stage] if "fit" in fit.files}
-
-    def fragment_texts(self) -> set[str]:
-        return {text for f in self.view().documents for text in read_content(self.store, f.file).to_pylist()}
 
     # The law -----------------------------------------------------------------------------------------------------
 
@@ -580,7 +550,6 @@ class Law(RuleBasedStateMachine):
         incremental, scratch = load_results(self.store.root), load_results(fresh.store.path)
         pd.testing.assert_frame_equal(incremental.documents, scratch.documents, rtol=0, atol=1e-5)
         np.testing.assert_allclose(incremental.embeddings, scratch.embeddings, rtol=0, atol=1e-5)
-        assert receipts["raw_docs"].version == self.receipts["raw_docs"].version
 
     def pin_the_fits_of_external_vectors(self, fresh: Settings) -> None:
         """Their key names what the file held when it was first read, and keys of fits name it: a fresh store would make
@@ -640,18 +609,17 @@ def text_of(line: bytes, text_field: str) -> str | None:
 
 
 def small_fragments(patch: pytest.MonkeyPatch) -> None:
-    """Fragments of a few rows, read block by block, that are merged as soon as three are there."""
+    """Fragments of a few lines, read block by block."""
     patch.setattr(inputs, "BLOCK_BYTES", 512)
-    patch.setattr(file_states, "CHUNK_BYTES", 200)
-    patch.setattr(file_states, "WHOLE_BYTES", file_states.WHOLE_BYTES)
-    patch.setattr(ingest, "FRAGMENT_ROWS", 5)
-    patch.setattr(compact, "FRAGMENT_ROWS", 8)
-    patch.setattr(merge, "MERGE_FROM", 3)
+    patch.setattr(cut, "MEAN_LINES", 5)
+    patch.setattr(cut, "HARD_LINES", 12)
+    patch.setattr(ingest, "SETTLED_NS", ingest.SETTLED_NS)
 
 
 def whole_fragments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(inputs, "BLOCK_BYTES", 8 << 20)
-    patch.setattr(ingest, "FRAGMENT_ROWS", 8192)
+    patch.setattr(cut, "MEAN_LINES", 8192)
+    patch.setattr(cut, "HARD_LINES", 1 << 15)
 
 
 @pytest.fixture
@@ -675,7 +643,5 @@ def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) ->
             print_blob=True,
         ),
     )
-    ways = ("whole", "tail and samples")
-    assert all(REACHED[way, False] for way in ways), REACHED
-    assert any(REACHED[way, True] for way in ways), REACHED
+    assert all(REACHED[trusted, new] for trusted in (False, True) for new in (False, True)), REACHED
     assert PLANNED["nothing"] and PLANNED["new"] and PLANNED["all"], PLANNED

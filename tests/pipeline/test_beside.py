@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -17,8 +16,7 @@ from dagster_divorder.pipeline.run import Receipts, Run, run_graph
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.store.local import LocalStore
-from tests.pipeline.test_toy_stages import LETTERS, MEAN, TALLY, append, settings_in
+from tests.pipeline.test_toy_stages import append, settings_in
 
 SECONDS = 30
 """A thread that waits so long has waited for nothing."""
@@ -135,29 +133,3 @@ def test_it_ends_when_the_run_fails(settings: Settings, error: BaseException) ->
     # The store is free only once nothing writes to it.
     assert ended.is_set()
     run(settings, stage("after", "raw_docs"))
-
-
-def test_damage_that_it_meets_is_repaired(settings: Settings) -> None:
-    """Also where the stage after it, in its thread, has failed for it."""
-    graph = Graph(
-        (
-            RAW_DOCS,
-            LETTERS,
-            MEAN,
-            replace(TALLY, beside=True),
-            stage("table", "tally", beside=True),
-            stage("main", "raw_docs"),
-            stage("reader", "table", "main"),
-        )
-    )
-    whole = run_graph(graph, settings, Silent(), list(graph))
-    store = LocalStore(settings.store.path)
-    for name in store.files():
-        if name.startswith("stages/letters/"):
-            store.local(name).write_bytes(b"damaged")
-        elif name.startswith(("stages/tally/", "stages/table/")):
-            store.delete(name)
-    again = run_graph(graph, settings, Silent(), list(graph))
-    assert {name: receipt.version for name, receipt in again.items()} == {
-        name: receipt.version for name, receipt in whole.items()
-    }

@@ -222,7 +222,7 @@ class History:
     def pruned(self) -> dict[str, Receipt]:
         """After a prune, nothing is allowed to be computed either."""
         self.restore("first")
-        prune(GRAPH, self.settings, LocalStore(self.settings.store.path).open())
+        prune(GRAPH, LocalStore(self.settings.store.path).open())
         return self.run_without_computing()
 
     @cached_property

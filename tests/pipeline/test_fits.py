@@ -112,7 +112,7 @@ def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, mak
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings, other = (make_settings(embedding={"pca": pca}) for pca in (0, 3))
     versions = [run(one) for one in (settings, other)]
-    prune(GRAPH, settings, LocalStore(settings.store.path))
+    prune(GRAPH, LocalStore(settings.store.path))
     assert [run(one) for one in (settings, other)] == versions
 
 
@@ -121,7 +121,7 @@ def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings
     settings = make_settings()
     run_all(settings, Notes())
     lost = lose_fit(settings.store.path, "centroids")
-    prune(GRAPH, settings, LocalStore(settings.store.path))
+    prune(GRAPH, LocalStore(settings.store.path))
     with pytest.raises(StoreError, match=re.escape(f"fit {lost} is missing")):
         run_all(settings, Notes())
 

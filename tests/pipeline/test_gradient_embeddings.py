@@ -80,7 +80,7 @@ def test_gradients_are_stored_by_document(
         )
         assert run(settings).version == first.version
     # The file of all rows is of the last result, and prune leaves it.
-    prune(GRAPH, settings, LocalStore(settings.store.path).open())
+    prune(GRAPH, LocalStore(settings.store.path).open())
     assert [path.name for path in (settings.store.path / "results").iterdir()] == [
         f"gradients-{first.version}.npy"
     ]

@@ -259,7 +259,7 @@ def test_what_was_drawn_is_found_again_after_a_prune_under_other_settings(
     write_jsonl(tmp_path / "docs.jsonl", [*topic_records(10), *topic_records(8, start=100)])
     for settings in others:
         run = ran(settings, "heldout" if settings.holds_out else "token_counts")
-        prune(GRAPH, settings, run.store)
+        prune(GRAPH, run.store)
     assert np.array_equal(heldout_ids(ran(first, "heldout")), drawn)
     # A file can be read again.
     assert sum(name.endswith(heldout.DOCUMENTS) for name in run.store.files()) == 1

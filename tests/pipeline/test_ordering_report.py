@@ -112,7 +112,7 @@ def test_pruning_leaves_it_and_another_output_keeps_it_under_its_date(corpus: Pa
     report(settings)
     path = settings.output.path / PAGE
     before = path.read_bytes()
-    prune(GRAPH, settings, LocalStore(settings.store.path))
+    prune(GRAPH, LocalStore(settings.store.path))
     assert report(settings).figures["new_documents"] == 0
     # A file of the output that is gone is written anew, beside the page that shows it.
     (settings.output.path / "order.npy").unlink()

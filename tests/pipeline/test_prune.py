@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
+import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.prune import disk_use, plan_prune, prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.fragments import read_content
+from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.reader import Reader
+from dagster_divorder.store.state import HISTORY, load_state
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_pipeline import output_bytes, run
 
 Make = Callable[..., Settings]
 TRAITS = {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}
-
-
-def stored_texts(store: LocalStore) -> list[str]:
-    return [
-        text for file in store.hashed("documents").values() for text in read_content(store, file).to_pylist()
-    ]
 
 
 def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path, make_settings: Make) -> None:
@@ -38,12 +34,14 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     before = output_bytes(settings)
     planned = plan_prune(GRAPH, store)
     assert planned.documents == 10
-    assert {"documents", "fits/centroids", "records", "stages/clusters", "views"} <= set(planned.bytes)
+    assert {"fits/centroids", "records", "stages/clusters", "views"} <= set(planned.bytes)
     used = sum(disk_use(store).values())
-    freed = prune(GRAPH, settings, store)
+    freed = prune(GRAPH, store)
     assert freed.documents == 10
     assert sum(disk_use(store).values()) == used - sum(freed.bytes.values())
-    assert sorted(stored_texts(store)) == sorted(record["text"] for record in [*records[:50], *records[60:]])
+    last = Reader(store)
+    stored = Fragments(store, last.receipt("raw_docs").key).present()
+    assert stored.keys() == {piece.name for piece in last.view.pieces}
     again = run(settings)
     assert {report["new_documents"] for stage, report in again.items() if GRAPH[stage].asset} == {0}
     assert not again["curated_output"]["written"]
@@ -84,7 +82,7 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     run_all(settings, Silent(), stages)
     (earlier,) = settings.output.path.glob("ordering_report-*.html")
     assert f"curated/{earlier.name}" in where("xylophone")
-    pruned = prune(GRAPH, settings, store)
+    pruned = prune(GRAPH, store)
     assert pruned.documents == 20
     assert not list(settings.output.path.glob("ordering_report*.html"))
 
@@ -104,33 +102,36 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert (settings.output.path / "ordering_report.html").exists()
     assert load_results(store.root).documents["cluster_name"].notna().all()
     # And it is over: nothing is made again after that.
-    assert prune(GRAPH, settings, store).documents == 0
+    assert prune(GRAPH, store).documents == 0
     assert {receipt.figures["new_documents"] for receipt in run_all(settings, Silent(), stages).values()} == {
         0
     }
 
 
-def test_results_are_read_after_a_prune_as_they_are_after_the_run_that_follows_it(
-    tmp_path: Path, make_settings: Make
+@pytest.mark.parametrize("shared", [False, True])
+def test_runs_on_a_folder_remove_what_none_of_the_last_views_needs(
+    shared: bool, tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(LocalStore, "shared", shared)
     settings = make_settings(refit={"clusters": "never"})
-    secrets = [{"text": f"xylophone {number} zeppelin xylophone quagmire " * 9} for number in range(20)]
-    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *secrets])
-    run(settings)
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    run(settings)
     store = LocalStore(settings.store.path)
-    before = load_results(store.root).documents
-    assert before["cluster_name"].cat.categories.str.contains("xylophone").any()
-    prune(GRAPH, settings, store)
-    pruned = load_results(store.root).documents
-    assert not pruned["cluster_name"].cat.categories.str.contains("xylophone").any()
-    pd.testing.assert_frame_equal(pruned.drop(columns="cluster_name"), before.drop(columns="cluster_name"))
-    assert plan_prune(GRAPH, store).bytes == {}
-    run(settings)
-    pd.testing.assert_frame_equal(load_results(store.root).documents, pruned)
+    added: list[set[str]] = []
+    for number in range(HISTORY + 2):
+        before = set(store.files())
+        write_jsonl(tmp_path / "docs.jsonl", topic_records(5, start=100 * number))
+        run(settings)
+        parts = ("records/", "stages/token_counts/")
+        added.append({name for name in set(store.files()) - before if name.startswith(parts)})
+    present = set(store.files())
+    assert all(added) and set().union(*added[2:]) <= present
+    superseded = set().union(*added[:2])
+    assert superseded <= present if shared else superseded.isdisjoint(present)
+    # What the last clusters are called may still quote what is gone.
+    assert load_state(store).removed != shared
+    prune(GRAPH, store)
+    assert "cluster_names" not in load_state(store).receipts and not load_state(store).removed
 
 
 def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
     settings = Settings(store={"path": tmp_path / "store"})
-    assert prune(GRAPH, settings, LocalStore(settings.store.path).open()).bytes == {}
+    assert prune(GRAPH, LocalStore(settings.store.path).open()).bytes == {}

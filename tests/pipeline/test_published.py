@@ -234,8 +234,8 @@ def test_the_published_plan_outlives_trials_and_prune(make: Make) -> None:
         compute(make(seed=seed))
     compute(settings)
     store = open_run(settings).store
-    with store.lease(wait=True):
-        prune(GRAPH, settings, store)
+    with store.lock():
+        prune(GRAPH, store)
     assert replace(plan_freeze(settings, step=STEPS)) == planned
     assert run(planned.settings)[: STEPS * BATCH] == before[: STEPS * BATCH]
 

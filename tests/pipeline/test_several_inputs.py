@@ -157,7 +157,7 @@ def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_
     receipts = run_and_check(settings)
     new = (read_raw(tmp_path / "in") - known).total()
     assert new_documents(receipts) == new and (new > 0) == (change != "move")
-    prune(GRAPH, settings, LocalStore(settings.store.path).open())
+    prune(GRAPH, LocalStore(settings.store.path).open())
     assert output_of(settings) == (before := output_of(settings))
     # Every record is read anew where none is known.
     for path in (settings.store.path / "records").rglob("*"):

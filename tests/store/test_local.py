@@ -1,4 +1,4 @@
-"""The store in a folder: its lease is that of a process; what is mapped outlives its file; damage is found."""
+"""The store in a folder: its lock is that of a process; what is mapped outlives its file; damage is found."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_mapped_arrays_outlive_their_files_and_a_short_file_is_noticed(store: Lo
 
 
 @pytest.mark.slow
-def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
+def test_the_lock_of_a_killed_process_is_free_at_once(store: LocalStore) -> None:
     code = (
         "import sys, subprocess; from dagster_divorder.store.local import LocalStore\n"
-        "with LocalStore(sys.argv[1]).lease():\n"
+        "with LocalStore(sys.argv[1]).lock():\n"
         # A child that outlives its parent must not keep the lock.
         "    child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
         "    print(child.pid, flush=True); sys.stdin.readline()\n"
@@ -61,7 +61,7 @@ def test_the_lease_of_a_killed_process_is_free_at_once(store: LocalStore) -> Non
     try:
         holder.kill()
         holder.wait(timeout=30)
-        with store.lease(wait=False):
+        with store.lock(wait=False):
             pass
     finally:
         os.kill(child, 9)

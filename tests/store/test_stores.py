@@ -1,5 +1,5 @@
 """The store in a folder, on objects in this process and on an S3 server: a name is absent or complete and keeps its
-bytes; damage is found; one run at a time."""
+bytes; damage is found."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError, StoreError
-from dagster_divorder.settings.places import Place, Url
+from dagster_divorder.settings.places import Place
 from dagster_divorder.store import folders, objects
-from dagster_divorder.store.base import TEMPORARY, Store
+from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, OLD_FORMAT_FILE, Store
+from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.head import Head
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.objects import ObjectStore
-from dagster_divorder.store.remote import connect
-from dagster_divorder.store.sources import bucket
+from dagster_divorder.store.state import load_state
 from tests.store.remote import OBJECTS, put
 
 pytestmark = pytest.mark.parametrize("place", ["folder", *OBJECTS], indirect=True)
@@ -28,29 +27,20 @@ Process = Callable[[], Store]
 
 
 @pytest.fixture
-def at(place: Place) -> Place:
-    """Where the store lies: objects in memory have no prefix."""
-    return Url("s3://bucket") if place == Url("s3://bucket/place") else place
-
-
-@pytest.fixture
-def process(at: Place) -> Process:
+def process(place: Place) -> Process:
     """The store as another process sees it, on a machine of its own."""
-    if isinstance(at, Path):
-        return lambda: LocalStore(at)
-    connected = bucket(at)[0] if at == Url("s3://bucket") else connect(at)
-    return lambda: ObjectStore(at, Head(at, connected))
+    return lambda: store_at(place)
 
 
 @pytest.fixture
 def store(process: Process) -> Iterator[Store]:
-    """A store whose lease is held."""
+    """A store whose lock is held."""
     store = process()
-    with store.lease():
-        yield store
+    with store.lock():
+        yield store.open()
 
 
-def test_a_name_keeps_its_bytes_unless_asked_and_large_ones_go_in_parts(
+def test_a_name_keeps_its_bytes_and_large_ones_go_in_parts(
     store: Store, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (folders, objects):
@@ -59,21 +49,16 @@ def test_a_name_keeps_its_bytes_unless_asked_and_large_ones_go_in_parts(
         store.put(name, memoryview(np.frombuffer(data, np.uint8)))
         store.put(name, data.replace(b"old", b"new"))
         assert store.read(name) == process().read(name) == data
-        store.put(name, b"new", replace=True)
-        assert store.read(name) == process().read(name) == b"new"
 
 
-def test_a_failed_put_leaves_the_old_file_and_no_other(store: Store, at: Place) -> None:
-    store.put("views/x.bin", b"old")
-
+def test_a_failed_put_leaves_nothing(store: Store, place: Place) -> None:
     def fail(file: Any) -> None:
         file.write(b"half")
         raise RuntimeError("broken off")
 
     with pytest.raises(RuntimeError, match="broken off"):
-        store.put("views/x.bin", fail, replace=True)
-    assert store.read("views/x.bin") == b"old"
-    assert list(folder_at(at).entries(store.where("views"))) == ["x.bin"]
+        store.put("views/x.bin", fail)
+    assert not folder_at(place).entries(store.where("views"))
 
 
 def test_half_written_files_are_not_listed(store: Store) -> None:
@@ -95,7 +80,7 @@ def test_hashed_files_are_found_by_key_and_checked_when_read(store: Store, proce
         store.hashed("views")["other"]
     assert store.read_verified(name) == b"content"
     put(store.where(name), b"conteNt")
-    with pytest.raises(StoreError, match=r"key.*damaged.*delete it"):
+    with pytest.raises(StoreError, match=r"key.*damaged.*delete this file and run again"):
         process().read_verified(name)
 
 
@@ -116,50 +101,62 @@ def test_missing_files_are_named(store: Store) -> None:
             look("../x")
 
 
-def test_a_store_is_made_where_nothing_is_and_nowhere_else(process: Process, at: Place) -> None:
-    assert process().open(create=False).id == "" and folder_at(at).entries(str(at)) == {}
+def test_a_store_is_made_where_nothing_is_and_nowhere_else(process: Process, place: Place) -> None:
+    assert process().open(create=False).id == "" and folder_at(place).entries(str(place)) == {}
     one, two = process().open(), process().open()
     assert len(one.id) == 32 and one.id == two.id
-    with one.lease():
-        assert list(one.files()) == [] or list(one.files()) == ["format.json", "lease"]
+    assert list(one.files()) == [FORMAT_FILE]
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_place_with_others_files_is_no_store(process: Process, at: Place, create: bool) -> None:
-    put(f"{at}/holiday/picture.jpg", b"x")
-    with pytest.raises(StoreError, match=r"\(holiday\)(,| and is) not a store; expected a"):
+def test_a_place_with_others_files_is_no_store(process: Process, place: Place, create: bool) -> None:
+    put(f"{place}/holiday/picture.jpg", b"x")
+    with pytest.raises(StoreError, match=r"\(holiday\) and is not a store; expected a"):
         process().open(create=create)
 
 
 @pytest.mark.parametrize(
-    ("data", "wrong"),
+    ("name", "data", "wrong"),
     [
-        (b'{"format": "divorder store", "version": 99, "id": "00"}', "has format version 99"),
-        (b'{"not": "ours"}', "damaged or belongs to another program"),
-        (b"\0not json", "damaged or belongs to another program"),
+        (FORMAT_FILE, b'{"format": "divorder store", "version": 4, "id": "00"}', "has format version 4"),
+        (
+            OLD_FORMAT_FILE,
+            b'{"format": "divorder store", "version": 4, "lease": null}',
+            "has format version 4",
+        ),
+        (FORMAT_FILE, b'{"not": "ours"}', "damaged or belongs to another program"),
+        (FORMAT_FILE, b"\0not json", "damaged or belongs to another program"),
+        (
+            FORMAT_FILE,
+            b'{"format": "divorder store", "version": %d}' % FORMAT_VERSION,
+            "damaged or belongs to",
+        ),
     ],
 )
 def test_what_is_no_store_of_this_version_is_refused(
-    process: Process, at: Place, data: bytes, wrong: str
+    process: Process, place: Place, name: str, data: bytes, wrong: str
 ) -> None:
-    about_file = process().about_file
-    put(f"{at}/{about_file}", data)
-    with pytest.raises(StoreError, match=wrong), process().lease():
+    put(f"{place}/{name}", data)
+    with pytest.raises(StoreError, match=wrong), process().lock():
         pass
-    assert folder_at(at).read(about_file) == data
+    assert folder_at(place).read(name) == data
 
 
-def test_scratch_is_empty_and_gone_at_the_end_and_cleared_after_a_kill(store: Store) -> None:
+def test_fragments_without_a_state_are_refused(store: Store) -> None:
+    assert not load_state(store).receipts
+    store.put_hashed(f"records/{'0' * 32}", "key", b"content", "bin")
+    with pytest.raises(StoreError, match=r"state\.json is missing, although the store holds fragments"):
+        load_state(store)
+
+
+def test_scratch_is_empty_and_gone_at_the_end_and_cleared_after_a_kill(store: Store, tmp_path: Path) -> None:
     with pytest.raises(KeyError), store.scratch() as one, store.scratch() as other:
         assert one != other and list(one.iterdir()) == []
         (one / "model").mkdir()
         raise KeyError
-    folder = one.parent
-    assert list(folder.iterdir()) == []
-    if not isinstance(store, LocalStore):
-        return  # temporary files of an object store lie in a folder of this process
-    put(folder / f"{TEMPORARY}0123456789abcdef/deep/weights", b"1")
-    put(folder / "theirs/file", b"1")
-    store.put("views/x.bin", b"1")
-    store.clear_scratch()
-    assert [path.name for path in folder.iterdir()] == ["theirs"] and store.exists("views/x.bin")
+    assert list(one.parent.iterdir()) == []
+    put(tmp_path / f"other/scratch/{TEMPORARY}0123456789abcdef/deep/weights", b"1")
+    put(tmp_path / "other/scratch/theirs/file", b"1")
+    put(tmp_path / f"other/{FORMAT_FILE}", store.read(FORMAT_FILE))
+    with LocalStore(tmp_path / "other").lock():
+        assert [path.name for path in (tmp_path / "other/scratch").iterdir()] == ["theirs"]

@@ -1,0 +1,282 @@
+"""A folder of files at a place: input is found in folders, outputs and stores are written into them.
+
+Names that begin with `_/` are files in the folder's neighbour (store/manifests.py). `store.folders` has the folders at
+URLs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Literal, NamedTuple, TypeVar
+
+from dagster_divorder.settings.places import Place
+from dagster_divorder.store.disk import explain_os_error
+from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
+from dagster_divorder.store.sources import RemoteFile, Source, open_source
+
+TEMPORARY = ".divorder-tmp-"
+"""Prefix of the names of half-written files; no other program uses it."""
+
+Bytes = bytes | bytearray | memoryview
+Entry = RemoteFile | Literal["file", "folder", "neither"]
+"""The kind of an entry in a folder: "file" on this machine, a RemoteFile at a URL. A broken link, for example, is
+neither file nor folder."""
+
+Listed = TypeVar("Listed")
+
+
+class Stat(NamedTuple):
+    """Size of a file in bytes, and when it was written, in seconds since 1970."""
+
+    size: int
+    modified: float
+
+
+def temporary_name() -> str:
+    """A new name for a half-written or temporary file."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}"
+
+
+def is_file(entry: Entry) -> bool:
+    return entry not in ("folder", "neither")
+
+
+def source_of(path: str, entry: Entry) -> Source | None:
+    """The file at a path with this entry; None if the entry is not a file."""
+    if entry == "file":
+        return Path(path)
+    return entry if isinstance(entry, RemoteFile) else None
+
+
+class Folder(ABC):
+    """A folder at a place, to be read. Methods take names of its files, which may lie in its neighbour too; `entry`,
+    `entries` and `stats` take a path or URL in it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def where(self, name: str) -> str:
+        return str(file_at(self.place, name))
+
+    @abstractmethod
+    def entry(self, path: str) -> Entry:
+        """What is at a path or URL in this folder. Of an object store it sees files only; `entries` sees folders.
+
+        Raises:
+            InputError: the URL cannot be reached.
+            OSError: the path cannot be inspected.
+        """
+
+    @abstractmethod
+    def entries(self, path: str) -> dict[str, Entry]:
+        """The entries directly in the folder at a path or URL in or beside this folder, by name; empty if there is no
+        such folder.
+
+        Raises:
+            InputError, OSError: see `entry`.
+        """
+
+    def stats(self, path: str) -> dict[str, Stat]:
+        """Size and date of each file directly in the folder at a path or URL, by name."""
+        stats = {}
+        for name, entry in self.entries(path).items():
+            if isinstance(entry, RemoteFile):
+                stats[name] = Stat(entry.size, entry.modified)
+            elif is_file(entry):
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    status = os.stat(os.path.join(path, name))
+                    stats[name] = Stat(status.st_size, status.st_mtime)
+        return stats
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file directly in the folder or its neighbour, by name; empty if there is no folder."""
+        return {name: stat.size for name, stat in self._in_both(self.stats).items()}
+
+    def names(self) -> Collection[str]:
+        """Names of files and folders directly in the folder or in its neighbour."""
+        return self._in_both(self.entries).keys()
+
+    def _in_both(self, look: Callable[[str], Mapping[str, Listed]]) -> dict[str, Listed]:
+        beside = look(str(neighbour(self.place)))
+        return {**look(str(self.place)), **{NEIGHBOUR + name: each for name, each in beside.items()}}
+
+    def source(self, name: str) -> Source:
+        """
+        Raises:
+            FileNotFoundError: there is no such file at a URL.
+        """
+        source = source_of(self.where(name), self.entry(self.where(name)))
+        if source is None:
+            raise FileNotFoundError(f"there is no {self.where(name)}")
+        return source
+
+    def open(self, name: str) -> IO[bytes]:
+        """
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        return open_source(self.source(name))
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read()
+
+
+class WritableFolder(Folder):
+    """A folder that can be written too."""
+
+    def temporary(self) -> list[str]:
+        """Names of half-written files in the folder, of any process."""
+        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
+
+    @abstractmethod
+    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
+        """Put files of this machine under their names, `last` at the end; then remove the stale files. staged: by name;
+        a folder of this machine renames them."""
+
+    @abstractmethod
+    def write(self, files: Mapping[str, Bytes]) -> None:
+        """Write files one after another, each whole or not at all.
+
+        Raises:
+            StoreError: the disk is full (DiskFullError) or the folder is not writable; old files are still whole.
+        """
+
+    @abstractmethod
+    def delete(self, names: Collection[str]) -> None:
+        """Removes files; missing files are ignored."""
+
+    @abstractmethod
+    def explaining(
+        self, name: str = "", size: int = 0, what: str = "it"
+    ) -> contextlib.AbstractContextManager[None]:
+        """Turns errors of the file system into a StoreError. size: about how many bytes `what` takes, for messages."""
+
+
+class LocalFolder(WritableFolder):
+    """A folder on this machine. A file is written under a temporary name, flushed to disk and renamed."""
+
+    place: Path
+
+    def entry(self, path: str) -> Entry:
+        with _nothing_there():
+            mode = os.stat(path).st_mode
+            return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
+        return "neither"
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with missing, os.scandir(path or os.curdir) as entries:
+            return {entry.name: _entry(entry) for entry in entries}
+        return {}
+
+    def source(self, name: str) -> Path:
+        return file_at(self.place, name)
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        self.place.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def create(self, name: str, temporary: str, *, lasting: bool = True) -> Iterator[IO[bytes]]:
+        """A file to write from beginning to end, under a temporary name. lasting: it is on disk at the end."""
+        path = self.source(temporary)
+        if name.startswith(NEIGHBOUR):
+            path.parent.mkdir(exist_ok=True)
+        with open(path, "wb") as file:
+            yield file
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+
+    def link(self, name: str, temporary: str) -> bool:
+        """Give a published file a temporary name too, without writing it again; False where this is not possible."""
+        try:
+            os.link(self.source(name), self.source(temporary))
+        except OSError:  # for example, a file system without links
+            return False
+        return True
+
+    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
+        folders = {self.source(name).parent for name in staged}
+        for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
+            if name == last and len(staged) > 1:
+                # The other files are on disk before the last file names them.
+                for folder in folders:
+                    _sync_folder(folder)
+            os.replace(temporary, self.source(name))
+        _sync_folder(self.source(last).parent)
+        self.delete(stale)
+
+    def delete(self, names: Collection[str]) -> None:
+        for name in names:
+            path = self.source(name)
+            if name.startswith(TEMPORARY) and path.is_dir():
+                # The folder's own thread may be removing files too.
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def write(self, files: Mapping[str, Bytes | Callable[[IO[bytes]], object]]) -> None:
+        """Write files, all or none, and publish them, the last one last."""
+        staged, last = {name: temporary_name() for name in files}, [*files][-1]
+        size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
+        with self.explaining(last, size):
+            try:
+                self.prepare()
+                for name, data in files.items():
+                    with self.create(name, staged[name]) as file:
+                        file.write(data) if isinstance(data, Bytes) else data(file)
+                self.publish(self.sources(staged), last, ())
+            except BaseException:
+                # Before `explaining`, so that the message counts their space as free.
+                with contextlib.suppress(OSError):
+                    self.delete(staged.values())
+                raise
+
+    def sources(self, temporary: Mapping[str, str]) -> dict[str, Path]:
+        """The paths of temporary names, by name."""
+        return {name: self.source(each) for name, each in temporary.items()}
+
+    @contextlib.contextmanager
+    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise explain_os_error(error, self.source(name), size, what) from error
+
+
+@contextlib.contextmanager
+def _nothing_there() -> Iterator[None]:
+    """Suppresses the errors of a path where nothing exists."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            raise
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    with _nothing_there():
+        if entry.is_file():
+            return "file"
+        if entry.is_dir():
+            return "folder"
+    return "neither"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder's renames to disk, so that they survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
