@@ -597,7 +597,7 @@ class Proposal:
             parts.append(Line(f"{share}, {then}. {first}", "bad" if stops else "quiet"))
         for text in [block.fields[block.text] for block in self.blocks if block.text]:
             values = len(text.values)
-            if warning := repeated_texts(text.records, values, text.characters * values // text.records):
+            if warning := repeated_texts(text.records, values, text.characters):
                 parts.append(Line(warning, "bad"))
         return parts
 

@@ -13,7 +13,7 @@ Known weakness: the first and last fragment of every file-wide change of line en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +56,12 @@ class Lines(NamedTuple):
 
 
 def cut(
-    blocks: Iterable[tuple[int, Block]], begin: Place, end: Place | None = None, *, owned: bool = True
+    blocks: Iterable[tuple[int, Block]],
+    begin: Place,
+    end: Place | None = None,
+    *,
+    owned: bool = True,
+    borders: Set[int] = frozenset(),
 ) -> Iterator[Lines]:
     """The fragments that a range owns, in order.
 
@@ -64,13 +69,21 @@ def cut(
         blocks: (number of the file, block) from the range's beginning on, or from an earlier line of its file.
         begin: lines before it only say what line precedes the range.
         end: the first line behind the range; None if the range ends with the blocks.
-        owned: whether the range begins at a primary cut, or where the input does.
+        owned: whether the range begins at a primary cut, where the input does, or at a border.
+        borders: files before which a primary cut stands whatever their lines are; it belongs to the range behind it.
     """
     parts: list[Part] = []
     lines = size = 0
-    file_before, previous = -1, np.uint64(0)
+    file_before, previous = begin.file, np.uint64(0)
     for file, block in blocks:
         if file != file_before:
+            if not borders.isdisjoint(range(file_before + 1, file + 1)):
+                if parts:
+                    yield Lines(parts, True)
+                    parts, lines, size = [], 0, 0
+                if end is not None and Place(file, 0) >= end:
+                    return
+                owned = True
             file_before, previous = file, np.uint64(0)
         primary = _primary(block, previous)
         if len(texts := np.flatnonzero(~block.blank)):
@@ -99,7 +112,7 @@ def cut(
         if not owned and end is not None and file >= end.file and len(block) > behind:
             return
     if parts:
-        yield Lines(parts, False)
+        yield Lines(parts, file_before + 1 in borders)
 
 
 def _primary(block: Block, previous: np.uint64) -> np.ndarray:

@@ -83,10 +83,11 @@ def find_inputs(settings: Settings) -> list[Found]:
 
 
 def as_one_kind(
-    inputs: Sequence[Found], known: Callable[[], Mapping[str, bytes]]
+    inputs: Sequence[Found], known: Callable[[], Callable[[Source], bytes]]
 ) -> tuple[Kind, list[Found]]:
     """The kind in which records of all inputs are written, and the inputs with it: Parquet rows if all inputs have the
-    same columns, else lines, with rows as JSON. known: columns of unchanged files at URLs, as Arrow serialises them.
+    same columns, else lines, with rows as JSON. known: loads a function that gives the columns of an unchanged file at
+    a URL, as Arrow serialises them.
 
     Raises:
         InputError: a file is not Parquet.
@@ -97,7 +98,7 @@ def as_one_kind(
         for corpus_input in inputs:
             first = corpus_input.files[0]
             with corpus_input.shape.naming():
-                schemas.append(read_schema(first, None, columns.get(str(first), b"")))
+                schemas.append(read_schema(first, None, columns(first)))
         kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
     if kinds == {"parquet"}:
         return "parquet", list(inputs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,6 +43,9 @@ from dagster_divorder.units import SETTLED_NS
 
 RANGE_BYTES = 256 << 20
 """Bytes of the range of one worker."""
+FILE_BYTES = 16 << 20
+"""A file of at least this size ends its last fragment: neighbours that grow do not make it be read (or fetched) again,
+which for a compressed file or Parquet is from its beginning."""
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 """Applies a function to items, perhaps in other processes; yields results in order."""
@@ -83,12 +86,13 @@ def ingest(
     sources = [path for found, _ in inputs for path in found.files]
     files = _begun(inputs, before)
     ends = np.cumsum([len(found.files) for found, _ in inputs]).tolist()
-    kept = _kept(before, files, [0, *ends]) if before else []
+    borders = frozenset(number for number, file in enumerate(files, 1) if file.size >= FILE_BYTES)
+    kept = _kept(before, files, {0, *ends}, borders) if before else []
     result = Result()
     for number, (found, schema) in enumerate(inputs):
         first, end = Place(([0, *ends])[number], 0), Place(ends[number], 0)
         own = [piece for piece in kept if first <= piece.begin < end]
-        reading = Reading(fragments, found.shape, sources, schema, limit, dry)
+        reading = Reading(fragments, found.shape, sources, schema, limit, borders, dry)
         at = first
         for piece in [*own, _Kept(end, end, [])]:
             ranges = _ranges(reading, at, piece.begin) if at < piece.begin else []
@@ -148,9 +152,9 @@ class _Kept(NamedTuple):
     fragments: list[Fragment]
 
 
-def _kept(before: View, files: Sequence[ReadFile], borders: Sequence[int]) -> list[_Kept]:
-    """What unchanged files hold, in the order of the files. borders: the first file of each input, and their
-    number."""
+def _kept(before: View, files: Sequence[ReadFile], inputs: Set[int], borders: Set[int]) -> list[_Kept]:
+    """What unchanged files hold, in the order of the files. inputs: the first file of each input, and the number of
+    files. borders: see `cut`."""
     number_of = {file.path: number for number, file in enumerate(files) if file.lines >= 0}
     moved = [number_of.get(file.path, -1) for file in before.files]
     begins = [Place(piece.file, piece.offset) for piece in before.pieces]
@@ -170,9 +174,9 @@ def _kept(before: View, files: Sequence[ReadFile], borders: Sequence[int]) -> li
         preceding = before.files[begin.file - 1] if begin.file else None
         same_input = preceding is not None and preceding.group == before.files[begin.file].group
         follows = preceding and preceding.lines and same_input and moved[begin.file - 1] == spanned[0] - 1
-        if not (begin.offset or spanned[0] in borders or follows):
+        if not (begin.offset or spanned[0] in inputs | borders or follows):
             continue
-        if not (piece.primary or spanned[-1] + 1 in borders):
+        if not (piece.primary or spanned[-1] + 1 in inputs) or not inputs.isdisjoint(spanned[1:]):
             continue
         moved_end = Place(end.file + shift, end.offset)
         shifted = [replace(each, file=each.file + shift) for each in group]
@@ -195,7 +199,8 @@ def _ranges(reading: Reading, begin: Place, end: Place) -> list[Range]:
             low += RANGE_BYTES - size
             cuts, size = [*cuts, Place(file, low)], 0
         size += max(0, high - low)
-    return [Range(low, high, end, owned=low == begin) for low, high in pairwise([*cuts, end])]
+    owned = {begin, *(Place(file, 0) for file in reading.borders)}
+    return [Range(low, high, end, owned=low in owned) for low, high in pairwise([*cuts, end])]
 
 
 def _new_records(fragments: Fragments, result: Result, before: View | None) -> int:
@@ -214,13 +219,14 @@ def _new_records(fragments: Fragments, result: Result, before: View | None) -> i
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How the files of an input are read and stored. sources: the files of all inputs. schema: columns of Parquet
-    files. dry: nothing is stored."""
+    files. borders: see `cut`. dry: nothing is stored."""
 
     fragments: Fragments
     shape: Shape
     sources: Sequence[Source]
     schema: pa.Schema | None
     limit: int
+    borders: Set[int] = frozenset()
     dry: bool = False
 
 
@@ -260,7 +266,8 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
     result, known = Result(), reading.fragments.present()
     with ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest") as writer:
         writing: list[Future[None]] = []
-        for lines in cut(_lines(reading, wanted, result), wanted.begin, wanted.end, owned=wanted.owned):
+        blocks = _lines(reading, wanted, result)
+        for lines in cut(blocks, *wanted[:2], owned=wanted.owned, borders=reading.borders):
             fragment = _named(reading, lines)
             for file, block, low, high in lines.parts:
                 result.lines[file] += high - low
@@ -300,6 +307,9 @@ def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[in
         for block in _blocks(reading, file, wanted.begin.offset if file == wanted.begin.file else 0):
             if block.unfinished:
                 result.unfinished[file] = block.unfinished
+            if not len(block):
+                # A file without rows may lack the text column too.
+                parse_block(block, np.arange(0), reading.shape, reading.sources[file])
             inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
             if inside:
                 yield file, block.lines(0, inside)

@@ -52,7 +52,8 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LongRecord(NamedTuple):
-    """A record of more bytes than `input.max_record_bytes`: its bytes, its id of 16 bytes, and its first bytes."""
+    """A record of more bytes than `input.max_record_bytes`, of a line without its LF alone: its bytes, its id of 16
+    bytes, and its first bytes."""
 
     size: int
     id: bytes
@@ -147,11 +148,11 @@ def read_lines(
             or truncated.
     """
     plain = is_plain(path)
-    at = first
+    at, number = first, 0
     rest: list[bytes] = []
     size = 0
     long: _LongLine | None = None
-    with readable(path, lambda: at), open_source(path) as raw:
+    with readable(path, lambda: f"byte {at:,}" if first else f"line {number:,}"), open_source(path) as raw:
         _check_codec(path, raw)
         raw.seek(at)
         try:
@@ -165,13 +166,13 @@ def read_lines(
                 if not newline:
                     continue
                 yield _long_block(long, at)
-                at, long = at + long.size + 1, None
+                at, number, long = at + long.size + 1, number + 1, None
             lines = chunk.split(b"\n")
             left = lines.pop()
             if lines:
                 lines[0] = b"".join([*rest, lines[0]])
                 yield _line_block(lines, at, limit)
-                at += sum(map(len, lines)) + len(lines)
+                at, number = at + sum(map(len, lines)) + len(lines), number + len(lines)
                 rest, size = [], 0
             rest.append(left)
             size += len(left)
@@ -182,7 +183,7 @@ def read_lines(
     elif last := b"".join(rest):
         block = _line_block([last], at, limit)
         # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
-        if plain and isinstance(path, Path) and _is_incomplete(last):
+        if plain and isinstance(path, Path) and _is_incomplete(last if at else last.removeprefix(_BOM)):
             yield replace(block.lines(0, 0), unfinished=Unfinished(at, last[:SHOWN_BYTES]))
         else:
             yield block
@@ -190,12 +191,13 @@ def read_lines(
 
 def _is_incomplete(line: bytes) -> bool:
     """Whether a last line may still become a record. A line that does not begin an object never does."""
-    if not line.removeprefix(_BOM).lstrip().startswith(b"{"):
+    line = line.removesuffix(b"\r")
+    if not line.lstrip().startswith(b"{"):
         return False
     try:
-        parse(line.removeprefix(_BOM))
+        parse(line)
     except orjson.JSONDecodeError:
-        return b"\r" not in line.rstrip(b"\r")
+        return b"\r" not in line
     return False
 
 
@@ -212,9 +214,12 @@ class _LongLine:
         self.begins += piece[: SHOWN_BYTES - len(self.begins)]
         self.hash.update(piece)
 
+    def record(self) -> LongRecord:
+        return LongRecord(self.size, self.hash.digest(ID_BYTES), self.begins)
+
 
 def _long_block(line: _LongLine, at: int) -> Block:
-    record = LongRecord(line.size, line.hash.digest(ID_BYTES), line.begins)
+    record = line.record()
     size = np.array([line.size])
     return Block([b""], np.array([at]), words(record.id), size, np.array([False]), {0: record})
 
@@ -223,23 +228,23 @@ def _line_block(lines: list[bytes], at: int, limit: int) -> Block:
     """Whole lines as a block. at: offset of the first one."""
     ends = np.fromiter(map(len, lines), np.int64, len(lines)) + 1
     starts = at + np.cumsum(ends) - ends
+    long = {place: _LongLine([lines[place]]).record() for place in np.flatnonzero(ends > limit + 1).tolist()}
     lines = [line.removesuffix(b"\r") for line in lines]
     if not at:
         lines[0] = lines[0].removeprefix(_BOM)
+    for place in long:
+        lines[place] = b""
+    ids = words(hash_all(lines))
     sizes = np.fromiter(map(len, lines), np.int64, len(lines))
     blank = np.fromiter((not line or line.isspace() for line in lines), bool, len(lines))
-    ids = words(hash_all(lines))
-    long = {}
-    for place in np.flatnonzero(sizes > limit).tolist():
-        line = lines[place]
-        long[place] = LongRecord(len(line), blake3(line).digest(ID_BYTES), line[:SHOWN_BYTES])
-        lines[place] = b""
+    for place, record in long.items():
+        ids[place], sizes[place], blank[place] = words(record.id), record.size, False
     return Block(lines, starts, ids, sizes, blank, long)
 
 
 @contextlib.contextmanager
-def readable(path: Source, read: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Turns an OSError into an InputError. read: the number of bytes read so far."""
+def readable(path: Source, read: Callable[[], str] = lambda: "line 0") -> Iterator[None]:
+    """Turns an OSError into an InputError. read: what was read last."""
     try:
         yield
     except FileNotFoundError:
@@ -251,7 +256,7 @@ def readable(path: Source, read: Callable[[], int] = lambda: 0) -> Iterator[None
         elif not is_plain(path):
             remedy = "copy or compress a damaged or truncated compressed file again"
         raise InputError(
-            f"{path} cannot be read after byte {read():,}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after {read()}: {error.strerror or error}; {remedy}"
         ) from error
 
 

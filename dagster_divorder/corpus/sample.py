@@ -47,7 +47,7 @@ def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None 
         inside = inside[part[inside, 0] <= limit]
         ids, rows = np.concatenate([ids, part[inside]]), np.concatenate([rows, inside + first])
         first += len(part)
-        if most is not None and len(rows) > 4 * most:
+        if most and len(rows) > 4 * most:
             ids, rows = _distinct(ids, rows, 2 * most)
             limit = ids[-1, 0] if len(rows) == 2 * most else limit
     return _distinct(ids, rows, most)[1]

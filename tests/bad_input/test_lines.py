@@ -57,7 +57,7 @@ def test_a_last_line_without_newline_that_is_json_is_refused_like_any_other(
     assert outcome.counts["partial_lines"] == 0
 
 
-def test_too_many_refused_fails_before_anything_is_stored_and_lists_the_first_ten(
+def test_too_many_refused_fails_before_a_view_is_stored_and_lists_the_first_ten(
     tmp_path: Path, divorder: Divorder
 ) -> None:
     path = write(tmp_path, [*SOUND, *[b'{"text": %d}' % number for number in range(12)]])
@@ -69,8 +69,9 @@ def test_too_many_refused_fails_before_anything_is_stored_and_lists_the_first_te
         f"  {path}:{line}: field 'text' is a JSON number, expected a string" for line in range(21, 31)
     ]
     assert not outcome.output.exists()
-    stored = [path.name for path in (tmp_path / "store").rglob("*") if path.is_file()]
-    assert sorted(stored) == [".divorder-lock", "format.json", "state.json"]
+    # Fragments may stay, for the next run to find.
+    stored = [path for path in (tmp_path / "store").iterdir() if path.name != "records"]
+    assert sorted(path.name for path in stored) == [".divorder-lock", "format.json", "state.json"]
     assert divorder(share=0.38).status == 0
     before = {path.name: path.read_bytes() for path in outcome.output.iterdir()}
     write(tmp_path, [*SOUND, *[b"{"] * 100])

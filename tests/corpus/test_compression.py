@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import LineBlock, read_lines
+from dagster_divorder.corpus.inputs import read_lines
 from dagster_divorder.errors import InputError
 
 LINES = [b'{"text":"%x"}' % random.Random(number).getrandbits(200) for number in range(8)]
@@ -43,7 +43,7 @@ suffixes = pytest.mark.parametrize("suffix", CODECS)
 
 def read(path: Path, data: bytes) -> list[bytes]:
     path.write_bytes(data)
-    return [line for block in read_lines(path) if isinstance(block, LineBlock) for line in block.lines]
+    return [line for block in read_lines(path) for line in block.content]
 
 
 @suffixes

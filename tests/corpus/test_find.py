@@ -197,7 +197,7 @@ from dagster_divorder.corpus.inputs import read_lines
 os.setuid(65534)
 for pattern in sys.argv[1:]:
     try:
-        print([[line for block in read_lines(file) for line in block.lines] for file in find_files([pattern]).files])
+        print([[line for block in read_lines(file) for line in block.content] for file in find_files([pattern]).files])
     except InputError as error:
         print(error)
 """

@@ -99,7 +99,8 @@ def test_ranges_cut_as_one_pass_does(
     folder = tmp_path_factory.mktemp("corpus")
     paths = write(folder, files)
     store = LocalStore(tmp_path_factory.mktemp("store")).open()
-    reading = Reading(Fragments(store, KEY), DEFAULT_SHAPE, paths, None, LIMIT, dry=True)
+    borders = frozenset(data.draw(st.sets(st.integers(1, len(paths)))))
+    reading = Reading(Fragments(store, KEY), DEFAULT_SHAPE, paths, None, LIMIT, borders, dry=True)
     begin, end = Place(0, 0), Place(len(paths), 0)
     whole = read_range(reading, Range(begin, end, end))
     places = st.builds(
@@ -108,7 +109,12 @@ def test_ranges_cut_as_one_pass_does(
         st.floats(0, 1),
     )
     cuts = sorted({begin, *data.draw(st.lists(places, max_size=6)), end})
-    parts = [read_range(reading, Range(low, high, end, owned=low == begin)) for low, high in pairwise(cuts)]
+    parts = [
+        read_range(
+            reading, Range(low, high, end, owned=low in {begin, *(Place(file, 0) for file in borders)})
+        )
+        for low, high in pairwise(cuts)
+    ]
     assert described([piece for part in parts for piece in part.pieces]) == described(whole.pieces)
     assert sum((part.lines for part in parts), start=parts[0].lines.__class__()) == whole.lines
 
@@ -150,19 +156,22 @@ def edited(files: dict[Path, list[bytes]], what: str, at: int, value: int) -> di
 
 
 @settings(deadline=None, max_examples=examples(80))
-@given(corpus=corpora, history=edits, ranges=st.integers(40, 4000))
+@given(
+    corpus=corpora, history=edits, ranges=st.integers(40, 4000), large=st.sampled_from([150, 500, 1 << 24])
+)
 def test_after_any_history_the_view_is_that_of_a_fresh_store(
     tmp_path_factory: pytest.TempPathFactory,
     corpus: list[list[bytes]],
     history: list[tuple[str, int, int]],
     ranges: int,
+    large: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     store = LocalStore(tmp_path_factory.mktemp("store")).open()
     before: View | None = None
     files = dict(zip(write(folder, corpus), corpus, strict=True))
     # Files of tests are young; here their times can be trusted, since every write changes their size or times.
-    with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
+    with patch.multiple(ingest_module, SETTLED_NS=-(1 << 62), FILE_BYTES=large):
         for what, at, value in [("touch", 0, 0), *history]:
             files = edited(files, what, at, value)
             for path, lines in files.items():
@@ -273,3 +282,16 @@ def test_lines_that_repeat_leave_few_fragments(tmp_path: Path) -> None:
             same = next(line(n) for n in range(10_000) if pieces([line(n)] * 300) > 200)
         assert pieces([same] * 5000) <= 5000 / 256 + 1
         assert pieces([same if draw.random() < 0.01 else line(n) for n in range(5000)]) <= 2 * 5000 / 64
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_a_large_file_is_not_read_again_when_its_neighbour_changes(tmp_path: Path, changed: int) -> None:
+    store, lines = LocalStore(tmp_path / "store").open(), [line(number) for number in range(30)]
+    paths = write(tmp_path / "in", [lines[:10], lines[10:20], lines[20:]])
+    with patch.multiple(ingest_module, SETTLED_NS=-(1 << 62), FILE_BYTES=100):
+        before = read(store, *paths)
+        put(paths[changed], [*lines[10 * changed : 10 * changed + 10], line("more")])
+        with patch.object(ingest_module, "read_lines", wraps=read_lines) as opened:
+            again = read(store, *paths, before=before.view)
+    assert [call.args[0] for call in opened.mock_calls] == [paths[changed]]
+    assert again.new_records == 1

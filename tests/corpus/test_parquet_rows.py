@@ -51,16 +51,16 @@ def test_rows_have_equal_bytes_exactly_if_they_are_equal(
     chosen, rows = drawn
     file.write_bytes(parquet(table_of(chosen, rows), row_group))
     (block,) = read_rows(file, None)
-    found = [bytes(row) for row in row_bytes(block.rows)]
+    found = [bytes(row) for row in row_bytes(block.content)]
     assert len(found) == len(rows)
     for at, row in enumerate(rows):
         for other_at, other in enumerate(rows):
             assert (found[at] == found[other_at]) == (row == other)
     # However the rows come: cut, picked, in another order, beside others.
     low = data.draw(st.integers(0, len(rows)))
-    assert [bytes(row) for row in row_bytes(block.rows.slice(low, 3))] == found[low : low + 3]
+    assert [bytes(row) for row in row_bytes(block.content.slice(low, 3))] == found[low : low + 3]
     picked = data.draw(st.lists(st.integers(0, len(rows) - 1)))
-    taken = block.rows.take(pa.array(picked, pa.int64()))
+    taken = block.content.take(pa.array(picked, pa.int64()))
     assert [bytes(row) for row in row_bytes(taken)] == [found[at] for at in picked]
 
 
@@ -70,8 +70,8 @@ def test_json_gives_the_values_back(file: Path, drawn: tuple[list[Kind], list[tu
     chosen, rows = drawn
     file.write_bytes(parquet(table_of(chosen, rows)))
     (block,) = read_rows(file, None)
-    check_columns(block.rows.schema, as_json=True)
-    lines = json_lines(pa.StructArray.from_arrays(block.rows.columns, fields=list(block.rows.schema)))
+    check_columns(block.content.schema, as_json=True)
+    lines = json_lines(pa.StructArray.from_arrays(block.content.columns, fields=list(block.content.schema)))
     for line, row in zip(lines, rows, strict=True):
         values = json.loads(line)
         for at, kind in enumerate(chosen):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -12,7 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dagster_divorder.chats.document import conversation_of
-from dagster_divorder.corpus.records import MARKED, parse_lines, parse_rows, reject_line
+from dagster_divorder.corpus.inputs import read_lines
+from dagster_divorder.corpus.records import (
+    MARKED,
+    parse_block,
+    parse_lines,
+    parse_rows,
+    reject,
+    reject_bytes,
+)
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.errors import InputError
 
@@ -88,14 +98,22 @@ def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
         parse_rows(pa.record_batch({"text": [1]}), DEFAULT_SHAPE)
 
 
-def test_rejects_keep_the_raw_bytes() -> None:
-    assert orjson.loads(reject_line("p", {"line": 3}, "why", b'{"a"')) == {
-        "path": "p",
-        "line": 3,
-        "reason": "why",
-        "raw": '{"a"',
-    }
-    assert orjson.loads(reject_line("p", {"line": 3}, "why", b"\xff"))["raw_base64"] == "/w=="
+def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:
+    lines = [b'{"a"', b"\xff", b"[" * 2000, "é".encode() * 900]
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\n".join([b"", *lines, b""]))
+    (block,) = read_lines(path, 1500)
+    documents, reasons = parse_block(block, np.arange(1, 5), DEFAULT_SHAPE, path)
+    assert documents == [None] * 4
+    assert reasons[2] == "a line of 2,000 bytes, more than input.max_record_bytes allows"
+    rejects = [reject(block, at, 10 + at, "why") for at in range(1, 5)]
+    assert list(map(orjson.loads, rejects)) == [
+        {"path": "", "line": 11, "reason": "why", "raw": '{"a"'},
+        {"path": "", "line": 12, "reason": "why", "raw_base64": "/w=="},
+        {"path": "", "line": 13, "reason": "why", "begins": "[" * 1024},
+        {"path": "", "line": 14, "reason": "why", "begins": "é" * 512},
+    ]
+    assert [reject_bytes(each) for each in rejects] == [lines[0], lines[1], b"[" * 1024, lines[3][:1024]]
 
 
 CHATS = [

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.topics.cluster import DRIFT
-from dagster_divorder.corpus import ingest
+from dagster_divorder.corpus import cut
 from dagster_divorder.corpus.vectors import Block, NpyVectors
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline import merge
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -75,7 +74,7 @@ class Corpus:
         store = LocalStore(self.folder / "store")
         view = View.load(store, raw_docs.files["view"])
         files = StageFiles(store, "external_embeddings", receipt.key)
-        return files.column(view.documents, "vectors")[view.document_row]
+        return files.column(view.fragments, "vectors")
 
 
 @pytest.fixture
@@ -171,10 +170,8 @@ def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus, keyed_by: str) 
     assert fresh["external_embeddings"].figures["keyed_by"] == keyed_by
     store = LocalStore(corpus.folder / "fresh")
     view = View.load(store, fresh["raw_docs"].files["view"])
-    found = StageFiles(store, "external_embeddings", same.key).column(view.documents, "vectors")
-    assert np.array_equal(
-        found[view.document_row], corpus.stored(made["external_embeddings"], made["raw_docs"])
-    )
+    found = StageFiles(store, "external_embeddings", same.key).column(view.fragments, "vectors")
+    assert np.array_equal(found, corpus.stored(made["external_embeddings"], made["raw_docs"]))
 
 
 def test_vectors_of_documents_that_are_not_in_the_input_are_counted(corpus: Corpus) -> None:
@@ -200,10 +197,7 @@ def test_another_number_of_rows_is_refused_with_all_numbers(corpus: Corpus) -> N
     corpus.write([*TEXTS, TEXTS[0]])
     np.save(corpus.path, vectors_of(TEXTS)[:50])
     message = refused(corpus)
-    assert (
-        "has 50 rows; the input has 61 records (60 distinct documents; 0 more records were refused)"
-        in message
-    )
+    assert "has 50 rows; the input has 61 records (60 distinct texts; 0 more records were refused)" in message
     assert "embed the new records" in message
     with pytest.raises(InputError, match="has 50 rows; the input has 61 records"):
         make_plan(GRAPH, corpus.settings())
@@ -264,7 +258,7 @@ def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
         return refused(corpus, embedding={"path": parquet(corpus, vectors[: len(rows)], order, row=rows)})
 
     message = said(all_rows[:-2], list(range(60)))
-    assert "has no vector for 2 of 60 documents, the first is doc_id " in message
+    assert "has no vector for 2 of 60 records, the first is doc_id " in message
     assert "'row' is 60 in row 59; expected the number of a record, 0 to 59" in said(
         all_rows, [*range(59), 60]
     )
@@ -307,7 +301,7 @@ steps = st.tuples(st.lists(st.integers(0, 14), min_size=1, max_size=12), st.inte
 def test_whatever_happened_before_every_record_has_its_vector(
     tmp_path_factory: pytest.TempPathFactory, make_settings: Make, history: list[tuple[list[int], int, bool]]
 ) -> None:
-    """Documents come, go and come back, also before the vectors were first asked for; small fragments are merged."""
+    """Documents come, go and come back, also before the vectors were first asked for."""
     folder = tmp_path_factory.mktemp("history")
     corpus = Corpus(
         folder,
@@ -317,8 +311,8 @@ def test_whatever_happened_before_every_record_has_its_vector(
     )
     stored: dict[str, set[str]] = {}  # texts with a vector, by stage key: what comes back is there
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "FRAGMENT_ROWS", 4)
-        patch.setattr(merge, "MERGE_FROM", 3)
+        patch.setattr(cut, "MEAN_LINES", 3)
+        patch.setattr(cut, "HARD_LINES", 5)
         for numbers, model, read in history:
             texts = [f"text {number}" for number in numbers]
             corpus.write(texts, model // 5)
@@ -328,7 +322,7 @@ def test_whatever_happened_before_every_record_has_its_vector(
             made = corpus.run(*READ)
             report = made["external_embeddings"].figures
             known = stored.setdefault(made["external_embeddings"].key, set())
-            assert report["documents"] == len(set(texts))
+            assert report["documents"] == len(texts)
             assert report["new_documents"] == len(set(texts) - known)
             known |= set(texts)
             expected = unit(vectors_of(texts, model // 5))

@@ -203,7 +203,7 @@ def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) ->
     made = run_all(settings, Silent(), JOINED)["external_embeddings"]
     assert made.figures["keyed_by"] == "id"
     run = open_run(settings)
-    found = run.column("external_embeddings", "vectors")[run.view.document_row]
+    found = run.column("external_embeddings", "vectors")
     np.testing.assert_allclose(
         found, joined.vectors / np.linalg.norm(joined.vectors, axis=1, keepdims=True), rtol=1e-5
     )
@@ -225,7 +225,7 @@ def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
 
 def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
     joined.ids[5] = "doc-x"
-    assert "no vector for 1 of 60 documents, the first is id 'doc-5'" in joined.refused()
+    assert "no vector for 1 of 60 records, the first is id 'doc-5'" in joined.refused()
     joined.records[5]["id"] = None
     assert "the first is id 'record_id " in joined.refused()
 

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_stage
+from dagster_divorder.corpus import ingest as corpus_ingest
 from dagster_divorder.corpus.find import find_files
-from dagster_divorder.corpus.inputs import LineBlock, RowBlock, read_lines, read_rows
+from dagster_divorder.corpus.inputs import read_lines, read_rows
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, InputError, SettingsError
 from dagster_divorder.propose import Proposal, look, write_settings
@@ -123,7 +124,7 @@ def test_a_file_that_was_changed_is_an_error_and_never_a_mixture(place: Url) -> 
     rows = read_rows(read, None)
     next(rows)
     put(f"{place}/a.parquet", parquet(20_000)[:-8] + b"x" * 8)
-    assert sum(block.rows.num_rows for block in rows if isinstance(block, RowBlock)) < 20_000
+    assert sum(map(len, rows)) < 20_000
     sources._copy.cache_clear()
     with pytest.raises(InputError, match=r"a\.parquet was changed since it was listed; run again"):
         list(read_rows(changed, None))
@@ -139,8 +140,7 @@ def test_a_file_that_is_gone_is_an_error(place: Url) -> None:
 def test_it_is_read_in_another_process_by_what_its_environment_knows(place: Place) -> None:
     put(f"{place}/a.jsonl", b"".join(LINES))
     sent = pickle.dumps(folder_at(place).source("a.jsonl"))
-    blocks = [block for block in read_lines(pickle.loads(sent)) if isinstance(block, LineBlock)]
-    assert [line + b"\n" for block in blocks for line in block.lines] == LINES
+    assert [line + b"\n" for block in read_lines(pickle.loads(sent)) for line in block.content] == LINES
 
 
 def ingest(settings: Settings) -> dict[str, Any]:
@@ -173,7 +173,11 @@ def test_input_is_the_same_wherever_it_lies(
     ]
     assert names[0] == names[1]
     again = ingest(remote)
-    assert (again["recognised_by"], again["new_records"], again["version"]) == ("tags", 0, version)
+    assert (again["trusted_bytes"], again["new_records"], again["version"]) == (
+        again["file_bytes"],
+        0,
+        version,
+    )
 
 
 @on_objects
@@ -182,7 +186,7 @@ def test_a_last_line_cut_short_at_a_url_is_a_broken_line(place: Url, make_settin
     put(f"{place}/a.jsonl", b"".join(LINES)[:-10])
     ingested = ingest(settings)
     assert (ingested["records"], ingested["rejected_records"], ingested["partial_lines"]) == (299, 1, 0)
-    # The whole object is another one, read on from the last whole line.
+    # The whole object is another one.
     put(f"{place}/a.jsonl", b"".join(LINES))
     ingested = ingest(settings)
     assert (ingested["records"], ingested["rejected_records"], ingested["new_records"]) == (300, 0, 1)
@@ -200,24 +204,28 @@ def test_a_known_tag_is_not_fetched_again(
         return fetch(self, folder)
 
     monkeypatch.setattr(RemoteFile, "fetch", counted)
+    monkeypatch.setattr(corpus_ingest, "FILE_BYTES", 1)
     settings = make_settings(input={"paths": [str(place)]})
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     put(f"{place}/b.jsonl", b"".join(LINES[100:150]) + LINES[150].rstrip())
     put(f"{place}/c.jsonl.gz", gzip.compress(b"".join(LINES[200:])))
     first = ingest(settings)
-    assert (first["records"], first["recognised_by"]) == (251, "rescan")
+    assert (first["records"], first["trusted_bytes"]) == (251, 0)
     assert fetched == ["a.jsonl", "b.jsonl", "c.jsonl.gz"]
     fetched.clear()
     sources._copy.cache_clear()
     again = ingest(settings)
-    assert (again["version"], again["recognised_by"]) == (first["version"], "tags") and not fetched
+    assert (again["version"], again["trusted_bytes"]) == (
+        first["version"],
+        first["file_bytes"],
+    ) and not fetched
     # An object that has grown is another one, and its known records are not stored again.
     put(f"{place}/b.jsonl", b"".join(LINES[100:200]))
     grown = ingest(settings)
     assert fetched == ["b.jsonl"]
     assert (grown["records"], grown["new_records"]) == (300, 49)
     fetched.clear()
-    assert ingest(settings)["recognised_by"] == "tags" and not fetched
+    assert ingest(settings)["trusted_bytes"] == grown["file_bytes"] and not fetched
     # Written again with the same bytes: nothing new, be it under a new tag or, as S3's tags are hashes, under the same.
     before = identity(folder_at(place).source("a.jsonl"))
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
@@ -238,6 +246,7 @@ def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
     monkeypatch.setattr(
         RemoteFile, "fetch", lambda self, folder: fetched.append(self.name) or fetch(self, folder)
     )
+    monkeypatch.setattr(corpus_ingest, "FILE_BYTES", 1)
     put(f"{place}/a/one.parquet", parquet(100))
     put(f"{place}/b/two.parquet", parquet(50))
     paths = [f"{place}/a", f"{place}/b"]
@@ -250,7 +259,7 @@ def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
     run_stage("fields", settings, Silent())
     fetched.clear()
     sources._copy.cache_clear()
-    assert ingest(settings)["recognised_by"] == "tags" and not fetched
+    assert ingest(settings)["trusted_bytes"] > 0 and not fetched
     put(f"{place}/b/ultimate.parquet", parquet(20))
     assert ingest(settings)["records"] == 170 and fetched == ["ultimate.parquet"]
     other = pa.BufferOutputStream()
@@ -299,7 +308,8 @@ def test_files_of_web_servers(ranges: bool, tags: bool, make_settings: Make) -> 
         settings = make_settings(input={"paths": paths})
         assert ingest(settings)["records"] == 300
         server.requests.clear()
-        assert ingest(settings)["recognised_by"] == "tags"
+        again = ingest(settings)
+        assert again["trusted_bytes"] == again["file_bytes"]
         assert {command for command, *_ in server.requests} == {"HEAD"}
         server.files["/b.jsonl.gz"] = gzip.compress(b"".join(LINES[200:250]))
         assert ingest(settings)["records"] == 250

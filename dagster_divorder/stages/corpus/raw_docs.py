@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
+from dagster_divorder.store.sources import RemoteFile, Source, identity
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
@@ -163,7 +165,10 @@ def _with_schemas(
         schema = None
         with each.shape.naming():
             for path in each.files if each.kind == "parquet" else ():
-                schema = read_schema(path, schema, known.get(str(path), b""))
+                columns = known(path)
+                # A file at a URL is fetched once: its columns are compared when its rows are read.
+                if schema is None or columns or isinstance(path, Path):
+                    schema = read_schema(path, schema, columns)
         if schema is not None:
             as_json = each.shape.as_lines or run.settings.output.format == "jsonl"
             check_columns(schema, as_json=as_json)
@@ -171,9 +176,10 @@ def _with_schemas(
     return inputs
 
 
-def _known_columns(view: View | None) -> dict[str, bytes]:
-    """Columns of Parquet files at URLs, as Arrow serialises them, by version of the file."""
-    return {file.path: file.columns for file in view.files if file.columns} if view else {}
+def _known_columns(view: View | None) -> Callable[[Source], bytes]:
+    """Gives the columns of a Parquet file at a URL, as Arrow serialises them; b"" if they are not known."""
+    columns = {(file.path, file.identity): file.columns for file in (view.files if view else ())}
+    return lambda path: columns.get((str(path), identity(path)), b"") if isinstance(path, RemoteFile) else b""
 
 
 def _rejects(fragments: Fragments, view: View) -> list[bytes]:
@@ -205,9 +211,9 @@ def _inputs(run: Run) -> tuple[Kind, list[Found]]:
 def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
     """The inputs, and the kind in which their records are written."""
 
-    def known() -> dict[str, bytes]:
+    def known() -> Callable[[Source], bytes]:
         receipt = load_receipt(run.store, "raw_docs")
-        return _known_columns(View.load(run.store, receipt.files["view"])) if receipt else {}
+        return _known_columns(View.load(run.store, receipt.files["view"]) if receipt else None)
 
     return as_one_kind(find_inputs(run.settings), known)
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
 from dagster_divorder.core.distinct import distinct_values
@@ -34,14 +33,14 @@ from dagster_divorder.corpus.vectors import (
     row_hashes,
 )
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.per_fragment import StoredFragment, Work, work_to_do
+from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.topics.components import kinds_of
-from dagster_divorder.store.ids import to_bytes
+from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View, spans
@@ -105,7 +104,7 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     if (
         last
         and (known or (run.planning and not run.has_view))
-        and (run.planning or not stage.missing(run, last.key))
+        and (run.planning or not stage.work(run, last.key))
     ):
         run.observed["read"] = "no: it has not changed"
         return _Reading(read_as, last.facts, last.key)
@@ -216,18 +215,16 @@ class _Matched:
 
 
 def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each record: bool, whether its vector is stored under a key; and its `source` uint64, 0 if it is not."""
-    stored, source = np.ones(len(view), bool), np.zeros(len(view), np.uint64)
-    files, inside = StageFiles(run.store, STAGE, key).listed(), _records_of_fragments(view)
-    for fragment in view.fragments:
-        if fragment.name in files.present():
-            source[inside[fragment.name]] = files.column([fragment], "source")
-    for work in work_to_do(run.records.fragments, view, files):
-        stored[_records(inside, work.new)] = False
-        for copy in work.copied:
-            known = files.get(copy.file)
-            assert not isinstance(known, pa.Table)
-            source[inside[work.fragment.name].start + copy.places] = known["source"][copy.rows]
+    """For each record: bool, whether a vector of its text is stored under a key; and its `source` uint64, 0 if there is
+    none."""
+    files, fragments = StageFiles(run.store, STAGE, key).listed(), run.records.fragments
+    kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
+    stored, source = np.zeros(len(view), bool), np.zeros(len(view), np.uint64)
+    if kept:
+        known = np.concatenate(list(fragments.parts(kept, "text")))
+        at = places(run.records.text_ids(view.fragments), known)
+        stored = at >= 0
+        source[stored] = files.column(kept, "source")[at[stored]]
     return stored, source
 
 
@@ -328,6 +325,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
     check=lambda run: _open_file(run.settings),
     compute=lambda run: _units(run, run.memo["reading"].file),
+    by_text=True,
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
     facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},
     figures=lambda run, files: {
