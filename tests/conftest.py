@@ -34,7 +34,7 @@ os.environ.update(
 )
 
 from dagster_divorder.core import kernels
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
@@ -285,7 +285,8 @@ class Notes(Silent):
 def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small corpora have several fragments."""
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 20)
+    monkeypatch.setattr(cut, "MEAN_LINES", 10)
+    monkeypatch.setattr(cut, "HARD_LINES", 20)
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import sys
 import orjson
 
 from dagster_divorder import run_all
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings
 
-SMALL = ((ingest, "FRAGMENT_ROWS", 20), (inputs, "BLOCK_BYTES", 4096))
+SMALL = ((cut, "MEAN_LINES", 10), (cut, "HARD_LINES", 20), (inputs, "BLOCK_BYTES", 4096))
 
 if __name__ == "__main__":
     for module, name, value in SMALL:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import run_graph
@@ -58,7 +58,7 @@ GRAPH = Graph((RAW_DOCS, LETTERS))
 
 def corpus(folder: Path) -> Path:
     """A corpus that makes some twenty fragments in this process."""
-    inputs.BLOCK_BYTES, ingest.FRAGMENT_ROWS = 1024, 10
+    inputs.BLOCK_BYTES, cut.HARD_LINES = 1024, 10
     return write_jsonl(folder / "docs.jsonl", topic_records())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine import ray as ray_engine
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.engine.ray import RayEngine
@@ -154,7 +154,8 @@ def test_a_run_gives_the_bytes_of_a_local_one(
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records())
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
+    monkeypatch.setattr(cut, "MEAN_LINES", 20)
+    monkeypatch.setattr(cut, "HARD_LINES", 50)
     monkeypatch.setattr(per_fragment, "WORKER_BYTES", 1)
     for module, name, value in (
         (rows, "MAPPED_BYTES", 0),
@@ -189,7 +190,7 @@ def two_stores(
 ) -> tuple[Settings, Settings]:
     """Settings of a run that was made by a loop, and of the same on Ray."""
     monkeypatch.setattr(inputs, "BLOCK_BYTES", inputs.BLOCK_BYTES)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", ingest.FRAGMENT_ROWS)
+    monkeypatch.setattr(cut, "HARD_LINES", cut.HARD_LINES)
     letters.corpus(tmp_path)
     local = letters.settings(tmp_path, "local")
     letters.run_letters(local, Silent())

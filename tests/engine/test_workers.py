@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import LocalEngine, Worker, count_workers
 from dagster_divorder.engine.progress import Silent
@@ -144,7 +144,8 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records())
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 50)
+    monkeypatch.setattr(cut, "MEAN_LINES", 20)
+    monkeypatch.setattr(cut, "HARD_LINES", 50)
     monkeypatch.setattr(per_fragment, "WORKER_BYTES", 1)
     started: list[Worker] = []
 

@@ -66,7 +66,8 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     settings, receipts = made
     report = receipts["k_calibration"].figures
     assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
-    assert report["documents"] == report["new_documents"] == report["measured_documents"] == 200
+    assert report["documents"] == report["new_documents"] == 230
+    assert report["measured_documents"] == 200, "different texts"
     assert report["fitted"] == "first run on this store"
     rows = table(settings, receipts["k_calibration"])
     assert [row["k"] for row in rows] == [row["clusters"] for row in rows] == list(VALUES)
@@ -135,8 +136,8 @@ COPIES = [
 @pytest.mark.parametrize(
     ("texts", "tried", "note"),
     [
-        (["one wave", "two boats", "three gulls"], [3], "5, 9, 12 not tried: there are only 3 documents"),
-        (["the same text"] * 4, [1], "5, 9, 12 not tried: there are only 1 documents"),
+        (["one wave", "two boats", "three gulls"], [3], "5, 9, 12 not tried: there are only 3 different texts"),
+        (["the same text"] * 4, [1], "5, 9, 12 not tried: there are only 1 different texts"),
         (
             COPIES,
             [5, 9],

@@ -12,6 +12,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.pipeline.prune import remove_superseded
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -172,10 +173,13 @@ def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_pa
     four, three = settings_of(tmp_path), settings_of(tmp_path, clusters={"k": 3})
     table_of(three)
     store = LocalStore(four.store.path)
-    for number in range(4):
+    # Within the last four views, so that what other settings have is needed.
+    for number in range(3):
         # Twice as many documents as at the last fit.
         write_jsonl(tmp_path / "docs.jsonl", records(60 * 2**number, seed=number))
         table_of(four)
+        with store.lock():
+            remove_superseded(store, GRAPH, CLUSTERED)
         folders = [f"fits/{stage}" for stage in ("centroids", "cluster_names")] + ["stages/clusters"]
         assert [len(store.folders(folder)) for folder in folders] == [2, 2, 2], number
         assert len(load_state(store).results["cluster_names"]) == 2

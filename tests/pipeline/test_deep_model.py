@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
@@ -86,7 +86,7 @@ def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(ingest, "FRAGMENT_ROWS", 7)
+    monkeypatch.setattr(cut, "HARD_LINES", 7)
     run = prepared(make_settings(advanced=SMALL), "token_counts")
     table = np.random.default_rng(0).normal(size=(512, 8)).astype(np.float32)
     weights = np.ones(512, np.float32)

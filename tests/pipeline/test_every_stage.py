@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.corpus import ingest, inputs
+from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
@@ -294,7 +294,8 @@ def of_kind(*kinds: type, but: Iterable[str] = ()) -> pytest.MarkDecorator:
 def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "BLOCK_BYTES", 4096)
-        patch.setattr(ingest, "FRAGMENT_ROWS", 40)
+        patch.setattr(cut, "MEAN_LINES", 20)
+        patch.setattr(cut, "HARD_LINES", 40)
         patch.setattr(gradient_proxy, "DOCUMENTS", 20)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)

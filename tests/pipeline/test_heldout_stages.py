@@ -328,7 +328,7 @@ def lines(*records: Any) -> bytes:
         (lines({"text": "sound"}, {"other": 1}), "record 2 of .*valid.jsonl: no field 'text'"),
         (lines({"text": ""}), "record 1 of .*: empty text"),
         (b'{"text": "cut sho', "record 1 of .*: not valid JSON"),
-        (lines({"text": "x" * 2000}), "record 1 of .*: a record of 2,011 bytes or more"),
+        (lines({"text": "x" * 2000}), "record 1 of .*: a line of 2,011 bytes, more than"),
         (lines({"text": "y" * 500}, {"text": "z" * 500}), "are 1,0.. bytes; expected at most 800"),
         (None, r"heldout.documents: no file matches '.*valid.jsonl'"),
     ],

@@ -33,7 +33,7 @@ def test_films_are_made_once_and_put_back_where_they_are_gone(
     first = animate(settings)
     films = {name: (settings.output.path / name).read_bytes() for name in (BAR, MAP)}
     assert all(data[4:8] == b"ftyp" for data in films.values())
-    assert first.figures["new_documents"] == 120
+    assert first.figures["new_documents"] == 140
     (settings.output.path / MAP).unlink()
     (settings.output.path / BAR).write_bytes(b"half a fi")
     second = animate(settings)

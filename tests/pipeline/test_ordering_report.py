@@ -12,7 +12,7 @@ from PIL import Image
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import run_graph
@@ -99,8 +99,12 @@ def test_a_page_that_was_altered_or_removed_is_put_back(corpus: Path) -> None:
     path.unlink()
     report(settings)
     assert path.read_bytes() == before
-    # The store's own copy, too: a damaged one is made again.
-    settings.store.path.joinpath(first.files["page"]).write_bytes(b"damaged")
+    # The store's own copy: a damaged one is named, and made again once it is deleted.
+    stored = settings.store.path / first.files["page"]
+    stored.write_bytes(b"damaged")
+    with pytest.raises(DamagedFileError, match="delete this file and run again"):
+        report(settings)
+    stored.unlink()
     assert report(settings).figures["new_documents"] > 0
     check(path.read_bytes())
 

@@ -12,7 +12,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder import load_results, run_all
+from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
@@ -257,6 +257,7 @@ def test_the_device_of_quality_is_that_of_a_worker_and_a_gpu_is_asked_for(
     monkeypatch.setattr(quality_scores, "call_on_a_worker", lambda run, read: "cuda")
     folder = save_classifier(tmp_path / "classifier", 1)
     settings = selecting(make_settings, corpus, method="quality", documents=12, quality=str(folder))
+    run_stage("raw_docs", settings, Silent())
     run = open_run(settings)
     stage = quality_scores.QUALITY_SCORES
     assert stage.needs(run, [])["gpus"] == 1

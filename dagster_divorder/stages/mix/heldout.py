@@ -24,7 +24,7 @@ from dagster_divorder.corpus.columns import extract, settle
 from dagster_divorder.corpus.find import Found, find_files, own_folders
 from dagster_divorder.corpus.ingest import content_of
 from dagster_divorder.corpus.inputs import Block, read_lines, read_rows, read_schema
-from dagster_divorder.corpus.records import parse_block
+from dagster_divorder.corpus.records import NOT_JSON, parse_block
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
@@ -265,7 +265,7 @@ def _blocks(files: Found, limit: int) -> Iterator[tuple[Source, int, Block]]:
         with files.shape.naming():
             for block in read_lines(path, limit) if files.kind == "jsonl" else read_rows(path, schema, limit):
                 if block.unfinished:
-                    raise _refused(str(path), number + 1, "the line ends in the middle of its JSON")
+                    raise _refused(str(path), number + 1, f"{NOT_JSON}: the file ends in the middle of it")
                 yield path, number, block
                 number += len(block)
 

@@ -37,7 +37,8 @@ PICTURE = "picture.png"
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.view.pictures import k_calibration
 
-    space, how, documents = load_space(run), fit_settings(run.settings), run.corpus.records
+    space, how = load_space(run), fit_settings(run.settings)
+    documents = int(run.receipt("raw_docs").facts["texts"])
     tried = run.settings.clusters.tried
     values = [k for k in tried if k <= documents] or [documents]
     most = max(SAMPLE, most_points(values[-1], how["method"]))
@@ -49,7 +50,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     if above := [k for k in tried if k > documents]:
-        notes.append(f"{', '.join(map(str, above))} not tried: there are only {documents:,} documents")
+        notes.append(f"{', '.join(map(str, above))} not tried: there are only {documents:,} different texts")
     for k in counted(run.progress, "fitting clusters", values, len(values), "numbers of clusters"):
         fitted = fit(vectors[: most_points(k, how["method"])], k, centre=space.centre, **how)
         if len(fitted.centroids) in [row["clusters"] for row in rows]:
@@ -75,7 +76,12 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
         notes.append(f"the best silhouette is {max(means):.3f}: clusters hardly separate")
     if rows[chosen]["k"] == tried[-1]:
         notes.append(f"{tried[-1]:,} is the largest number tried: larger ones may do better")
-    facts = {"recommended": rows[chosen]["k"], "best_silhouette": max(means), "notes": notes}
+    facts = {
+        "recommended": rows[chosen]["k"],
+        "best_silhouette": max(means),
+        "notes": notes,
+        "measured_documents": len(sample),
+    }
     return {TABLE: pack_rows(rows), INFO: orjson.dumps(facts), PICTURE: k_calibration(rows)}
 
 
@@ -87,8 +93,7 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
 def _k_calibration_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     facts = receipt.facts
     return {
-        **{name: facts[name] for name in ("recommended", "best_silhouette", "notes")},
-        "measured_documents": min(SAMPLE, facts["documents"]),
+        **{name: facts[name] for name in ("recommended", "best_silhouette", "measured_documents", "notes")},
         **space_figures(run),
     }
 
