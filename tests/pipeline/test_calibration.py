@@ -136,7 +136,11 @@ COPIES = [
 @pytest.mark.parametrize(
     ("texts", "tried", "note"),
     [
-        (["one wave", "two boats", "three gulls"], [3], "5, 9, 12 not tried: there are only 3 different texts"),
+        (
+            ["one wave", "two boats", "three gulls"],
+            [3],
+            "5, 9, 12 not tried: there are only 3 different texts",
+        ),
         (["the same text"] * 4, [1], "5, 9, 12 not tried: there are only 1 different texts"),
         (
             COPIES,

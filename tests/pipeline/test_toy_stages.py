@@ -187,11 +187,7 @@ def test_damage_is_named_and_over_once_the_file_is_deleted(folder: Path) -> None
     (damaged,) = (name for name in store.files() if name.startswith("stages/letters/"))
     store.local(damaged).write_bytes(b"damaged")
     append(folder, 1, documents=4)
-<<<<<<< HEAD
-    with pytest.raises(DamagedFileError, match=f"{damaged} is damaged.*delete this file and run again"):
-=======
     with pytest.raises(DamagedFileError, match=f"{damaged} is damaged.*delete (it|this file) and run again"):
->>>>>>> w-core
         run_tally(settings)
     store.delete(damaged)
     assert run_tally(settings)["letters"]["letters"] > whole["letters"]["letters"]
