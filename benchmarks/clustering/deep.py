@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dagster_divorder.store.sample import rows_by_id
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_all
