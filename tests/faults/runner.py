@@ -239,11 +239,7 @@ def _watch(log: int, folder: str, stop: tuple[str, str] | None) -> None:
     put = LocalStore.put
 
     def watched_put(self: LocalStore, name: str, *arguments: Any, **options: Any) -> str:
-        # Merging copies rows into new fragments: nothing is computed.
-        copied = any(
-            frame.f_globals["__name__"].endswith(".compact") for frame, _ in traceback.walk_stack(None)
-        )
-        os.write(log, f"{'copy' if copied else 'put'} {name}\n".encode())
+        os.write(log, f"put {name}\n".encode())
         return put(self, name, *arguments, **options)
 
     LocalStore.put = watched_put  # type: ignore[method-assign]
