@@ -126,8 +126,8 @@ def finished_fragments(store: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str, Scenario]:
-    """`first` starts from nothing. `append` starts from a whole first run: it finds edited, deleted and new records beside
-    known ones (a few of them far from every cluster), and writes other files than the ones that are there."""
+    """`first` starts from nothing. `append` starts from a whole first run: it finds edited, deleted and new records
+    beside known ones (a few of them far from every cluster), and writes other files than the ones that are there."""
     folder = tmp_path_factory.mktemp("kill")
     first, append = (
         Scenario(folder / name / "start", runner, per_stage=count) for name, count in SCENARIOS.items()
