@@ -124,12 +124,13 @@ def rows_of(
     chance = np.random.default_rng([seed, 1])
     masks = [chance.random(n) < chance.choice([0.1, 0.5, 0.9]) for n in lengths] if masked else None
     cuts = np.linspace(0, len(documents), fragments + 1).astype(int)
-    parts = tuple(Fragment(str(first), "", int(end - first)) for first, end in pairwise(cuts))
+    parts = tuple(Fragment(str(first), int(end - first)) for first, end in pairwise(cuts))
     row = np.arange(len(documents)) if records is None else np.array(records, np.int64)
     tokens = Tokens(
         files=Stored(documents, masks),  # type: ignore[arg-type]
-        view=View("jsonl", (), tuple(fragment for fragment in parts if fragment.rows), row, row),
-        records=None,
+        view=View("jsonl", parts),
+        corpus=None,  # type: ignore[arg-type]
+        records=None if records is None else row,
         dtype=dtype,
         special={"eos": 1, "pad": vocabulary - 1},
         end_of_text=1,
@@ -159,13 +160,17 @@ def spans_of(masks: Sequence[np.ndarray]) -> Spans:
     return Spans(first - document[first], last - document[first])
 
 
+def _document(stored: Tokens, item: int) -> int:
+    return int(stored.record(np.array([item]))[0])
+
+
 def masks_of(rows: Rows) -> list[list[bool]]:
     """Of every row, whether each of its tokens is trained on, found one by one."""
     stored, masks = rows.stored, []
     for runs in runs_of(rows):
         mask: list[bool] = []
         for record, start, ids in runs:
-            document: list[bool] = stored.files.masks[record].tolist()  # type: ignore[attr-defined]
+            document: list[bool] = stored.files.masks[_document(stored, record)].tolist()  # type: ignore[attr-defined]
             # An end-of-text token is trained on where the last token of its document is.
             mask += [*document, bool(document) and document[-1]][start : start + len(ids)]
         masks.append(mask)
@@ -190,7 +195,7 @@ def runs_of(rows: Rows) -> list[Runs]:
         runs: Runs = []
         for run in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
             record, start, length = (int(column[run]) for column in (plan.document, plan.start, plan.length))
-            document = stored.files.documents[record].tolist()  # type: ignore[attr-defined]
+            document = stored.files.documents[_document(stored, record)].tolist()  # type: ignore[attr-defined]
             runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
         row_runs.append(runs)
     return row_runs
