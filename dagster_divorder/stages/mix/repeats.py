@@ -336,7 +336,7 @@ REPEATS: WholeCorpus = WholeCorpus(
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
     reads=_repeats_reads,
-    settings=("mixing", "heldout", "selection", "order", "sequence", "seed"),
+    settings=("mixing", "heldout", "selection", "order", "sequence.epochs", "sequence.repack", "seed"),
     decided_by=lambda run: {**REPEATS.usual(run), "consumed": consumed_version(run)},
     content=("times", "values"),
     when=lambda settings: settings.repeats,

@@ -118,7 +118,7 @@ BIN_EDGES = PinnedFit(
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
     reads=lambda settings: ("raw_docs", "token_counts", *columns_reads(settings)),
-    settings=("order", "mixing", "heldout", "selection", "sequence", "input", "chats"),
+    settings=("order", "mixing", "heldout", "selection", "input", "chats"),
     # Other settings of these sections must not cut other bins.
     decided_by=lambda run: {
         "bins": run.settings.order.length_bins,

@@ -130,7 +130,7 @@ TRAITS = WholeCorpus(
         "bin_edges",
         *columns_reads(settings),
     ),
-    settings=(*("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence"),),
+    settings=("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence.length"),
     content=("codes", "names"),
     compute=_code_traits,
 )

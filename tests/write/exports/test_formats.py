@@ -116,7 +116,7 @@ class Large:
 @pytest.mark.slow
 def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     rows = rows_of([1 << 15] * 16 * 32, length=1 << 12, end_of_text=False)
-    view = replace(rows.stored.view, documents=tuple(Fragment(str(n), "", 16) for n in range(32)))
+    view = replace(rows.stored.view, pieces=tuple(Fragment(str(n), 16) for n in range(32)))
     stored = replace(rows.stored, files=Large(), view=view)  # type: ignore[arg-type]
     rows = replace(rows, stored=stored)
     count = 0
