@@ -54,7 +54,8 @@ class Fragment:
 class ReadFile:
     """A file of the input as it was read.
 
-    identity: see `store.sources.identity`; none if the next run cannot rely on it. lines: lines (or rows) that
+    identity: see `store.sources.identity`; none if the next run cannot rely on it. It is not saved with the view, which
+    depends on the input alone. lines: lines (or rows) that
     fragments hold; blank: those that are blank. group: the number of its input. unfinished: offset and first bytes of a
     last line that is still being written. columns: schema of a Parquet file at a URL, as Arrow serialises it.
     """
@@ -121,7 +122,7 @@ class View:
             ReadFile(
                 path,
                 size,
-                tuple(identity),
+                (),
                 lines,
                 blank,
                 shape,
@@ -129,7 +130,7 @@ class View:
                 unfinished and (unfinished[0], bytes.fromhex(unfinished[1])),
                 columns[schema],
             )
-            for path, size, identity, lines, blank, shape, group, schema, unfinished in data["files"]
+            for path, size, lines, blank, shape, group, schema, unfinished in data["files"]
         ]
         return cls(data["kind"], tuple(pieces), tuple(files))
 
@@ -139,7 +140,7 @@ _PIECE_FIELDS = (
     *("shape", "file", "offset", "primary"),
 )
 _PIECE = attrgetter(*_PIECE_FIELDS)
-_FILE = attrgetter("path", "size", "identity", "lines", "blank", "shape", "group")
+_FILE = attrgetter("path", "size", "lines", "blank", "shape", "group")
 
 
 def by_fragment(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
@@ -185,7 +186,9 @@ def test_after_any_history_the_view_is_that_of_a_fresh_store(
             held = [each for lines in files.values() for each in lines if b'"text":"' in each]
             assert stored(store, result) == held
             before = View.load(store, result.view.save(store, "view"))
-            assert before == result.view
+            known = [replace(file, identity=()) for file in result.view.files]
+            assert before == replace(result.view, files=tuple(known))
+            before = result.view
 
 
 def test_new_records_are_those_that_no_fragment_held(tmp_path: Path) -> None:

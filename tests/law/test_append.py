@@ -42,13 +42,12 @@ class Corpus:
         return sorted((self.settings.output.path / "curated.jsonl").read_bytes().splitlines())
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        """Every file of store and output with its time of change; the lock apart, which each run signs, and
-        views, which are written again once the files of the input are old enough to be trusted."""
+        """Every file of store and output with its time of change; the lock apart, which each run signs."""
         return {
             str(path): (path.stat().st_mtime_ns, path.read_bytes())
             for root in (self.settings.store.path, self.settings.output.path)
             for path in root.rglob("*")
-            if path.is_file() and path.name != LOCK_FILE and path.parent.name != "views"
+            if path.is_file() and path.name != LOCK_FILE
         }
 
 

@@ -107,12 +107,11 @@ class Killed(BaseException):
 @contextmanager
 def killed_after(writes: int | None, folder: Path) -> Iterator[list[str]]:
     """Ends a run before its write number `writes` below a folder, and gives the files that it has written there; those
-    of the state and the view, which depend on the time, are not counted, nor are kernels that numba keeps elsewhere."""
+    of the state, which every run writes, are not counted, nor are kernels that numba keeps elsewhere."""
     replace, written = os.replace, list[str]()
 
     def counted(source: Any, target: Any) -> None:
-        # A view is written again once the files of the input are old enough to be trusted.
-        is_state = Path(target).name == STATE or Path(target).parent.name == "views"
+        is_state = Path(target).name == STATE
         counts = Path(target).is_relative_to(folder) and not is_state
         if counts and len(written) == writes:
             raise Killed

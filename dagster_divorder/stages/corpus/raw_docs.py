@@ -213,7 +213,7 @@ def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
 
     def known() -> Callable[[Source], bytes]:
         receipt = load_receipt(run.store, "raw_docs")
-        return _known_columns(View.load(run.store, receipt.files["view"]) if receipt else None)
+        return _known_columns(_view_of(run.store, receipt) if receipt else None)
 
     return as_one_kind(find_inputs(run.settings), known)
 
@@ -243,6 +243,7 @@ def _raw_docs_facts(
     halves = (ids[:, 0] for ids in records.fragments.parts(view.fragments, "text"))
     return {
         "files": [file.path for file in view.files],
+        "identities": [file.identity for file in view.files],
         **({"files_of_inputs": [len(each.files) for each in inputs]} if several else {}),
         "file_bytes": sum(file.size for file in view.files),
         "partial_lines": len(unfinished),
@@ -264,7 +265,14 @@ def _raw_docs_facts(
 def _before(run: Run, key: str) -> View | None:
     """The view of the last run; None if its key was another, or the whole input is to be read again."""
     receipt = load_receipt(run.store, "raw_docs")
-    return View.load(run.store, receipt.files["view"]) if receipt and receipt.key == key else None
+    return _view_of(run.store, receipt) if receipt and receipt.key == key else None
+
+
+def _view_of(store: Store, receipt: Receipt) -> View:
+    """The view of a receipt, with what its files were known by."""
+    view = View.load(store, receipt.files["view"])
+    known = zip(view.files, receipt.facts["identities"], strict=True)
+    return replace(view, files=tuple(replace(file, identity=tuple(identity)) for file, identity in known))
 
 
 def load_multiset(run: Run) -> Multiset:
