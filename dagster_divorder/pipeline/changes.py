@@ -22,9 +22,8 @@ DECIDES_NOTHING = {"store", "refit"}
 """Sections that decide no result: the place of the store, and when fits are made again."""
 
 NOT_IN_KEYS = {"input": {"paths", "id_field", "max_reject_share"}, "order": {"frozen_tokens", "append"}}
-"""Settings of a section that its value leaves out: a new file must not change every key, no order depends on ids, a limit
-decides no result, and
-the stage `frozen` holds what stays of a plan. A stage that depends on one names it."""
+"""Settings of a section that its value leaves out: a new file must not change every key, no order depends on ids, a
+limit decides no result, and the stage `frozen` holds what stays of a plan. A stage that depends on one names it."""
 
 
 def given_settings(settings: Settings) -> dict[str, Any]:

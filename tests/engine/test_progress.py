@@ -187,7 +187,8 @@ def test_a_pipe_gets_lines_and_standard_output_the_answer_alone() -> None:
 def test_a_terminal_gets_one_line_that_is_rewritten_below_all_else(term: str | None) -> None:
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "TERM"} | {"NO_COLOR": "1"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("TERM", "COLUMNS")}
+    environment["NO_COLOR"] = "1"
     environment |= {"TERM": term} if term else {}
     with subprocess.Popen([sys.executable, "-c", WORK], stdout=follower, stderr=follower, env=environment):
         os.close(follower)
