@@ -295,7 +295,10 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
 
 
 def _entry(fragment: Fragment) -> dict[str, Any]:
-    return {name: getattr(fragment, name) for name in ("rows", "refused", "size", "text_bytes", "hashes")}
+    return {
+        name: getattr(fragment, name)
+        for name in ("rows", "refused", "size", "text_bytes", "hashes", "digest")
+    }
 
 
 def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[int, Block]]:
@@ -394,6 +397,7 @@ def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndar
         "size": int(size_of.sum()) + len(id_of) * (shape.as_lines or not pa.types.is_struct(content.type)),
         "text_bytes": int(text_size.sum()),
         "hashes": hashes,
+        "digest": blake3(to_bytes(id_of)).hexdigest(ID_BYTES),
     }
     stored = orjson.dumps(entry | {"hashes": f"{hashes:032x}"})
     index = {

@@ -24,7 +24,7 @@ class Fragment:
     """A run of consecutive lines (or Parquet rows) of one input, across its files, cut by content.
 
     rows: accepted records. lines: all lines, blank and refused ones too. refused: records. size: bytes of the accepted
-    records, lines with their ends; text_bytes: of their texts. hashes: sum of the records' hashes (`corpus.multiset`).
+    records, lines with their ends; text_bytes: of their texts. hashes: sum of the records' hashes (`corpus.multiset`). digest: a hash of the records' ids in order.
     shape: `Shape.key` of the input. file, offset: where its first line begins. primary: its end is cut by content, and
     not because it is full or the input ends. picks: rows, int64 (rows,), if it stands for some of a fragment's records
     only.
@@ -37,6 +37,7 @@ class Fragment:
     size: int = 0
     text_bytes: int = 0
     hashes: int = 0
+    digest: str = ""
     shape: int = 0
     file: int = 0
     offset: int = 0
@@ -136,7 +137,7 @@ class View:
 
 
 _PIECE_FIELDS = (
-    *("name", "rows", "lines", "refused", "size", "text_bytes"),
+    *("name", "rows", "lines", "refused", "size", "text_bytes", "digest"),
     *("shape", "file", "offset", "primary"),
 )
 _PIECE = attrgetter(*_PIECE_FIELDS)

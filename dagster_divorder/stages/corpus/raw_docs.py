@@ -136,7 +136,7 @@ def _read(run: Run, *, dry: bool) -> _Read:
     fragments = Fragments(run.store, key, read.planned)
     rejects = _rejects(fragments, read.view)
     check_rejects(read.view, [each for each, _ in inputs], rejects, settings.max_reject_share)
-    version = content_hash(key, [piece.name for piece in read.view.pieces], b"".join(rejects).hex())
+    version = content_hash(key, [piece.digest for piece in read.view.fragments], b"".join(rejects).hex())
     facts = _raw_docs_facts(run, found, read, Records(fragments, kind, ()))
     return _Read(read, key, version, rejects, next((schema for _, schema in inputs if schema), None), facts)
 
