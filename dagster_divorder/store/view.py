@@ -24,10 +24,10 @@ class Fragment:
     """A run of consecutive lines (or Parquet rows) of one input, across its files, cut by content.
 
     rows: accepted records. lines: all lines, blank and refused ones too. refused: records. size: bytes of the accepted
-    records, lines with their ends; text_bytes: of their texts. hashes: sum of the records' hashes (`corpus.multiset`). digest: a hash of the records' ids in order.
-    shape: `Shape.key` of the input. file, offset: where its first line begins. primary: its end is cut by content, and
-    not because it is full or the input ends. picks: rows, int64 (rows,), if it stands for some of a fragment's records
-    only.
+    records, lines with their ends; text_bytes: of their texts. hashes: sum of the records' hashes (`corpus.multiset`).
+    digest: a hash of the records' ids in order. shape: `Shape.key` of the input. file, offset: where its first line
+    begins. primary: its end is cut by content, and not because it is full or the input ends. picks: rows, int64
+    (rows,), if it stands for some of a fragment's records only.
     """
 
     name: str
