@@ -87,7 +87,9 @@ def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
             (file, file.stat().st_mtime_ns) for file in sorted((config.parent / "store").rglob("state*.json"))
         ]
 
-    # The first run that finds nothing new stores the new counts of documents, and what shows that files are unchanged.
+    # The first run that finds nothing new stores the new counts of documents, and what shows that files are unchanged;
+    # the second, that it has read none.
+    assert rates() == set()
     assert rates() == set()
     before = state()
     assert len(before) == 1
