@@ -88,11 +88,11 @@ def ingest(
     ends = np.cumsum([len(found.files) for found, _ in inputs]).tolist()
     borders = frozenset(number for number, file in enumerate(files, 1) if file.size >= FILE_BYTES)
     kept = _kept(before, files, {0, *ends}, borders) if before else []
-    result = Result()
+    result, seen = Result(), {piece.name: piece for piece in before.pieces} if before else {}
     for number, (found, schema) in enumerate(inputs):
         first, end = Place(([0, *ends])[number], 0), Place(ends[number], 0)
         own = [piece for piece in kept if first <= piece.begin < end]
-        reading = Reading(fragments, found.shape, sources, schema, limit, borders, dry)
+        reading = Reading(fragments, found.shape, sources, schema, limit, borders, dry, seen)
         at = first
         for piece in [*own, _Kept(end, end, [])]:
             ranges = _ranges(reading, at, piece.begin) if at < piece.begin else []
@@ -219,7 +219,7 @@ def _new_records(fragments: Fragments, result: Result, before: View | None) -> i
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How the files of an input are read and stored. sources: the files of all inputs. schema: columns of Parquet
-    files. borders: see `cut`. dry: nothing is stored."""
+    files. borders: see `cut`. dry: nothing is stored. before: pieces of the view before, by name."""
 
     fragments: Fragments
     shape: Shape
@@ -228,6 +228,7 @@ class Reading:
     limit: int
     borders: Set[int] = frozenset()
     dry: bool = False
+    before: Mapping[str, Fragment] = field(default_factory=dict)
 
 
 class Range(NamedTuple):
@@ -274,6 +275,8 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
                 result.blank[file] += int(block.blank[low:high].sum())
             if fragment.name in result.made:
                 entry = _entry(result.made[fragment.name])
+            elif fragment.name in known and fragment.name in reading.before:
+                entry = _entry(reading.before[fragment.name])
             elif fragment.name in known:
                 entry = orjson.loads(reading.fragments.index(fragment, ENTRY)[0].tobytes())
                 entry["hashes"] = int(entry["hashes"], 16)

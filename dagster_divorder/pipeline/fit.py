@@ -55,6 +55,9 @@ class PinnedFit(Stage):
     """The name in `divorder run --refit NAME` and in the table `[refit]`, which sets the rule. Without a name the rule
     is `auto`."""
     drift: Callable[[Run, Fitted], str | None] = lambda run, fitted: None
+    rechecked: bool = False
+    """Whether `drift` depends on settings or the last output, too, so that one check a corpus is not enough. A check
+    reads the hashes of all texts."""
     tentative: str = ""
     outlives: Callable[[Collection[str]], bool] = lambda files: False
     """Whether a fit with files of these names stays when an earlier fit is made again, and when `divorder prune` runs
@@ -77,8 +80,7 @@ class PinnedFit(Stage):
         if fitted is None:
             return self._anew(run, key, what_changed(self, run))
         unless = ""
-        # The drift of a fit without a name depends on settings or the last output too.
-        if rule == "auto" and not (self.refit and self._was_checked(run, fitted)):
+        if rule == "auto" and (self.rechecked or not self._was_checked(run, fitted)):
             if why := self.drift(run, fitted):
                 return self._anew(run, key, why)
             unless = self.tentative if run.planning else ""

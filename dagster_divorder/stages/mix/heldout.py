@@ -336,6 +336,7 @@ def _heldout_reads(settings: Settings) -> tuple[str, ...]:
 
 HELDOUT = PinnedFit(
     name="heldout",
+    rechecked=True,
     version=1,
     asset=False,
     description="The documents that are kept out of training, to validate on.",

@@ -158,6 +158,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 FROZEN = PinnedFit(
     name="frozen",
+    rechecked=True,
     version=2,
     asset=False,
     description="What stays of the published plan: what a trainer has consumed, or all of it.",
