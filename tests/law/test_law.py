@@ -524,7 +524,7 @@ class Law(RuleBasedStateMachine):
         )
         copy_fits(self.store.root, fresh.store.path)
         with pytest.MonkeyPatch.context() as patch:
-            whole_fragments(patch)
+            whole_blocks(patch)
             if "external_embeddings" in GRAPH.needed(fresh):
                 self.pin_the_fits_of_external_vectors(fresh)
             receipts = run_all(fresh, Silent())
@@ -616,10 +616,9 @@ def small_fragments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ingest, "SETTLED_NS", ingest.SETTLED_NS)
 
 
-def whole_fragments(patch: pytest.MonkeyPatch) -> None:
+def whole_blocks(patch: pytest.MonkeyPatch) -> None:
+    """Fragments are cut as before: the version of raw_docs, which names files of exports, is of records by fragment."""
     patch.setattr(inputs, "BLOCK_BYTES", 8 << 20)
-    patch.setattr(cut, "MEAN_LINES", 8192)
-    patch.setattr(cut, "HARD_LINES", 1 << 15)
 
 
 @pytest.fixture
