@@ -40,17 +40,19 @@ def records_by_text(
 def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
     """The first record of each id, by rising id, int64: the first `most`, or all if None. parts: ids, each part uint64
     (n, 2), N ids in all. used: bool (N,)."""
-    ids, rows, first = np.empty((0, 2), np.uint64), np.empty(0, np.int64), 0
+    ids, rows, first, count = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)], 0, 0
     limit = np.uint64(2**64 - 1)
     for part in parts:
         inside = np.flatnonzero(used[first : first + len(part)])
         inside = inside[part[inside, 0] <= limit]
-        ids, rows = np.concatenate([ids, part[inside]]), np.concatenate([rows, inside + first])
-        first += len(part)
-        if most and len(rows) > 4 * most:
-            ids, rows = _distinct(ids, rows, 2 * most)
-            limit = ids[-1, 0] if len(rows) == 2 * most else limit
-    return _distinct(ids, rows, most)[1]
+        ids.append(part[inside])
+        rows.append(inside + first)
+        first, count = first + len(part), count + len(inside)
+        if most and count > 4 * most:
+            low, of_low = _distinct(np.concatenate(ids), np.concatenate(rows), 2 * most)
+            limit = low[-1, 0] if len(low) == 2 * most else limit
+            ids, rows, count = [low], [of_low], len(low)
+    return _distinct(np.concatenate(ids), np.concatenate(rows), most)[1]
 
 
 def _distinct(ids: np.ndarray, rows: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
