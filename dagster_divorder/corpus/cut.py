@@ -8,7 +8,7 @@ Law: any division of the input into ranges gives the fragments of one pass. A ra
 primary cuts that lie in it, and reads on to the first primary cut at or behind its end.
 
 Anchor: content-defined chunking (Muthitacharoen, Chen and Mazieres 2001), as Parquet files have it for Xet storage.
-Known weakness: the first and last fragment of every file-wide change of line ends, columns or fields are new too.
+Known weakness: a file's first line has none before it, so a file that is split or joined makes a fragment again there.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 from dagster_divorder.core.sketch import sketch
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.changes import what_changed
+from dagster_divorder.pipeline.stage import Decision, PerDocument, Stage, counts
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, unpack
@@ -28,7 +29,6 @@ from dagster_divorder.store.state import (
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Decision, PerDocument, Stage, counts
 
 SKETCH = "documents.safetensors"
 """A file of every fit: a sketch of the documents that the fit was made on (`core.sketch`)."""

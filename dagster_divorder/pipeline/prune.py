@@ -31,7 +31,7 @@ from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import remove_beside
 
 SPARED_SECONDS = 24 * 3600.0
-WHOLE = ("views", "readings", "rejects", "schemas")
+WHOLE = ("views", "rejects", "schemas")
 """Folders of raw_docs with a file for each state of the corpus."""
 
 

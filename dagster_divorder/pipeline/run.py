@@ -197,15 +197,22 @@ class Run(Reader):
     @property
     def corpus(self) -> Corpus:
         version = self.receipt("raw_docs").version
-        return Corpus(version, len(self.view), partial(_first_halves, self.records, self.view))
+        return Corpus(
+            version, len(self.view), partial(self.records.fragments.text_halves, self.view.fragments)
+        )
 
     @property
     def copies(self) -> np.ndarray:
         """The first record with each record's text, int64 (N,): equal for copies of a text."""
-        if self._copies is None or len(self._copies[1]) != len(self.view) or self._copies[0] is not self.view:
+        if self._copies is None or self._copies[0] is not self.view:
             once = distinct(self.records.text_ids(self.view.fragments))
             self._copies = (self.view, once.first[once.inverse])
         return self._copies[1]
+
+    @property
+    def are_first(self) -> np.ndarray:
+        """Which records are the first with their text, bool (N,)."""
+        return self.copies == np.arange(len(self.view))
 
     def foresee(self, view: View, planned: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Plan for a view that was read and not stored. planned: indexes of its new fragments."""
@@ -225,12 +232,6 @@ def _unseen(store: Store, id: str) -> str:
         "folder of a file system that all nodes mount at the same place, or to object storage (s3://..., gs://..., "
         "az://...)"
     )
-
-
-def _first_halves(records: Records, view: View) -> np.ndarray:
-    """First half of the hash of each record's text, uint64 (N,)."""
-    parts = (ids[:, 0] for ids in records.fragments.parts(view.fragments, "text"))
-    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 class Receipts(AsTable, dict[str, Receipt]):

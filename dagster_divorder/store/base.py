@@ -47,8 +47,8 @@ Data = Bytes | Callable[[IO[bytes]], object]
 _HASH = "[0-9a-f]{32}"
 _FOLDERS = "|".join(
     [
-        "(views|readings|rejects|schemas)",
-        rf"(documents|records/{_HASH})(/index)?",
+        "(views|rejects|schemas)",
+        rf"records/{_HASH}(/index)?",
         r"stages/[a-z_]+(/[\w-]+)?",
     ]
 )

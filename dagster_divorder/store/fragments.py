@@ -117,6 +117,11 @@ class Fragments:
         """An array of the index of each fragment (see `column`)."""
         return (self.index(fragment, name)[0] for fragment in fragments)
 
+    def text_halves(self, fragments: Sequence[Fragment]) -> np.ndarray:
+        """First half of the hash of each record's text, uint64 (N,)."""
+        halves = (text[:, 0] for text in self.parts(fragments, "text"))
+        return np.concatenate([np.empty(0, np.uint64), *halves])
+
     def content(self, fragment: Fragment) -> pa.Array:
         """Records of a fragment, large_binary or struct (rows,), in the order of its rows. Reads only their frames.
 
@@ -147,13 +152,6 @@ class Fragments:
             ) from error
         content = pa.concat_arrays(parts)
         return content if fragment.picks is None else content.take(row_array(rows + first[frame_of]))
-
-    def delete(self, *names: str) -> None:
-        """Remove fragments, indexes first."""
-        for folder in (f"{self.folder}/index", self.folder):
-            present = self.store.hashed(folder)
-            self.store.delete(*(present[name] for name in names if name in present))
-            self._files.pop(folder, None)
 
 
 def _frames(content: pa.Array) -> Iterator[tuple[int, int]]:

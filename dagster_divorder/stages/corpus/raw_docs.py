@@ -138,7 +138,10 @@ def _read(run: Run, *, dry: bool) -> _Read:
     version = content_hash(key, [piece.digest for piece in read.view.fragments], b"".join(rejects).hex())
     last = load_receipt(run.store, "raw_docs")
     # Equal records have as many texts; counting them reads all indexes.
-    texts = last.facts["texts"] if last and last.version == version else _texts(fragments, read.view)
+    if last and last.version == version:
+        texts = last.facts["texts"]
+    else:
+        texts = len(distinct_values(fragments.text_halves(read.view.fragments)))
     facts = _raw_docs_facts(run, found, read, texts)
     return _Read(read, key, version, rejects, next((schema for _, schema in inputs if schema), None), facts)
 
@@ -231,12 +234,6 @@ def records_key(run: Run, kind: str) -> str:
     return content_hash("raw_docs", RAW_DOCS.version, kind, reading, given.max_record_bytes)
 
 
-def _texts(fragments: Fragments, view: View) -> int:
-    """The number of different texts, by the first half of their hashes."""
-    halves = (ids[:, 0] for ids in fragments.parts(view.fragments, "text"))
-    return len(distinct_values(np.concatenate([np.empty(0, np.uint64), *halves])))
-
-
 def _raw_docs_facts(run: Run, inputs: Sequence[Found], ingested: Ingested, texts: int) -> dict[str, Any]:
     view = ingested.view
     others = Counter[str]()
@@ -268,7 +265,7 @@ def _raw_docs_facts(run: Run, inputs: Sequence[Found], ingested: Ingested, texts
 
 
 def _before(run: Run, key: str) -> View | None:
-    """The view of the last run; None if its key was another, or the whole input is to be read again."""
+    """The view of the last run; None if its key was another."""
     receipt = load_receipt(run.store, "raw_docs")
     return _view_of(run.store, receipt) if receipt and receipt.key == key else None
 

@@ -100,7 +100,7 @@ def _measure_set_diversity(run: Run) -> Made:
 
 def _selection_pool(run: Run) -> _Measured:
     vectors = map_vectors(run.store, run.view, run.receipt(vectors_stage(run.settings)))
-    rows = np.flatnonzero(run.copies == np.arange(len(run.view)))
+    rows = np.flatnonzero(run.are_first)
     return _Measured(vectors, rows, rows, MAX_VALUES)
 
 

@@ -133,7 +133,7 @@ class _Documents(NamedTuple):
 def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
     view, trait = run.view, run.settings.mixed_traits[0]
-    first = np.flatnonzero(run.copies == np.arange(len(view)))
+    first = np.flatnonzero(run.are_first)
     ids = run.records.text_ids(view.fragments)
     sizes = run.records.fragments.column(view.fragments, "text_size")
     fields, bins = load_fields(run, *{trait}.difference(built_in(run.settings))), None

@@ -83,7 +83,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
         table = heldout_files(run)
     else:
         view, traits, trait = run.view, load_traits(run), run.settings.mixed_traits[0]
-        first = np.flatnonzero(run.copies == np.arange(len(view)))
+        first = np.flatnonzero(run.are_first)
         first = first[heldout.documents[first]]
         ids = hex_ids(heldout.ids[heldout.to[first]])
         names = text_array(traits.names[trait])
@@ -118,11 +118,10 @@ def _as_read(run: Run, table: pa.Table) -> pa.Table:
 def removed_lines(run: Run, heldout: Heldout) -> bytes:
     """The records that are not trained on because they are copies of held-out documents, a JSON line each, in input
     order: `record` (its position), `id`, and `document` (the id in `heldout_table`)."""
-    view = run.view
     removed = heldout.removed
     if not run.settings.heldout.paths:
         # The first record of a held-out document is the original, not a copy.
-        removed &= ~(heldout.documents & (run.copies == np.arange(len(view))))
+        removed &= ~(heldout.documents & run.are_first)
     records = np.flatnonzero(removed)
     documents = hex_ids(heldout.ids[heldout.to[records]])
     return b"".join(

@@ -141,7 +141,7 @@ def load_manifest(run: Run) -> dict[str, Any]:
 def _write_curated_output(run: Run) -> Made:
     """Write the output. The store keeps the ids of its documents and the hashes of its files."""
     key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    ids = run.records.text_ids(view.fragments)[run.copies == np.arange(len(view))]
+    ids = run.records.text_ids(view.fragments)[run.are_first]
     # Stored before the manifest that names it, so that a run killed in between leaves no dangling name.
     file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
     # The ids take 16 bytes a document, so they are read again when needed.

@@ -93,7 +93,7 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     if len(new) < MIN_NEW:
         return None
     ids = run.records.text_ids(run.view.fragments)
-    rows = np.flatnonzero(np.isin(ids[:, 0], new) & (run.copies == np.arange(len(ids))))
+    rows = np.flatnonzero(np.isin(ids[:, 0], new) & run.are_first)
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)
     mean = float(distances.mean(dtype=np.float64))

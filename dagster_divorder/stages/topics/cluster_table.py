@@ -43,7 +43,7 @@ def _tabulate_clusters(run: Run) -> Made:
     members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
     left_out = held_out_rows(run, "cluster_table")
     # Of equal texts only the first is an example.
-    shown = np.where(run.copies == np.arange(len(labels)), labels, np.int32(-1))
+    shown = np.where(run.are_first, labels, np.int32(-1))
     shown = shown if left_out is None else np.where(left_out, np.int32(-1), shown)
     nearest_members(shown, distances, ids[:, 0], members)
     texts = _texts(run, ids, members[members >= 0])

@@ -82,11 +82,6 @@ def chosen_space_key(run: Run) -> str:
     return space_key(run, chosen_kind(run))
 
 
-def chosen_space_version(run: Run) -> str:
-    """A key of the clustered vectors of this corpus."""
-    return content_hash(chosen_space_key(run), run.receipt("raw_docs").version)
-
-
 def load_space(run: Run, kind: str | None = None) -> Space:
     """The space of a kind of vectors, by default of the clustered kind.
 

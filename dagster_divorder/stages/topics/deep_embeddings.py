@@ -326,7 +326,7 @@ def vector_figures(
     if len(flags):
         ids = run.records.text_ids(run.view.fragments)
         # Equal texts are named once.
-        rows = flags[run.copies[flags] == flags][:IDS_SHOWN]
+        rows = flags[run.are_first[flags]][:IDS_SHOWN]
         names = own_ids(run, rows)
         shown = [name or id_ for name, id_ in zip(names, hex_ids(ids[rows]), strict=True)]
         run.progress.note(
