@@ -55,9 +55,10 @@ def test_text_outside_terminals_is_laid_out_as_on_a_wide_one(first: int) -> None
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a corpus, its settings and one run."""
+    """Of a corpus of 80 texts, one of them twice, its settings and one run."""
     folder = tmp_path_factory.mktemp("answers")
-    write_jsonl(folder / "docs.jsonl", topic_records(20))
+    records = topic_records(20)
+    write_jsonl(folder / "docs.jsonl", [*records, records[0]])
     (folder / "divorder.toml").write_text(
         '[input]\npaths = ["docs.jsonl"]\n[advanced]\nvocab_size = 512\ntoken_dims = 16\n[clusters]\nk = 4\n'
         '[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n[exports]\nformats = ["parquet"]\n'
@@ -131,7 +132,7 @@ def test_lists_hold_what_their_rows_say(
         "about",
     }
     assert set(made["exports"][0]) == {"format", "folder", "sequences", "tokens", "files", "bytes"}
-    assert made["corpus"]["records"] == 80
+    assert (made["corpus"]["records"], made["corpus"]["documents"]) == (81, 80)
     rows = answer(capsys, "where", "--step", "0")["runs"]
     names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("\n## ")[0])
     assert set(rows[0]) == set(names) - {"runs", "plan", "batch"}

@@ -248,10 +248,10 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     rows = {row["order"]: row for row in orders}
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
     in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
-    corpus_figures = ("records", "documents", "rejected_records", "partial_lines")
-    counted = figures["token_counts"]
+    raw_docs, counted = figures["raw_docs"], figures["token_counts"]
     corpus = {
-        **{name: figures["raw_docs"][name] for name in corpus_figures},
+        **{name: raw_docs[name] for name in ("records", "rejected_records", "partial_lines")},
+        "documents": raw_docs["texts"],
         **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
