@@ -267,7 +267,8 @@ class PerDocument(Stage):
 
     def decide(self, run: Run) -> Decision:
         key, corpus = self.key(run), run.corpus
-        missing, total = self.missing(run, key), corpus.records
+        run.memo["work"] = works = self.work(run, key)
+        missing, total = sum(work.new.rows for work in works), corpus.records
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
         if not missing:
             return Decision(scope="nothing", documents=0, why="", receipt=receipt)
@@ -278,7 +279,7 @@ class PerDocument(Stage):
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
         assert receipt is not None
-        if works := self.work(run, receipt.key):
+        if works := run.memo["work"]:
             rows = sum(work.new.rows for work in works)
             with run.progress(self.doing or self.name, rows, "records") as advance:
                 for stored in self.compute_missing(run, receipt.key, works):

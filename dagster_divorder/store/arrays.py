@@ -89,12 +89,15 @@ def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str =
         size = int.from_bytes(file.read(8), "little")
         header = orjson.loads(file.read(size) if size <= _HEADER_LIMIT else b"")
         hashes = orjson.loads(header["__metadata__"]["xxh3_128"])
-        arrays = []
+        arrays: list[np.ndarray] = []
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        if file_size != 8 + size + max(ends, default=0):
+            raise ValueError(f"it has {file_size:,} bytes, not as many as its header says")
         for name in names:
             start, end = header[name]["data_offsets"]
             dtype, shape = _DTYPES[header[name]["dtype"]], header[name]["shape"]
             file.seek(8 + size + start)
-            data = file.read(min(end - start, file_size))
+            data = file.read(end - start)
             if _hash(owner, name, dtype, shape, data) != hashes[name]:
                 raise ValueError(f"the content of {name} has another hash than its header says")
             arrays.append(np.frombuffer(data, dtype).reshape(shape))
