@@ -319,7 +319,6 @@ def test_dagster_and_the_commands_work_on_objects(
     config.write_text(
         config.read_text()
         .replace('path = "store"', f'path = "{new_place()}"')
-        .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
     )
     defs, settings = load_definitions(config, monkeypatch), load_settings(config)
     with dg.DagsterInstance.ephemeral() as instance:

@@ -43,7 +43,7 @@ def test_vectors_are_those_of_transformers(folder: Path) -> None:
 
     spec = read_spec(folder)
     assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
-    found = make_embedder(load(folder, spec), chunk=False, threads=2).embed(
+    found = make_embedder(load(folder, spec), threads=2).embed(
         *load_encoder(folder).encode(DOCUMENTS)
     )
     with quiet(), torch.inference_mode():

@@ -225,7 +225,7 @@ SEQUENCE_ORDER = WholeCorpus(
     # The same numbers over another plan are another order of tokens, so the key is the version, and another one writes
     # exports again: of `order` only what matters here.
     settings=(
-        *("sequence", "order.traits", "order.options", "order.within", "curriculum", "packing.method"),
+        *("sequence", "order.traits", "order.options", "curriculum", "packing.method"),
         *("packing.piece_tokens", "chats", "seed"),
     ),
     compute=_order_sequences,

@@ -117,7 +117,7 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
 
 CENTROIDS = PinnedFit(
     name="centroids",
-    version=3,
+    version=4,
     asset=False,
     description="Centroids of the clusters.",
     reads=lambda settings: (

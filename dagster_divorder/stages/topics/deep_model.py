@@ -40,7 +40,7 @@ from dagster_divorder.store.fits import model_path
 
 INFO = "deep_model.json"
 STAGE = "deep_model"
-TOKENS = 2_000_000
+HALF_TOKENS = 2_000_000
 """Tokens of halves of documents that show the decoder what halves share: more make better vectors."""
 SPAN = 128
 """Most tokens of a document's half that are read."""
@@ -178,7 +178,7 @@ def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -
     view, counts = run.view, run.files("token_counts")
     span = np.minimum(counts.column(view.fragments, "lengths")[rows] // 2, SPAN)
     rows, span = rows[span >= SHORTEST], span[span >= SHORTEST]
-    kept = int(np.searchsorted(np.cumsum(2 * span), TOKENS, side="right"))
+    kept = int(np.searchsorted(np.cumsum(2 * span), HALF_TOKENS, side="right"))
     rows, span = rows[:kept], span[:kept]
     means = np.zeros((2, kept, table.shape[1]), np.float32)
     for places, inside, stored in counts.at(view.fragments, rows):
@@ -201,7 +201,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     if checkpoint:
         named = id_and_revision(run.settings.deep_model)
         return {"model": named, "checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
-    return {"base_model": base.version, "learnt": [TOKENS, run.settings.seed], **fit_inputs(run, STAGE)}
+    return {"base_model": base.version, "learnt": [HALF_TOKENS, run.settings.seed], **fit_inputs(run, STAGE)}
 
 
 DEEP_MODEL = PinnedFit(
