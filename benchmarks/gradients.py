@@ -34,14 +34,14 @@ from typing import Any
 import numpy as np
 import orjson
 import torch
+from dagster_divorder.core.evidence.gradient_proxy import choice, rank_agreement
+from dagster_divorder.models.gradient_proxy import proxy_cosines
 from scipy.stats import spearmanr
 
-from dagster_divorder.core.evidence.gradient_proxy import choice, rank_agreement
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.batches import CPU_BUDGET, batch_end
-from dagster_divorder.models.gradient_proxy import proxy_cosines
 from dagster_divorder.models.gradients import GradientModel, blocks_of, load, signs
 from dagster_divorder.models.spec import quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder

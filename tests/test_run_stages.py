@@ -22,7 +22,6 @@ from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
-from tests.tiny_models import save_model, save_tokenizer
 
 CHOOSING = '[selection]\nmethod = "random"\ntokens = 600\n'
 TOML = """seed = 1

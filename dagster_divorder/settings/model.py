@@ -159,14 +159,13 @@ class Settings(Checked):
         except InputError as error:
             raise ValueError(f"order.options: {error}") from None
         for option in sorted(self.order.options.keys() - declared):
-            strategies = declaring(option)
-            raise ValueError(
-                f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy nor "
-                "sequence.strategy names; remove it"
-                if strategies
-                else f"order.options.{option} is an option of no strategy; those in use have "
-                f"{', '.join(sorted(declared)) or 'none'}{nearest(option, declared)}"
-            )
+            if strategies := declaring(option):
+                raise ValueError(
+                    f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy nor "
+                    "sequence.strategy names; remove it"
+                )
+            known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
+            raise ValueError(f"order.options.{option} is an option of no strategy{nearest(option, known)}")
         return self
 
     def strategy(self, name: str) -> Strategy:

@@ -60,8 +60,8 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             {"curriculum": {"score": "q", "shape": "fold"}},
             ["curriculum.options.sections 2 -> unset", "curriculum.shape saw -> fold"],
         ),
-        ("greedy_order", {}, {"order": {"cut": ["a"]}}, ["order.cut [] -> [\"a\"]"]),
-        ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ["order.cut [] -> [\"a\"]"]),
+        ("greedy_order", {}, {"order": {"cut": ["a"]}}, ['order.cut [] -> ["a"]']),
+        ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ['order.cut [] -> ["a"]']),
         ("sequence_order", {}, {"order": {"separate_copies": True}}, []),
         ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),
         (

@@ -128,9 +128,7 @@ def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pyte
     assert (shown.labels[old][apart.argmin(axis=1)] == shown.labels[~old]).mean() > 0.7
 
 
-def test_on_the_map_are_those_with_the_smallest_ids(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_fit, "DOCUMENTS", 30)
     corpus.run(RECORDS)
     before = corpus.places()

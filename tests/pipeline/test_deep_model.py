@@ -68,9 +68,7 @@ def test_its_settings_and_the_base_model_decide_it(
 ) -> None:
     model = load_deep_model(prepared(make_settings()))
     elsewhere = {"store": {"path": tmp_path / "elsewhere"}, "engine": {"workers": 1}}
-    assert (
-        load_deep_model(prepared(make_settings(**elsewhere))).fingerprint == model.fingerprint
-    )
+    assert load_deep_model(prepared(make_settings(**elsewhere))).fingerprint == model.fingerprint
     others = [
         make_settings(seed=1),
         make_settings(advanced={"token_dims": 8}),

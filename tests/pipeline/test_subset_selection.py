@@ -198,9 +198,7 @@ def test_without_a_method_the_stage_is_not_there(corpus: Path, make_settings: Ma
 
 
 @pytest.mark.parametrize("method", ["random", "quality", "semdedup", "spokes"])
-def test_every_method_fills_a_budget_of_tokens(
-    method: str, corpus: Path, make_settings: Make
-) -> None:
+def test_every_method_fills_a_budget_of_tokens(method: str, corpus: Path, make_settings: Make) -> None:
     settings = selecting(make_settings, corpus, method=method, tokens=900, quality="good")
     ran(settings, "subset_selection")
     run = open_run(settings)

@@ -180,9 +180,7 @@ def sft_trainer(path: Path, **config: Any) -> Any:
 
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 @pytest.mark.parametrize("form", ["plain", "flattened"])
-def test_labels_of_trl_are_those_of_the_mask(
-    form: str, method: str, tmp_path: Path
-) -> None:
+def test_labels_of_trl_are_those_of_the_mask(form: str, method: str, tmp_path: Path) -> None:
     rows = rows_of(LENGTHS, length=LENGTH, method=method, index=False, masked=True)
     path = written("parquet", tmp_path / "export", rows, shard_bytes=1 << 20, labels=True)
     trainer = sft_trainer(path, packing=False, padding_free=form == "flattened")
