@@ -29,7 +29,7 @@ SETTINGS: dict[str, str] = {
     "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
     "curriculum.window": "it is a 32nd of training, between 4 and 64 batches",
     "deep.dtype": "models run in their own number type on a GPU, in the fastest exact enough one on a CPU",
-    "deep.long_documents": "the first deep.max_tokens tokens count; for whole books, embedding.path takes your own vectors",
+    "deep.long_documents": "the first deep.max_tokens tokens count; embedding.path takes vectors of whole books",
     "deep.pooling": "the checkpoint's 1_Pooling/config.json says it; without that file it is the mean",
     "deep.tensor_parallel": "a model runs on one GPU; for a larger one, embedding.path has vectors of your own",
     "embedding.nan_as_zero": "write zeros for documents without a vector",
