@@ -27,22 +27,30 @@ import gzip
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
-from dagster_divorder.core.evidence.gradient_proxy import choice, rank_agreement
+from dagster_divorder.core.blas import one_blas_thread
 from dagster_divorder.core.measure.vendi import gram, vendi
+from dagster_divorder.core.mix.selection import choose, spokes
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.models.batches import CPU_BUDGET, batch_end
-from dagster_divorder.models.gradient_proxy import proxy_cosines
-from dagster_divorder.models.gradients import GradientModel, blocks_of, load, signs
+from dagster_divorder.models.gradients import (
+    GradientModel,
+    autograd,
+    blocks_of,
+    last_blocks,
+    load,
+    project,
+    signs,
+)
 from dagster_divorder.models.spec import quiet, read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.settings import Settings
@@ -53,6 +61,75 @@ PARTS = ("speed", "projection", "blocks", "overlap")
 SHARES = (0.05, 0.1, 0.2, 0.5)
 STUDIED = 100
 """Documents of the study by blocks."""
+
+GROUP_BYTES = 4 << 30
+"""Bytes of gradients in memory at once; a larger parameter is alone."""
+
+
+def proxy_cosines(
+    model: GradientModel, windows: Sequence[np.ndarray], blocks: Sequence[int], dims: Sequence[int]
+) -> dict[str | int | tuple[str, int], np.ndarray]:
+    """Cosines float64 (n, n) of the n documents whose gradient is finite and not zero: `"whole"`, by number of last
+    blocks, and for the model's own last blocks by ("dims", number). windows: tokens of each, int64 (L,), at least 2."""
+    sizes = {name: each.numel() for name, each in model.module.named_parameters()}
+    projected, grams = torch.zeros(len(windows), max(dims)), {}
+    for group in _groups(sizes, GROUP_BYTES // (4 * len(windows))):
+        gradients = {name: torch.empty(len(windows), sizes[name]) for name in group}
+        for row, window in enumerate(windows):
+            tokens = torch.from_numpy(window[np.newaxis]).to(model.device)
+            for name, gradient in autograd(model.module, tokens, group).items():
+                gradients[name][row] = gradient.cpu()
+        for name, gradient in gradients.items():
+            grams[name] = (gradient @ gradient.T).double().numpy()
+            if name in model.parameters:
+                project(gradient, projected, seed=model.seed, name=name)
+    found: dict[Any, np.ndarray] = {"whole": np.sum([*grams.values()], axis=0)}
+    for count in blocks:
+        found[count] = np.sum([grams[name] for name in last_blocks(model.module, count)], axis=0)
+    for count in dims:
+        found["dims", count] = (projected[:, :count] @ projected[:, :count].T).double().numpy()
+    squares = np.diagonal(found["whole"])
+    used = np.flatnonzero(np.isfinite(squares) & (squares > 0))
+    return {key: _cosines(gram[np.ix_(used, used)]) for key, gram in found.items()}
+
+
+def _groups(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Names in order, in groups of `most` numbers at most, or of one name."""
+    groups, room = list[list[str]](), 0
+    for name, size in sizes.items():
+        if size > room:
+            groups.append([])
+            room = most
+        groups[-1].append(name)
+        room -= size
+    return groups
+
+
+def _cosines(gram: np.ndarray) -> np.ndarray:
+    """Cosines from inner products (n, n); 0 with vectors of zeros."""
+    sizes = np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
+    return gram / sizes / sizes[:, np.newaxis]
+
+
+def rank_agreement(proxy: np.ndarray, whole: np.ndarray) -> float:
+    """Mean over documents of Spearman's correlation between the cosines by proxy and by full gradient with all other
+    documents. NaN below three documents."""
+    others = ~np.eye(len(whole), dtype=bool)
+    ranks = [rankdata(each[others].reshape(len(whole), -1), axis=1) for each in (proxy, whole)]
+    of_proxy, of_whole = (rank - rank.mean(axis=1, keepdims=True) for rank in ranks)
+    sizes = np.linalg.norm(of_proxy, axis=1) * np.linalg.norm(of_whole, axis=1)
+    products = np.sum(of_proxy * of_whole, axis=1)[sizes > 0] / sizes[sizes > 0]
+    return float(products.mean()) if len(products) else float("nan")
+
+
+def choice(cosines: np.ndarray, share: float) -> np.ndarray:
+    """The selection of `spokes` by vectors with these cosines, bool (N,). share: of the documents."""
+    with one_blas_thread():
+        values, axes = np.linalg.eigh(cosines)
+    # Vectors in N dims with the same angles.
+    points = np.ascontiguousarray(axes * np.sqrt(np.maximum(values, 0)), np.float32)
+    weights = spokes(points, np.arange(len(points))).weights
+    return choose(weights, np.ones(len(points), np.int64), max(1, round(share * len(points))))
 
 
 def main() -> None:
@@ -67,7 +144,6 @@ def main() -> None:
     made.add_argument("--dims", type=int, default=1024)
     made.add_argument("--repeat", type=int, default=2)
     made.add_argument("--device", default="auto")
-    made.add_argument("--dtype", default="float32")
     made.add_argument("--parts", nargs="+", default=PARTS[:3], choices=PARTS)
     options = made.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -139,7 +215,7 @@ def cut(ids: np.ndarray, lengths: np.ndarray, most: int) -> list[np.ndarray]:
 
 
 def opened(directory: Path, options: argparse.Namespace) -> GradientModel:
-    spec = read_spec(directory, pooling="last", device=options.device, dtype=options.dtype)
+    spec = read_spec(directory, pooling="last", device=options.device)
     spec = dataclasses.replace(spec, prefix=(), suffix=(), window=min(spec.window, options.max_tokens))
     return load(directory, spec, layers=options.layers, dims=options.dims, seed=0, setting="--model")
 
@@ -235,8 +311,8 @@ def projection(model: GradientModel, windows: list[np.ndarray], most: int) -> No
     for dims in (256, 1024, 4096):
         if dims > 4 * most:
             continue
-        for kind, project in (("dense", dense), ("kronecker", kronecker)):
-            projected = cosines(project(model, found, dims))
+        for kind, projection in (("dense", dense), ("kronecker", kronecker)):
+            projected = cosines(projection(model, found, dims))
             off = np.abs(projected - exact)
             eps = next(
                 e for e in np.arange(0.01, 2, 0.01) if e**2 / 2 - e**3 / 3 >= 6 * np.log(n) / dims or e > 1

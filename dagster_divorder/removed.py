@@ -5,17 +5,62 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_FILTER = "leave the worst records out of the input"
+_GRADIENTS = "gradients of the last two blocks of deep.model, of 1,024 dims"
+_SMALL = "three trainings an order, of two epochs each, with one small model"
+_STRATEGIES = (
+    "six orders of documents by three of sequences, and those of order.strategy and sequence.strategy"
+)
 SETTINGS: dict[str, str] = {
-    "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
-    "that holds them",
+    "advanced.decoder_tokens": "it is 2,000,000",
+    "advanced.film_frames": "it is 600",
+    "advanced.map_documents": "it is 20,000",
+    "advanced.settle_seconds": "the sensor waits for files that are being written",
+    "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training",
+    "advanced.stored": "vectors are stored as float32",
+    "chats.balance": "shares count trained tokens; chats.train_on says which those are",
+    "clusters.method": "k-means goes by cosine",
+    "comparison": f"`divorder compare` measures {_STRATEGIES}",
+    "curriculum.epochs": "one schedule spans all epochs; sequence.epochs = 1 and sequence.repack have others",
+    "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
+    "curriculum.options": "shapes have the options of docs/sections.md; for others, write ranks of your own as scores "
+    "in curriculum.path",
+    "curriculum.points": "write ranks of your own as scores in curriculum.path",
+    "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
+    "curriculum.window": "it is a 32nd of training, between 4 and 64 batches",
+    "deep.dtype": "models run in their own number type on a GPU, in the fastest exact enough one on a CPU",
+    "deep.long_documents": "the first deep.max_tokens tokens count; embedding.path takes vectors of whole books",
+    "deep.pooling": "the checkpoint's 1_Pooling/config.json says it; without that file it is the mean",
+    "deep.tensor_parallel": "a model runs on one GPU; for a larger one, embedding.path has vectors of your own",
+    "embedding.nan_as_zero": "write zeros for documents without a vector",
+    "evidence.batch": "an epoch has 250 steps or more, of sequence.batch sequences at most",
+    "evidence.budget_seconds": "lower evidence.tokens or the number of evidence.orders",
+    "evidence.epochs": f"`divorder prove` makes {_SMALL}",
+    "evidence.learning_rates": f"`divorder prove` makes {_SMALL}",
+    "evidence.model": f"`divorder prove` makes {_SMALL}",
+    "evidence.schedule": "the learning rate falls as a cosine",
+    "evidence.seeds": f"`divorder prove` makes {_SMALL}",
+    "exports.columns": "exports of `parquet` have labels if there is a loss mask; position_ids and attention_mask "
+    "follow from seq_lengths",
+    "exports.shard_bytes": "it is 1 GiB",
+    "gradients": f"selections compare {_GRADIENTS}",
+    "input.max_record_bytes": "it is 64 MiB",
+    "mixing.drop": f"{_FILTER}, or choose records by [selection]",
+    "order.length_bins": "it is 100",
+    "order.shards_of": "it is 10,000,000",
     "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own; a ramp is several phases "
     "(docs/sections.md)",
-    "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
-    "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
-    "evidence.budget_seconds": "lower evidence.tokens, evidence.seeds or the number of evidence.orders",
-    "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training; "
-    "leave it out",
-    "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
+    "order.within": "it is 1; orders of tables have it as an argument",
+    "output.shard_bytes": "it is 2 GiB",
+    "selection.alpha": 'spokes chooses for diversity alone, method = "quality" for quality alone',
+    "selection.documents": "give the budget in tokens, as selection.tokens",
+    "selection.min_quality": _FILTER,
+    "selection.partitions": "all documents are optimised together",
+    "selection.vectors": f"selections compare {_GRADIENTS}",
+    "sequence.vectors": "it is 64",
+    "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
+    "that holds them",
+    "store.wait": "a second run on a store waits for the first",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
@@ -25,8 +70,6 @@ _SHAPE = "set curriculum.score and curriculum.shape, and train curated, which fo
 VALUES: dict[str, dict[str, str]] = {
     "order.strategy": _BUFFER,
     "sequence.strategy": _BUFFER,
-    "comparison.documents": _BUFFER,
-    "comparison.sequences": _BUFFER,
     "evidence.orders": {
         "repeated_shuffle": "random_sequences shuffles anew in each epoch",
         "curated_epochs": "set sequence.epochs, and train curated, which reads the plan of each epoch",
@@ -34,6 +77,7 @@ VALUES: dict[str, dict[str, str]] = {
     },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
+    "output.sidecars": {"arrays": "`load_results` has tokens, vectors and the map (docs/results.md)"},
     "order.separate_copies": {
         "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)"
     },
@@ -69,7 +113,9 @@ def refuse_removed(given: Mapping[str, Any]) -> None:
         ValueError: settings name what was removed; the message names all of it with what to do instead.
     """
     problems = []
-    for section, keys in given.items():
+    # [[input]] blocks are a list of tables.
+    tables = [(name, table) for name, of in given.items() for table in (of if isinstance(of, list) else [of])]
+    for section, keys in tables:
         for key, value in keys.items() if isinstance(keys, Mapping) else [("", None)]:
             name = f"{section}.{key}".rstrip(".")
             problems.append(removed_setting(name))

@@ -129,8 +129,8 @@ class Results(AsTable):
 
     @property
     def embeddings(self) -> np.ndarray:
-        """The clustered vectors of the accepted records in input order, (N, D), float32 (float16 if `advanced.stored`
-        says so), memory-mapped read-only.
+        """The clustered vectors of the accepted records in input order, (N, D), float32,
+        memory-mapped read-only.
 
         The first access writes them to one file in the store; later ones map it.
 
@@ -144,8 +144,8 @@ class Results(AsTable):
 
     @property
     def gradients(self) -> np.ndarray:
-        """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32 (float16
-        if `advanced.stored` says so), memory-mapped read-only, of length 1; zero for a document without a gradient.
+        """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32,
+        memory-mapped read-only, of length 1; zero for a document without a gradient.
 
         The first access writes them to one file in the store; later ones map it.
 

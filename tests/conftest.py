@@ -291,7 +291,7 @@ def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor on which `deep.dtype = "auto"` is float32, so that vectors can be compared closely."""
+    """A processor on which models run in float32, so that vectors can be compared closely."""
     import torch
 
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
@@ -308,7 +308,6 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
             "output": {"path": tmp_path / "curated", "sidecars": ()},
             "advanced": {"vocab_size": 512, "token_dims": 16},
             "clusters": {"k": 4},
-            "order": {"length_bins": 5},
             "sequence": {"length": 128, "batch": 4},
         }
         for name, section in sections.items():

@@ -34,7 +34,6 @@ RECIPES = {
 SMALL = {
     "advanced": {"vocab_size": 512, "token_dims": 16},
     "clusters": {"k": 4},
-    "order": {"length_bins": 5},
     "sequence": {"length": 64, "batch": 4},
     "output": {"sidecars": ()},
     "engine": {"workers": 1},
@@ -267,7 +266,7 @@ def own_embeddings(case: Case) -> None:
     clusters = case.run(*case.recipe).documents["cluster"].to_numpy().reshape(4, -1)
     assert len(set(clusters[:, 0].tolist())) == 4
     assert (clusters == clusters[:, :1]).all()
-    case.write(*case.recipe, {"advanced": {"film_frames": 2}})
+    case.write(*case.recipe)
     case.divorder("report", "--all")
     assert "external" in (case.folder / "divorder/curated/ordering_report.html").read_text()
 
@@ -319,7 +318,7 @@ def spike(case: Case) -> None:
 
 @recipe("I can train on a tenth of my corpus")
 def tenth(case: Case) -> None:
-    small = {"advanced": {"decoder_tokens": 2000}, "gradients": {"dims": 64}}
+    small = {"advanced": {}, "gradients": {"dims": 64}}
     for vectors in ({"vectors": "shallow"}, {}):
         case.run(*case.recipe, small, {"selection": {"tokens": 1200, **vectors}})
         left_out = pd.read_parquet(case.folder / "divorder/curated/left_out.parquet")

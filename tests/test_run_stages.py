@@ -22,10 +22,8 @@ from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
-from tests.tiny_models import save_model, save_tokenizer
 
-CHOOSING = '[selection]\nmethod = "random"\ndocuments = 12\nvectors = "shallow"\n'
-CAUSAL = '[gradients]\nmodel = "{model}"\ndims = 64\n'
+CHOOSING = '[selection]\nmethod = "random"\ntokens = 600\n'
 TOML = """seed = 1
 [input]
 paths = ["docs \u6d77.jsonl"]
@@ -33,14 +31,8 @@ source_field = "source"
 [advanced]
 vocab_size = 512
 token_dims = 16
-decoder_tokens = 2000
-film_frames = 4
-[deep]
-dtype = "float32"
 [clusters]
 k = 4
-[order]
-length_bins = 5
 [sequence]
 length = 128
 batch = 4
@@ -84,7 +76,6 @@ STAGES = {
     "set_diversity": "",
     "diversity_metrics": "",
     "subset_selection": CHOOSING,
-    "gradient_proxy": CAUSAL,
 }
 """Stage -> the settings that it is for."""
 
@@ -95,9 +86,6 @@ def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
     stage: str, ask: Ask, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = STAGES[stage]
-    if stage == "gradient_proxy":
-        sizes = {"tie_word_embeddings": True, "num_hidden_layers": 3}
-        lines = lines.format(model=save_model(save_tokenizer(folder / "llama"), **sizes))
     toml = TOML.replace("[clusters]\nk = 4\n", "") if "[clusters]" in lines else TOML
     found = ask("run", stage, toml=toml + lines)
     settings = load_settings("divorder.toml")

@@ -82,15 +82,21 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
             {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
             ["order.traits.cluster", "-1", "greater than or equal to 0.000001"],
         ),
-        ({"DIVORDER_ORDER__WITHIN": "2"}, ["order.within", "2", "less than or equal to 1"]),
-        ({"DIVORDER_ORDER__WITHIN": "nan"}, ["order.within", "nan", "finite number"]),
+        (
+            {"DIVORDER_INPUT__MAX_REJECT_SHARE": "2"},
+            ["input.max_reject_share", "2", "less than or equal to 1"],
+        ),
+        ({"DIVORDER_INPUT__MAX_REJECT_SHARE": "nan"}, ["input.max_reject_share", "nan", "finite number"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
         ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_EVIDENCE__TOKENS": "1000"},
             ["evidence.tokens is set, but no documents are held out", "set heldout.documents"],
         ),
-        ({"DIVORDER_CLUSTERS__METHOD": "l2"}, ["clusters.method", "'cosine', 'euclidean' or 'minibatch'"]),
+        (
+            {"DIVORDER_CHATS__TRAIN_ON": "l2"},
+            ["chats.train_on", "'assistant', 'last', 'completion' or 'all'"],
+        ),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
             ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
@@ -146,11 +152,6 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
         (
             "[mixing]\nweights = 3",
             "mixing.weights = 3: Input should be less than or equal to 1",
-        ),
-        ("[selection]\nalpha = -1", "selection.alpha = -1: Input should be greater than or equal to 0"),
-        (
-            "[selection]\nalpha = [0.0, 2.0]",
-            "selection.alpha.1 = 2.0: Input should be less than or equal to 1",
         ),
         ("[heldout]\ndocuments = nan", "heldout.documents = nan: Input should be a finite number"),
         (
@@ -276,9 +277,9 @@ def test_settings_are_frozen() -> None:
             {"input": {"max_reject_share": 0.5}, "chats": {"train_on": "last"}, "mixing": {"weights": 0.5}},
             set(),
         ),
-        ({"clusters": {"k": 7}, "embedding": {"pooling": "mean"}, "advanced": {"film_frames": 9}}, set()),
+        ({"clusters": {"k": 7}, "embedding": {"pooling": "mean"}}, set()),
         ({"deep": {"max_tokens": 9}}, {"deep_embeddings"}),
-        ({"deep": {"dtype": "float16"}}, {"deep_embeddings", "gradient_embeddings"}),
+        ({"deep": {"model": "a"}}, {"deep_model", "deep_embeddings", "gradient_embeddings"}),
         ({"advanced": {"vocab_size": 600}}, {"base_model"}),
     ],
 )
@@ -290,7 +291,9 @@ def test_costly_results_are_decided_by_their_own_settings_alone(change: dict, st
 
 def test_a_strategy_takes_the_options_that_it_declares() -> None:
     options = {"block_strategy": "f2", "f2_lambda": 3, "within_cluster": "original"}
-    settings = Settings(order={"strategy": "block_shuffle", "options": options})
+    settings = Settings(
+        order={"strategy": "block_shuffle", "options": options}, sequence={"strategy": "round_robin"}
+    )
     assert settings.strategy_options("block_shuffle") == {"block_strategy": "f2", "f2_lambda": 3.0}
     assert settings.strategy_options("round_robin") == {"within_cluster": "original"}
     assert settings.strategy_options("within_shard") == {"shards": 64}
@@ -391,7 +394,7 @@ def test_several_inputs_are_one_with_the_paths_of_all(tmp_path: Path) -> None:
     paths = (str(tmp_path / "books/*.parquet"), str(tmp_path / "web"), "s3://bucket/web")
     assert (one.paths, other.paths, settings.input.paths) == (paths[:1], paths[1:], paths)
     assert (settings.input.id_field, settings.input.source_field) == ("id", "source")
-    assert (settings.input.max_reject_share, settings.input.max_record_bytes) == (0.5, 64 << 20)
+    assert settings.input.max_reject_share == 0.5
     assert Settings(**settings.model_dump(mode="json", exclude_defaults=True)) == settings
     from_python = Settings(
         input=[{"paths": list(block.paths), "source": block.source} for block in (one, other)]
@@ -488,10 +491,10 @@ def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() ->
     changed = {
         stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(pinned)
     }
-    assert changed == {"base_model", "deep_model", "gradient_model", "ordering_report"}
+    assert changed == {"base_model", "deep_model", "ordering_report"}
     deep = Settings(model={"base": "org/model"}, deep={"model": "org/model@v1"})
     changed = {stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(deep)}
-    assert changed == {"deep_model", "gradient_model", "deep_embeddings", "ordering_report"}
+    assert changed == {"deep_model", "deep_embeddings", "gradient_embeddings", "ordering_report"}
 
 
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
@@ -573,12 +576,12 @@ def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) 
     [
         "",
         "seed = 3 # mine\n",
-        "[order] # own\nwithin = 0.5 # k\ncut = ['x']\n\n[order.traits]\nlength = 1\n",
+        "[order] # own\nstrategy = 'f2' # k\ncut = ['x']\n\n[order.traits]\nlength = 1\n",
         "[order.traits] # c\nlength = 1.0\n\n[sequence]\nlength = 3\n",
         "[sequence]\nlength = 3\n[order.traits]\nlength = 2\n[packing]\npiece_tokens = 9\n",
         "order.traits.length = 1\n",
         'order = {cut = ["é"]}\n',
-        "\ufeff[order]\r\nwithin = 1.0\r\n",
+        "\ufeff[order]\r\nstrategy = 'f2'\r\n",
     ],
 )
 def test_keys_are_written_into_a_file_and_all_else_stays(tmp_path: Path, text: str) -> None:
@@ -644,20 +647,15 @@ INSIDE: dict[str, object] = {
     "order.traits": {"cluster": True},
     "mixing.phase": [{"weights": True}],
     "order.options": {"f2_lambda": True},
-    "curriculum.options": {"folds": True},
-    "curriculum.points": [[0, True], [1, 1]],
     "mixing.weights": {"web": True, "books": 0.5},
     "clusters.k": [True, 5],
-    "selection.alpha": [True],
-    "embedding.pca": {"deep": True},
-    "evidence.learning_rates": [True],
 }
 
 
 @pytest.mark.parametrize(("key", "value"), [*NUMBERS.items(), *INSIDE.items()])
 def test_true_is_no_number(key: str, value: object) -> None:
     section, name = key.split(".")
-    in_use = {"curriculum.options": {"score": "length", "shape": "fold"}, "order.options": {"strategy": "f2"}}
+    in_use = {"order.options": {"strategy": "f2"}}
     with pytest.raises(SettingsError, match="expected a number, not true or false"):
         load_settings({section: {name: value, **in_use.get(key, {})}}, environ={})
 

@@ -53,9 +53,6 @@ def test_a_first_run_compiles_nothing_after_it(tmp_path: Path) -> None:
         [advanced]
         vocab_size = 512
         token_dims = 8
-        decoder_tokens = 2000
-        map_documents = 50
-        film_frames = 2
         [order.traits]
         cluster = 1.0
         source = 1.0

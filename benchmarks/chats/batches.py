@@ -240,28 +240,25 @@ def report(given: argparse.Namespace, folder: str, chats: Path, labels: list[str
     tokens = None
     for method in given.methods:
         rows: list[tuple[str, list[dict[str, float]]]] = []
-        for balance in ("trained", "all"):
-            settings = Settings(
-                input={"paths": (str(chats),), "format": "messages"},
-                store={"path": f"{folder}/store"},
-                output={"path": f"{folder}/out", "sidecars": ()},
-                sequence={"length": given.length, "batch": given.batch},
-                clusters={"k": given.clusters},
-                packing={"method": method},
-                chats={"balance": balance},
-                order={"traits": TRAITS | dict.fromkeys(given.traits, 1.0)},
-            )
-            run_all(settings, stages=GRAPH.needed(settings, "sequence_order"))
-            run = open_run(settings)
-            assert len(run.view) == len(labels), "a record was refused"
-            tokens = tokens or load_tokens(run, labels)
-            plan = load_packed(run)
-            if not rows:
-                again = (packed_like(plan, method, given.length, seed) for seed in range(SEEDS))
-                baseline = averaged((of_plan(*one, tokens) for one in again), tokens, given.batch)
-                rows.append(("shuffled", baseline))
-            ours = averaged(iter([of_plan(plan, load_sequence_order(run)[0], tokens)]), tokens, given.batch)
-            rows.append((f"DivOrder, {balance}", ours))
+        settings = Settings(
+            input={"paths": (str(chats),), "format": "messages"},
+            store={"path": f"{folder}/store"},
+            output={"path": f"{folder}/out", "sidecars": ()},
+            sequence={"length": given.length, "batch": given.batch},
+            clusters={"k": given.clusters},
+            packing={"method": method},
+            order={"traits": TRAITS | dict.fromkeys(given.traits, 1.0)},
+        )
+        run_all(settings, stages=GRAPH.needed(settings, "sequence_order"))
+        run = open_run(settings)
+        assert len(run.view) == len(labels), "a record was refused"
+        tokens = tokens or load_tokens(run, labels)
+        plan = load_packed(run)
+        again = (packed_like(plan, method, given.length, seed) for seed in range(SEEDS))
+        baseline = averaged((of_plan(*one, tokens) for one in again), tokens, given.batch)
+        rows.append(("shuffled", baseline))
+        ours = averaged(iter([of_plan(plan, load_sequence_order(run)[0], tokens)]), tokens, given.batch)
+        rows.append(("DivOrder", ours))
         if method in TRL:
             rows += of_trls(tokens, given.length, given.batch, TRL[method])
         print(

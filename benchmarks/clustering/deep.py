@@ -62,17 +62,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--model", help="directory or id of another model, beside the bootstrap's")
     parser.add_argument("--max-tokens", type=int, default=0)
-    parser.add_argument("--decoder-tokens", type=int, default=Settings().advanced.decoder_tokens)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     options = parser.parse_args()
 
     kinds: dict[str, dict[str, Any]] = {
         "shallow": {"embedding": {"kind": "shallow"}},
         "shallow mean": {"embedding": {"kind": "shallow", "pooling": "mean"}},
-        "deep bootstrap": {
-            "embedding": {"kind": "deep"},
-            "advanced": {"decoder_tokens": options.decoder_tokens},
-        },
+        "deep bootstrap": {"embedding": {"kind": "deep"}},
     }
     kinds = {name: kinds[name] for name in options.kinds}
     if options.model:

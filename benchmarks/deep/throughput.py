@@ -1,7 +1,7 @@
 """Deep embeddings against the bare model on the same batches, and against one document at a time.
 
     .venv/bin/python benchmarks/deep/throughput.py ../shared/data/newsgroups.jsonl.gz --model DIRECTORY
-        [--documents 1500] [--repeat 2] [--device auto] [--dtype auto] [--max-tokens 0]
+        [--documents 1500] [--repeat 2] [--device auto] [--max-tokens 0]
 
 bare: transformers' `model(ids, mask)` in a loop over batches that were padded before, nothing read, pooled or kept: the
 limit. stage: what deep_embeddings does with a fragment, from
@@ -31,7 +31,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.models.batches import batch_end, cut_windows
+from dagster_divorder.models.batches import batch_end
 from dagster_divorder.models.deep import Model
 from dagster_divorder.models.embed import Embedder, make_embedder
 from dagster_divorder.models.spec import EmbeddingSpec, quiet
@@ -48,7 +48,6 @@ def main() -> None:
     made.add_argument("--documents", type=int, default=1500)
     made.add_argument("--repeat", type=int, default=2)
     made.add_argument("--device", default="auto")
-    made.add_argument("--dtype", default="auto")
     made.add_argument("--max-tokens", type=int, default=0)
     made.add_argument("--scratch", type=Path)
     options = made.parse_args()
@@ -63,7 +62,7 @@ def main() -> None:
 def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict[str, Any]:
     corpus = folder / "docs.jsonl"
     corpus.write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
-    deep = {"dtype": options.dtype, "max_tokens": options.max_tokens}
+    deep = {"max_tokens": options.max_tokens}
     settings = Settings(
         input={"paths": [str(corpus)]},
         store={"path": folder / "store"},
@@ -78,7 +77,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()
     directory = model_path(embed.store, embed.model)
-    embedder = make_embedder(loaded, chunk=False, threads=embed.threads)
+    embedder = make_embedder(loaded, threads=embed.threads)
     with quiet():
         plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
     batches, seen = padded(ids, lengths, embedder)
@@ -119,17 +118,15 @@ def padded(
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], int]:
     """The batches that the stage makes, on the device, and the real tokens in them."""
     spec, made, seen = embedder.model.spec, [], 0
-    windows = cut_windows(lengths, spec.room, chunk=False)
-    starts = np.cumsum(lengths) - lengths
-    order = np.argsort(-windows.length, kind="stable")
-    sizes = windows.length[order] + spec.window - spec.room
+    starts, read = np.cumsum(lengths) - lengths, np.minimum(lengths, spec.room)
+    order = np.argsort(-read, kind="stable")
+    sizes = read[order] + spec.window - spec.room
     begin = 0
     while begin < len(order):
         end = batch_end(sizes, begin, embedder.budget)
         rows = np.full((end - begin, sizes[begin]), spec.pad, dtype=np.int64)
         for row, window in enumerate(order[begin:end].tolist()):
-            start = starts[windows.document[window]]
-            own = ids[start : start + windows.length[window]]
+            own = ids[starts[window] : starts[window] + read[window]]
             rows[row, : sizes[begin + row]] = [*spec.prefix, *own, *spec.suffix]
         mask = np.arange(sizes[begin]) < sizes[begin:end, None]
         seen += int(sizes[begin:end].sum())

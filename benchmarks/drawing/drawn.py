@@ -1,6 +1,6 @@
 """What the report and the two films take at the size of a real corpus: seconds, and megabytes of what is drawn.
 
-    .venv/bin/python benchmarks/drawing/drawn.py FILE.jsonl [--documents 70000] [--frames 600] [--evidence]
+    .venv/bin/python benchmarks/drawing/drawn.py FILE.jsonl [--documents 70000] [--evidence]
 
 The corpus is the file's first documents, taken again with a number before the text where it has too few. Everything
 before the two stages is made first. With --evidence the report also shows k_calibration, ari_comparison and
@@ -27,7 +27,6 @@ def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("input", type=Path)
     made.add_argument("--documents", type=int, default=70_000)
-    made.add_argument("--frames", type=int, default=600)
     made.add_argument("--evidence", action="store_true")
     options = made.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +36,6 @@ def main() -> None:
         corpus.write_bytes(b"".join(islice(copies, options.documents)))
         environ = environment(corpus, folder, "bootstrap") | {
             "DIVORDER_OUTPUT__SIDECARS": '["plot"]',
-            "DIVORDER_ADVANCED__FILM_FRAMES": str(options.frames),
         }
         stages = ["raw_docs", "base_model", "token_counts", "shallow_embeddings"]
         stages += EVIDENCE if options.evidence else []
@@ -45,7 +43,7 @@ def main() -> None:
         stages += ["diversity_metrics", *["strategy_comparison"] * options.evidence, "curated_output"]
         run_pipeline(environ, ",".join(stages))
         drawn = {stage: run_pipeline(environ, stage) for stage in ("ordering_report", "ordering_animation")}
-        print(f"{options.documents:,} documents, {options.frames} frames; load {os.getloadavg()[0]:.1f}\n")
+        print(f"{options.documents:,} documents; load {os.getloadavg()[0]:.1f}\n")
         for stage, run in drawn.items():
             print(
                 f"{stage:20}{run['stages'][stage]:8.1f} s{run['cpu'][stage]:8.1f} s of processors"

@@ -265,13 +265,9 @@ class Chats(History):
             "chats": {
                 "template": draw.choice([None, *(str(self.folder / f"{name}.jinja") for name in templates)]),
                 "train_on": draw.choice(TRAIN_ON),
-                "balance": draw.choice(["trained", "all"]),
             },
             "exports": {
                 "formats": ("parquet", *draw.choice([(), ("olmo",), ("mds",), ("text",)])),
-                "columns": draw.choice(
-                    [None, None, ("labels",), ("assistant_masks", "position_ids", "completion_mask")]
-                ),
             },
         }
         if "pairs" in self.forms:

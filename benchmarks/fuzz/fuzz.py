@@ -126,7 +126,7 @@ def settings(folder: Path) -> Settings:
         output={"path": folder / "out", "sidecars": ()},
         advanced={"vocab_size": 1024, "token_dims": 16},
         clusters={"k": 10},
-        order={"traits": {"cluster": 1.0, "length": 1.0, "score": 1.0, "source": 1.0}, "length_bins": 20},
+        order={"traits": {"cluster": 1.0, "length": 1.0, "score": 1.0, "source": 1.0}},
         sequence={"length": 1024, "batch": 32},
     )
 

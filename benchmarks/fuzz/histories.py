@@ -148,11 +148,10 @@ class History:
                 "total_tokens": draw.choice([None, None, 100, 500, 3000]),
                 "max_repeats": draw.choice([None, None, 2, 10]) if weights != "unimax" else 3,
             }
-        selection: dict[str, Any] = {"vectors": "shallow"}
+        selection: dict[str, Any] = {}
         if draw.random() < 0.4:
-            budget = draw.choice([("documents", 3), ("documents", 8), ("tokens", 60), ("tokens", 400)])
             method = draw.choice(["random", "semdedup", "spokes", "quality"])
-            selection |= {"method": method, budget[0]: budget[1]}
+            selection |= {"method": method, "tokens": draw.choice([60, 120, 400])}
             if method == "quality" or draw.random() < 0.3:
                 selection["quality"] = "good"
         heldout: dict[str, Any] = {"documents": draw.choice([None, None, 0.1, 0.3, 0.5])}
@@ -170,8 +169,6 @@ class History:
                 "strategy": draw.choice(STRATEGIES),
                 "traits": dict.fromkeys(draw.sample(traits, draw.choice([1, 2, 3])), 1.0),
                 "separate_copies": draw.choice([False, True, "subsets"]),
-                "shards_of": draw.choice([10_000_000, 10_000_000, 7]),
-                "length_bins": draw.choice([3, 5]),
                 "frozen_tokens": 0,
                 "cut": (),
             },
@@ -195,19 +192,9 @@ class History:
         draw = self.draw_along
         if draw.random() < 0.6:
             return {}
-        options: dict[str, list[dict[str, Any]]] = {
-            **{shape: [{}] for shape in ("rise", "fall")},
-            **{shape: [{"folds": 2}, {"folds": 3, "descending": True}] for shape in ("fold", "zigzag")},
-            **{shape: [{}, {"sections": 2, "ratio": 0.1}] for shape in ("stair", "saw")},
-            "segment": [{}, {"first": 0.3, "ends": "high-high"}],
-        }
-        shape = draw.choice(sorted(options))
-        points = draw.choice([None, None, None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))])
         return {
             "score": draw.choice(["good", "good", "length", "length"]),
-            **({"points": points} if points else {"shape": shape, "options": draw.choice(options[shape])}),
-            "window": draw.choice([None, 1, 2]),
-            "epochs": draw.choice(["together", "each"]),
+            "shape": draw.choice(["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]),
         }
 
     def change_the_settings(self) -> None:

@@ -5,7 +5,7 @@
 An input is `1GB`: so much of the lines of --texts, again and again, each copy's texts beginning with the copy's number,
 so that no text comes twice; `2000x1000000`: so many synthetic records of so many bytes, and a small one after them; or
 `10000000`: so many small records, some 90 bytes each. All are different. With --gzip records of a size are compressed,
-so that a line far beyond `input.max_record_bytes` takes little disk: of 1x1000000000 one line is refused. Seconds and
+so that a line far beyond the largest record takes little disk: of 1x1000000000 one line is refused. Seconds and
 peak so far are shown stage by stage; memory is resident memory of the run and its workers together.
 """
 

@@ -4,7 +4,7 @@ Through the pipeline, to `set_diversity`, whose table of orders is shown (16 bat
 whole batch of training sequences: in their order, and in ten shuffles of the same sequences. Vectors are shallow; the
 limit is the score of all that is trained on, by tokens. The store is kept for the next time.
 
-    python benchmarks/selection/batches.py /tmp/mixture.jsonl --store /tmp/mixture --documents 60000
+    python benchmarks/selection/batches.py /tmp/mixture.jsonl --store /tmp/mixture --tokens 36000000
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ def main() -> None:
     )
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--store", type=Path, required=True)
-    parser.add_argument("--documents", type=int, required=True, help="how many are chosen")
+    parser.add_argument("--tokens", type=int, required=True, help="how many are chosen")
     parser.add_argument("--methods", nargs="+", default=("random", "spokes"))
     parser.add_argument("--lengths", nargs="+", type=int, default=(2048, 8192))
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--vectors", type=int, default=64, help="dims of the vectors that the order balances")
     given = parser.parse_args()
     for method in given.methods:
         for length in given.lengths:
             settings = Settings(
                 input={"paths": [str(given.corpus)]},
                 store={"path": given.store},
-                selection={"method": method, "documents": given.documents, "vectors": "shallow"},
-                sequence={"length": length, "batch": given.batch, "vectors": given.vectors},
+                selection={"method": method, "tokens": given.tokens},
+                sequence={"length": length, "batch": given.batch},
             )
             run_all(settings, Silent(), GRAPH.needed(settings, "set_diversity"))
             measure(

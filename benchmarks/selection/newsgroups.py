@@ -1,8 +1,7 @@
 """What does choosing a tenth of 20 Newsgroups by each method hold: how diverse, how even over the labels, how long?
 
 Through the pipeline: gradient (bootstrap proxy), deep and shallow vectors, then every method under one budget, measured
-in each of the spaces; the overlap of what each space would have chosen; the sweep of alpha with the share of distinct
-words as quality; labels of unequal size; and on a sample, the baselines of pyversity (pip install pyversity). The store
+in each of the spaces; the overlap of what each space would have chosen; labels of unequal size; and on a sample, the baselines of pyversity (pip install pyversity). The store
 is kept for the next time.
 
     python benchmarks/selection/newsgroups.py ../shared/data/newsgroups.jsonl.gz --store /tmp/newsgroups
@@ -28,7 +27,6 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.space import map_vectors
 
 KINDS = ("gradient", "deep", "shallow")
-ALPHAS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 SAMPLE = 4_000
 
 
@@ -63,7 +61,6 @@ def main() -> None:
         output={"path": given.store.parent / f"{given.store.name}-out"},
         clusters={"k": 20},
         deep={"model": given.proxy},
-        gradients={"model": given.proxy},
     )
     stages = [f"{kind}_embeddings" for kind in given.kinds]
     run_all(settings, Silent(), GRAPH.needed(settings, *stages))
@@ -81,8 +78,8 @@ def main() -> None:
     budget, ones = round(given.share * len(rows)), np.ones(len(rows), np.int64)
     print(f"{len(records):,} records, {len(rows):,} candidates, {budget:,} chosen, {len(names)} labels")
 
-    def scores(vectors: np.ndarray, alpha: float = 0.0) -> np.ndarray:
-        return spokes(vectors, rows, quality[rows] if alpha else None, alpha=alpha, steps=given.steps).weights
+    def scores(vectors: np.ndarray) -> np.ndarray:
+        return spokes(vectors, rows, steps=given.steps).weights
 
     chosen = {f"random, seed {seed}": np.random.default_rng(seed).random(len(rows)) for seed in range(3)}
     chosen["quality"] = quality[rows]
@@ -107,21 +104,6 @@ def main() -> None:
         return
 
     kind, vectors = next(iter(spaces.items()))
-    diversity, best = masks[f"spokes, {kind}"], masks["quality"]
-    print(f"\nsweep, {kind} vectors, quality: distinct words over words")
-    print("| alpha | quality | Vendi | with diversity alone | with quality alone | mean tokens |")
-    print("|--:|--:|--:|--:|--:|--:|")
-    for alpha in ALPHAS:
-        mask = choose(scores(vectors, alpha), ones, budget)
-        cells = (
-            f"{quality[rows[mask]].mean():.4f}",
-            f"{vendi(gram(vectors, rows[mask])):.1f}",
-            f"{(mask & diversity).sum() / budget:.3f}",
-            f"{(mask & best).sum() / budget:.3f}",
-            f"{tokens[rows[mask]].mean():,.0f}",
-        )
-        print(f"| {alpha:g} | {' | '.join(cells)} |", flush=True)
-
     # Label r keeps every r-th of its documents, so that there is an unevenness that a choice can even out.
     rank = np.arange(len(names))[np.random.default_rng(4).permutation(len(names))]
     skewed = np.flatnonzero(np.random.default_rng(6).random(len(rows)) < 1 / (1 + rank[labels[rows]]))

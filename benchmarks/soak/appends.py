@@ -40,7 +40,6 @@ path = "curated"
 [advanced]
 vocab_size = 512
 token_dims = 16
-settle_seconds = 0
 [clusters]
 k = 8
 [sequence]

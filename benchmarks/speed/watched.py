@@ -1,7 +1,7 @@
 """How long after lines are appended does the output hold them, with `dagster dev` left running?
 
     .venv/bin/python benchmarks/speed/watched.py FILE.jsonl [--model DIRECTORY]
-        [--appends 5] [--settle 2] [--scratch FOLDER]
+        [--appends 5] [--scratch FOLDER]
 
 All but a percent of the lines are run first, with the job `curate`; then what is held back is appended in parts, at
 moments that have nothing to do with the sensor's. Seconds from the end of an append until the run is asked for, until
@@ -31,7 +31,6 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("input", type=Path)
     made.add_argument("--appends", type=int, default=5)
-    made.add_argument("--settle", type=float, default=2)
     options = made.parse_args()
     lines = options.input.read_bytes().splitlines(keepends=True)
     held_back, kept = lines[::100], [line for at, line in enumerate(lines) if at % 100]
@@ -42,7 +41,6 @@ def main() -> None:
         (folder / "divorder.toml").write_text(
             f'[input]\npaths = ["{corpus}"]\n[store]\npath = "store"\n[output]\npath = "out"\n'
             f'[model]\nbase = "{options.model}"\n'
-            f"[advanced]\nsettle_seconds = {options.settle}\n"
         )
         start = time.monotonic()
         with DagsterDev(folder) as dev:

@@ -53,7 +53,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+    from dagster_divorder.view.evidence import order_rows, source_rows
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -78,8 +78,6 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         ]
         parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
         parts += ["", "*: differs from the same sequences shuffled beyond noise"]
-        if rates := rate_rows(summary):
-            parts += ["", TextTable(rates)]
     return Answer(parts, summary)
 
 

@@ -579,7 +579,7 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
-    with store.lock(wait=settings.store.wait, on_wait=STANDARD_ERROR.note):
+    with store.lock(on_wait=STANDARD_ERROR.note):
         freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, store.open())
     parts: list[Part] = [
         _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),

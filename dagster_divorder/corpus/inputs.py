@@ -52,7 +52,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LongRecord(NamedTuple):
-    """A record of more bytes than `input.max_record_bytes`, of a line without its LF alone: its bytes, its id of 16
+    """A record of more bytes than MAX_RECORD_BYTES, of a line without its LF alone: its bytes, its id of 16
     bytes, and its first bytes."""
 
     size: int

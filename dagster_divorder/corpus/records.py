@@ -236,7 +236,7 @@ def parse_block(
     for place in at.tolist():
         if long := block.long.get(place):
             ends = f": {CR_ENDS}" if unit == "line" and b"\r" in long.begins else ""
-            reason = f"a {unit} of {long.size:,} bytes, more than input.max_record_bytes allows{ends}"
+            reason = f"a {unit} of {long.size:,} bytes is too large for a record{ends}"
             merged.append((None, reason))
         else:
             document = next(parsed)

@@ -49,14 +49,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFile:
-    """A file of `rows` vectors of `dims` numbers. nan_as_zero: see `open_vectors`."""
+    """A file of `rows` vectors of `dims` numbers."""
 
     path: Path
     rows: int
     dims: int
     dtype: np.dtype[Any]
     keyed_by: KeyedBy
-    nan_as_zero: bool
 
     def blocks(self) -> Iterator[Block]:
         """All rows, from first to last."""
@@ -65,12 +64,6 @@ class VectorFile:
     @property
     def rows_of_a_block(self) -> int:
         return max(1, BLOCK_BYTES // (self.dims * self.dtype.itemsize))
-
-    def _cleaned(self, vectors: np.ndarray) -> np.ndarray:
-        """The vectors (n, D); with `nan_as_zero`, rows that hold NaN become zeros."""
-        if self.nan_as_zero and (broken := np.isnan(vectors).any(axis=1)).any():
-            return np.where(broken[:, np.newaxis], vectors.dtype.type(0), vectors)
-        return vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +83,7 @@ class NpyVectors(VectorFile):
             raise InputError(f"{self.path} changed during reading; run again")
         consecutive = len(rows) and (np.diff(rows) == 1).all()
         picked = mapped[rows[0] : rows[-1] + 1] if consecutive else mapped[rows]
-        return self._cleaned(np.ascontiguousarray(picked, self.dtype.newbyteorder("=")))
+        return np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +109,7 @@ class ParquetVectors(VectorFile):
             for first, (column,) in read_columns(self.path, [self.column], self.rows_of_a_block, rows):
                 begin, end = np.searchsorted(rows, [first, first + len(column)])
                 file.write(self._matrix(column, first)[rows[begin:end] - first].tobytes())
-        return _open_npy(path, nan_as_zero=False)
+        return _open_npy(path)
 
     def _matrix(self, column: pa.Array, first: int) -> np.ndarray:
         """Lists of floats as (n, D), a view of the column's memory."""
@@ -136,13 +129,13 @@ class ParquetVectors(VectorFile):
                 f"{self.path}: the vector of row {first + at // self.dims} holds a null; expected {self.dims} "
                 f"numbers: embed this document again"
             )
-        return self._cleaned(values.to_numpy().reshape(-1, self.dims))
+        return values.to_numpy().reshape(-1, self.dims)
 
 
-def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None = None) -> VectorFile:
+def open_vectors(path: Path, *, id_field: str | None = None) -> VectorFile:
     """The vectors in a file; its suffix tells the kind. Checks rows, dims, dtype and size.
 
-    nan_as_zero: rows that hold NaN are read as zeros. id_field: the field of the records' own ids.
+    id_field: the field of the records' own ids.
 
     Raises:
         InputError: the file is missing, of another kind, truncated, or of another shape or dtype.
@@ -156,7 +149,7 @@ def open_vectors(path: Path, *, nan_as_zero: bool = False, id_field: str | None 
         raise InputError(
             f"embedding.path: {str(path)!r} ends in {suffix!r}; expected .npy, saved by {_SAVE}, or .parquet"
         )
-    file = _open_npy(path, nan_as_zero) if suffix == ".npy" else _open_parquet(path, nan_as_zero, id_field)
+    file = _open_npy(path) if suffix == ".npy" else _open_parquet(path, id_field)
     if file.rows < 1 or file.dims < 1:
         raise InputError(
             f"{path} holds {file.rows} vectors of {file.dims} numbers; expected at least one of each: write it again"
@@ -181,7 +174,7 @@ def _map(path: Path) -> np.ndarray:
         ) from error
 
 
-def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
+def _open_npy(path: Path) -> NpyVectors:
     vectors = _map(path)
     if vectors.ndim != 2:
         raise InputError(
@@ -193,12 +186,10 @@ def _open_npy(path: Path, nan_as_zero: bool) -> NpyVectors:
             f"{path} holds {vectors.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
         )
     rows, dims = vectors.shape
-    return NpyVectors(
-        path=path, rows=rows, dims=dims, dtype=vectors.dtype, keyed_by="row", nan_as_zero=nan_as_zero
-    )
+    return NpyVectors(path=path, rows=rows, dims=dims, dtype=vectors.dtype, keyed_by="row")
 
 
-def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> ParquetVectors:
+def _open_parquet(path: Path, id_field: str | None) -> ParquetVectors:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -231,7 +222,6 @@ def _open_parquet(path: Path, nan_as_zero: bool, id_field: str | None) -> Parque
         dims=dims,
         dtype=np.dtype(field.type.value_type.to_pandas_dtype()),
         keyed_by=keyed_by,
-        nan_as_zero=nan_as_zero,
         column=field.name,
         key=key,
     )

@@ -44,7 +44,6 @@ GROUPS = {
         "cluster_map": "umap matplotlib",
         "strategy_comparison": "numpy numba",
         "set_diversity": "numpy",
-        "gradient_proxy": "huggingface pytorch",
         "training_evidence": "pytorch",
     },
 }

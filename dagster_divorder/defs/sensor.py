@@ -2,7 +2,7 @@
 
 A tick hashes the listing of the input (paths, sizes, times; tags at URLs) and the data versions of the assets
 upstream. Another hash than the last answered one starts a run once it has stayed the same for
-`advanced.settle_seconds`, no asset upstream is being made, and no run of this sensor is under way. So one change starts
+SETTLE_SECONDS, no asset upstream is being made, and no run of this sensor is under way. So one change starts
 one run, whether it succeeds or not, and a change after a request starts another. The cursor holds the answered hash.
 
 If a run may change rows that a trainer has read (`reordered.choice`), the change waits until `order.frozen_tokens` is
@@ -34,9 +34,12 @@ from dagster_divorder.view.words import count
 CURATE, WATCH_INPUT = "curate", "watch_input"
 """The job that the sensor and the schedule start, and the sensor; before the prefix."""
 
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 4, 30
+INTERVAL = 4
 """Seconds between two ticks. The daemon looks at its sensors every five seconds; if it looks a moment early, a sensor
 with an interval of five misses that turn."""
+
+SETTLE_SECONDS = 10.0
+"""A run starts once a changed input file has been still for so long, so that few runs read half-written files."""
 
 HELD_SECONDS = 5.0
 """A tick waits up to this long for a change to settle; a longer wait is left to the next tick."""
@@ -68,15 +71,15 @@ class Cursor(BaseModel):
 
 def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
     """The sensor that starts `curate` when the input or an asset upstream has changed."""
-    curate, settle = pipeline.named(CURATE), pipeline.settings.advanced.settle_seconds
+    curate = pipeline.named(CURATE)
 
     @dg.sensor(
         name=pipeline.named(WATCH_INPUT),
         job_name=curate,
-        minimum_interval_seconds=int(min(max(SHORTEST_INTERVAL, settle / 3), LONGEST_INTERVAL)),
+        minimum_interval_seconds=INTERVAL,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Starts {curate} when an input file is new or has changed, or an upstream asset was updated, and "
-        f"nothing has changed for {settle:g} s after it (advanced.settle_seconds). Only what is new is computed.",
+        f"nothing has changed for {SETTLE_SECONDS:g} s after it. Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         before = Cursor.of(context.cursor)
@@ -118,9 +121,9 @@ def _check(pipeline: Pipeline, instance: dg.DagsterInstance, cursor: Cursor) -> 
             return answered, f"no change in {counted} since the last run", 0.0
     if state != cursor.noticed or now < cursor.since:
         cursor = cursor.model_copy(update={"noticed": state, "since": now})
-    settling = cursor.since + settings.advanced.settle_seconds - now
+    settling = cursor.since + SETTLE_SECONDS - now
     if settling > 0:
-        wait = f"a run starts once nothing has changed for {settings.advanced.settle_seconds:g} s"
+        wait = f"a run starts once nothing has changed for {SETTLE_SECONDS:g} s"
         return cursor, f"changed: {counted}; {wait}", settling
     if busy := _run_under_way(instance, pipeline) or _being_made(instance, upstream):
         return cursor, f"{busy}; the input is checked again after that run", 0.0

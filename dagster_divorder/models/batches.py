@@ -1,11 +1,10 @@
 """Cuts documents into windows, batches windows of similar length under a budget, and finds the budget for the memory.
 
 Letters: n documents, W windows.
-Guarantee: with `chunk` every token is in exactly one window; without it the first tokens of each document are. A batch
-holds at least one window. At most PADDING of a batch is padding, unless the batch is smaller than SMALL of the budget.
-A budget counts positions (tokens with padding). On a GPU it comes from the free memory once the model is loaded and
-from what the architecture keeps of a position. It is a power of two, so that small changes of the free memory do not
-change it from run to run.
+Guarantee: every token is in exactly one window. A batch holds at least one window. At most PADDING of a batch is
+padding, unless the batch is smaller than SMALL of the budget. A budget counts positions (tokens with padding). On a GPU
+it comes from the free memory once the model is loaded and from what the architecture keeps of a position. It is a power
+of two, so that small changes of the free memory do not change it from run to run.
 Cost: a sort.
 Known weakness: a few windows of very different lengths pad more than PADDING if the budget is large beside them, since
 batches smaller than SMALL of it would leave a GPU idle. Memory that attention without sdpa takes, or other processes
@@ -52,12 +51,10 @@ class Windows:
         return len(self.document)
 
 
-def cut_windows(lengths: NDArray[np.int64], room: int, *, chunk: bool) -> Windows:
-    """Windows of at most `room` tokens of documents with `lengths` tokens, (n,): with `chunk` all windows of a
-    document, else the first. A document without tokens has none."""
+def cut_windows(lengths: NDArray[np.int64], room: int) -> Windows:
+    """Windows of at most `room` tokens of documents with `lengths` tokens, (n,). A document without tokens has none."""
     lengths = np.asarray(lengths, dtype=np.int64)
-    later = np.maximum(lengths - room, 0) if chunk else np.zeros_like(lengths)
-    count = np.minimum(lengths, 1) - (-later // room)
+    count = -(-lengths // room)
     document = np.repeat(np.arange(len(lengths)), count)
     place = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)
     start = place * room
@@ -73,14 +70,6 @@ def batch_end(lengths: NDArray[np.int64], begin: int, budget: float) -> int:
     positions = longest * np.arange(1, len(candidates) + 1)
     fits = (positions <= SMALL * budget) | (np.cumsum(candidates) >= (1 - PADDING) * positions)
     return begin + max(1, len(candidates) if fits.all() else int(np.argmin(fits)))
-
-
-class OutOfMemory(Exception):
-    """A batch of `positions` did not fit, and the processes that shared it cannot go on."""
-
-    def __init__(self, positions: int) -> None:
-        super().__init__(positions)
-        self.positions = positions
 
 
 def position_bytes(config: Any, itemsize: int) -> int:

@@ -1,4 +1,4 @@
-"""Documents of token ids to vectors: windows sorted by length, batched under a budget, pooled and normalised.
+"""Documents of token ids to vectors: first tokens, sorted by length, batched under a budget, pooled and normalised.
 
 Letters: n documents, T tokens of all of them, W windows, D dims.
 Guarantee: a document with tokens gets a vector of length 1. A document without tokens gets zero, and so does one whose
@@ -26,9 +26,7 @@ from dagster_divorder.models.batches import (
     CPU_BUDGET,
     GPU_BUDGET,
     SHARE,
-    OutOfMemory,
     batch_end,
-    cut_windows,
     position_bytes,
     power_of_two,
     release,
@@ -61,13 +59,11 @@ class Embedded:
 class Embedder:
     """A model and how it is fed.
 
-    budget: positions of a batch of more than one window. chunk: read all windows of a document, not the first alone.
-    threads: of a CPU.
+    budget: positions of a batch of more than one window. threads: of a CPU.
     """
 
     model: Model
     budget: int
-    chunk: bool = False
     threads: int = 1
 
     def embed(
@@ -80,20 +76,14 @@ class Embedder:
 
         Raises:
             InputError: a single window does not fit into memory.
-            OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
         spec, work = self.model.spec, Work()
-        windows = cut_windows(lengths, spec.room, chunk=self.chunk)
-        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        begin = starts[windows.document] + windows.start
-        with quiet(), torch_threads(self.threads) if spec.device == "cpu" else nullcontext():
-            of_windows = self._pooled(ids, begin, windows.length, advance, work)
+        read = np.flatnonzero(lengths)
+        begin = (np.cumsum(lengths, dtype=np.int64) - lengths)[read]
+        length = np.minimum(lengths[read], spec.room).astype(np.int64)
         vectors = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
-        if len(windows):
-            tokens_read = np.bincount(windows.document, windows.length, minlength=len(lengths))
-            shares = (windows.length / tokens_read[windows.document])[:, None].astype(np.float32)
-            first = np.flatnonzero(windows.start == 0)
-            vectors[windows.document[first]] = np.add.reduceat(of_windows * shares, first, axis=0)
+        with quiet(), torch_threads(self.threads) if spec.device == "cpu" else nullcontext():
+            vectors[read] = self._pooled(ids, begin, length, advance, work)
         finite = np.isfinite(vectors).all(axis=1)
         vectors[~finite] = 0
         return Embedded(unit_rows(vectors), np.where(finite, 0, NOT_FINITE).astype(np.uint8), work)
@@ -155,21 +145,18 @@ class Embedder:
                     f"memory ran out in a forward pass of {ids.size:,} tokens on {self.model.spec.device}; free some, "
                     f"{self.model.relief}"
                 ) from error
-            if self.model.sharded:  # the other processes hang in a collective: all have to begin again
-                raise OutOfMemory(ids.size) from error
         # Here the error no longer keeps the tensors of its frames alive.
         release(self.model.spec.device)
         return None
 
 
-def make_embedder(model: Model, *, chunk: bool, threads: int, limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, with `threads` threads on a CPU. limit: most positions of a batch, if it is
-    known that more do not fit."""
-    return Embedder(model, _budget(model) if limit is None else limit, chunk=chunk, threads=threads)
+def make_embedder(model: Model, *, threads: int) -> Embedder:
+    """An embedder for the model's device, with `threads` threads on a CPU."""
+    return Embedder(model, _budget(model), threads=threads)
 
 
 def _budget(model: Model) -> int:
-    """Positions of a batch for the device's free memory; the smallest of all processes that share the model."""
+    """Positions of a batch for the device's free memory."""
     import torch
 
     device = model.spec.device
@@ -182,9 +169,4 @@ def _budget(model: Model) -> int:
     )
     itemsize = torch.finfo(getattr(torch, model.spec.dtype)).bits // 8
     each = position_bytes(model.module.config.get_text_config(), itemsize)
-    budget = power_of_two(SHARE * free / each, GPU_BUDGET)
-    if not model.sharded:
-        return budget
-    least = torch.tensor(budget, device=model.device)
-    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
-    return int(least)
+    return power_of_two(SHARE * free / each, GPU_BUDGET)

@@ -55,13 +55,12 @@ ROW_WORDS = 1 << 20
 """Words of the hash for each entry of a parameter: enough for a K of 67 million."""
 
 
-def describe(directory: Path | str, *, layers: int, dims: int, setting: str) -> dict[str, int]:
-    """Name -> size of the parameters whose gradients are taken, without reading the checkpoint's weights. setting:
-    names the model.
+def describe(directory: Path | str, *, layers: int, setting: str) -> dict[str, int]:
+    """Name -> size of the parameters whose gradients are taken, those of the last `layers` blocks, or of all if there
+    are fewer, without reading the checkpoint's weights. setting: names the model.
 
     Raises:
-        InputError: it is not a causal language model, or has fewer blocks than `layers`, or fewer parameters in them
-            than `dims`.
+        InputError: it is not a causal language model, or has no list of blocks.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -75,20 +74,12 @@ def describe(directory: Path | str, *, layers: int, dims: int, setting: str) -> 
             raise _no_causal(directory, config, setting) from error
         except Exception as error:
             raise unusable(directory, error) from error
-    blocks = blocks_of(module)
-    if blocks is None or layers > len(blocks):
-        have = "no list of" if blocks is None else f"{len(blocks)}"
+    if blocks_of(module) is None:
         raise InputError(
-            f"gradients.layers is {layers}, but {directory} ({type(module).__name__}) has {have} blocks; lower it, or "
-            "set gradients.model to another model"
+            f"{setting} is {directory} ({type(module).__name__}), which has no list of blocks; set deep.model to "
+            "another model"
         )
-    parameters = last_blocks(module, layers)
-    if (size := sum(parameters.values())) < dims:
-        raise InputError(
-            f"gradients.dims is {dims:,}, but the last {layers} blocks of {directory} have {size:,} parameters; "
-            f"expected at most {size:,}: lower it, or raise gradients.layers"
-        )
-    return parameters
+    return last_blocks(module, layers)
 
 
 def load(
@@ -107,12 +98,12 @@ def load(
         InputError: as `describe` and `deep.load`; or a token sees later ones.
     """
     directory = Path(directory)
-    parameters = describe(directory, layers=layers, dims=dims, setting=setting)
+    parameters = describe(directory, layers=layers, setting=setting)
     try:
         module = load_module(directory, spec, "AutoModelForCausalLM")
     except InputError as error:
         raise InputError(
-            f"{error}, or set gradients.model to a causal language model with its output layer"
+            f"{error}, or set deep.model to a causal language model with its output layer"
         ) from error
     check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
     model = GradientModel(module, spec, parameters, dims=dims, seed=seed)
@@ -125,7 +116,7 @@ def load(
 def _no_causal(directory: Path, config: Any, setting: str) -> InputError:
     return InputError(
         f"{setting} is {directory} ({type(config).__name__.removesuffix('Config')}), which is not a causal language "
-        "model: it gives no probability of the next token; set gradients.model to a causal language model"
+        "model: it gives no probability of the next token; set deep.model to a causal language model"
     )
 
 
@@ -141,7 +132,7 @@ def blocks_of(module: Any) -> Any:
 def last_blocks(module: Any, layers: int) -> dict[str, int]:
     """Name -> size of the parameters of a model's last `layers` blocks, but those of experts, which are stacked."""
     blocks = blocks_of(module)
-    inside = {id(each) for block in blocks[len(blocks) - layers :] for each in block.parameters()}
+    inside = {id(each) for block in blocks[-layers:] for each in block.parameters()}
     named = module.named_parameters()
     return {name: each.numel() for name, each in named if id(each) in inside and each.ndim <= 2}
 
@@ -150,7 +141,7 @@ class GradientModel(Model):
     """A loaded model; a call gives the projected gradients of a batch of windows. parameters: name -> size of those
     whose gradients are taken."""
 
-    relief = "or lower gradients.layers"
+    relief = "or set deep.model to a smaller one"
 
     def __init__(
         self, module: Any, spec: EmbeddingSpec, parameters: dict[str, int], *, dims: int, seed: int

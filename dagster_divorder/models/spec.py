@@ -81,13 +81,12 @@ class EmbeddingSpec:
 def read_spec(
     directory: Path | str,
     *,
-    pooling: Literal["auto", "mean", "last", "cls"] = "auto",
+    pooling: Pooling | None = None,
     max_tokens: int = 0,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
 ) -> EmbeddingSpec:
-    """How a model reads documents, by settings and a checkpoint's own files. max_tokens: 0 for the model's context.
-    dtype: auto for the checkpoint's own on a GPU, `cpu_dtype` on a CPU.
+    """How a model reads documents, by settings and a checkpoint's own files. pooling: None for the checkpoint's own.
+    max_tokens: 0 for the model's context. The dtype is the checkpoint's own on a GPU, `cpu_dtype` on a CPU.
 
     Raises:
         InputError: there is no usable configuration; the pooling is unknown; max_tokens is above the model's positions,
@@ -98,8 +97,7 @@ def read_spec(
     hard, usual = context(directory, config)
     if hard is not None and max_tokens > hard:
         raise InputError(
-            f"deep.max_tokens is {max_tokens:,}, but {directory} has {hard:,} positions; set it to at most {hard:,} "
-            '(deep.long_documents = "chunk" reads longer documents in windows)'
+            f"deep.max_tokens is {max_tokens:,}, but {directory} has {hard:,} positions; set it to at most {hard:,}"
         )
     prefix, suffix = special_tokens_around(directory)
     window = max_tokens or usual
@@ -108,17 +106,15 @@ def read_spec(
             f"deep.max_tokens is {window}, but the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
             "its own to every text; expected more"
         )
-    chosen_device, chosen_dtype = find_device(device), str(dtype)
-    if dtype == "auto":
-        chosen_dtype = cpu_dtype("amx_bf16") if chosen_device == "cpu" else _own_dtype(directory, config)
+    chosen_device = find_device(device)
     return EmbeddingSpec(
-        pooling=find_pooling(directory) if pooling == "auto" else pooling,
+        pooling=pooling or find_pooling(directory),
         window=window,
         prefix=prefix,
         suffix=suffix,
         pad=padding_id(config),
         device=chosen_device,
-        dtype=chosen_dtype,
+        dtype=cpu_dtype("amx_bf16") if chosen_device == "cpu" else _own_dtype(directory, config),
     )
 
 
@@ -173,8 +169,8 @@ def find_pooling(directory: Path) -> Pooling:
         modes = [re.sub("^pooling_mode_|_tokens?$", "", key) for key in named]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise InputError(
-            f"{path} asks for {', '.join(modes) or 'no pooling'}; expected one of {', '.join(POOLING_MODES)}. "
-            'Set the nearest one: deep.pooling = "mean", "last" or "cls"'
+            f"{path} asks for {', '.join(modes) or 'no pooling'}; expected one of {', '.join(POOLING_MODES)}: "
+            "correct it, or set deep.model to another model"
         )
     return POOLING_MODES[modes[0]]
 
@@ -289,11 +285,6 @@ def unusable(directory: Path, error: Exception) -> InputError:
         return InputError(
             f"{directory} comes with code of its own, which is never run; expected an architecture of "
             f"transformers {transformers.__version__}"
-        )
-    if "torch.distributed" in str(error):
-        return InputError(
-            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each needs a "
-            "GPU of its own: lower deep.tensor_parallel"
         )
     return InputError(
         f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "

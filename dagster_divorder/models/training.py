@@ -4,15 +4,14 @@ Letters: S sequences, n of them an epoch, B a batch, L tokens a sequence, T step
 
 The decoder predicts the next token. Batches are consecutive in the order and never shuffled again. The gradient is
 never clipped, because its norm is measured. AdamW (betas 0.9 and 0.95, weight decay 0.1); the learning rate rises over
-WARM_UP of the steps and then follows a schedule (`rate`).
+WARM_UP of the steps and then falls (`rate`).
 Guarantee: the same sequences, order, seed and settings give the same numbers on one type of machine: one thread on a
 CPU, deterministic kernels on a GPU; weights are drawn on the CPU, so that all devices begin alike.
 Cost: 6 multiplications a token for each weight.
 Sources: the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't Shuffle, Optimize;
-validation loss by source, TokenShard (On Shuffling Tokens); `wsd`, MiniCPM (arXiv 2404.06395), with the decay of arXiv
-2405.18392; a constant rate for curricula, How Learning Rate Decay Wastes Your Best Data (arXiv 2511.18903).
-Known weakness: the rarest ids, beyond a preset's vocabulary, share the last quarter of it, so losses of presets do not
-compare with those of other models.
+validation loss by source, TokenShard (On Shuffling Tokens).
+Known weakness: the rarest ids, beyond VOCABULARY, share the last quarter of it, so losses do not compare with those of
+other models.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +31,13 @@ from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import torch_threads
-from dagster_divorder.models.spec import cpu_dtype, load_config, quiet, unusable
+from dagster_divorder.models.spec import cpu_dtype, quiet
 from dagster_divorder.models.validation import IGNORED, summed_losses, text_losses
 
 if TYPE_CHECKING:
     import torch
 
 WARM_UP, LAST_RATE = 0.05, 0.1
-DECAY = 0.2
-"""Last part of the steps in which the rate of `wsd` falls."""
 BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
 LOGITS = 1 << 25
 """Most scores of a micro-batch: 128 MB of float32, kept some three times."""
@@ -54,114 +50,58 @@ Texts = tuple[NDArray[np.integer], NDArray[np.int64], NDArray[np.bool_]]
 """ids, lengths and counts, as `validation.text_losses` takes them."""
 
 
-class Preset(NamedTuple):
-    """A Llama-shaped decoder with one embedding for input and output. inner: width of the feed-forward layers."""
-
-    width: int
-    layers: int
-    heads: int
-    inner: int
-    vocabulary: int
-    learning_rate: float
-
-
-PRESETS = {
-    "tiny": Preset(64, 2, 2, 192, 2048, 3e-3),
-    "10M": Preset(256, 8, 4, 768, 16_384, 2e-3),
-    "50M": Preset(512, 10, 8, 1536, 32_768, 1e-3),
-    "160M": Preset(768, 15, 12, 2304, 49_152, 6e-4),
-}
+WIDTH, LAYERS, HEADS, INNER = 64, 2, 2, 192
+"""A Llama-shaped decoder with one embedding for input and output. INNER: width of the feed-forward layers."""
+VOCABULARY, LEARNING_RATE = 2048, 3e-3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
     """One training.
 
-    model: a preset, or the directory of a config.json. classes: int64 (V,), the class of each token id. class_count:
-    number of classes. schedule: of the learning rate (`rate`). apart: attention stops at the ends of documents.
-    heldout: source -> texts to validate on after each epoch, read one by one in windows of L tokens.
+    classes: int64 (V,), the class of each token id. class_count: number of classes. apart: attention stops at the ends
+    of documents. heldout: source -> texts to validate on after each epoch, read one by one in windows of L tokens.
     """
 
-    model: str
     classes: NDArray[np.int64]
     class_count: int
     seed: int
-    learning_rate: float
-    schedule: str
     batch: int
     apart: bool
     device: str
     heldout: Mapping[str, Texts]
+    learning_rate: float = LEARNING_RATE
 
 
-def make_model(model: str, class_count: int, length: int, seed: int | None = None) -> torch.nn.Module:
-    """The model with random weights, on the CPU; without a seed the model without weights.
-
-    Raises:
-        InputError: there is no such preset; or the config.json cannot be used, has too few tokens or positions, or does
-            not describe a causal model.
-    """
+def make_model(class_count: int, length: int, seed: int | None = None) -> torch.nn.Module:
+    """The model with random weights, on the CPU; without a seed the model without weights."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
-    config = _config(model, class_count, length)
+    config = LlamaConfig(
+        vocab_size=class_count,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        intermediate_size=INNER,
+        max_position_embeddings=length,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     with quiet(), torch.device("meta" if seed is None else "cpu"):
         torch.manual_seed(seed or 0)
-        try:
-            made: torch.nn.Module = AutoModelForCausalLM.from_config(
-                config, attn_implementation="sdpa", trust_remote_code=False
-            )
-        except Exception as error:
-            raise unusable(Path(model), error) from error
+        made: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     return made
 
 
-def _config(model: str, class_count: int, length: int) -> Any:
-    if model in PRESETS:
-        from transformers import LlamaConfig
-
-        preset = PRESETS[model]
-        return LlamaConfig(
-            vocab_size=class_count,
-            hidden_size=preset.width,
-            num_hidden_layers=preset.layers,
-            num_attention_heads=preset.heads,
-            num_key_value_heads=preset.heads,
-            intermediate_size=preset.inner,
-            max_position_embeddings=length,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    if not Path(model).is_dir():
-        raise InputError(
-            f"evidence.model is {model!r}; expected {', '.join(PRESETS)}, or a directory with a config.json"
-        )
-    file, config = Path(model) / "config.json", load_config(Path(model))
-    of_text = config.get_text_config()
-    if of_text.vocab_size < class_count:
-        raise InputError(
-            f"{file} has {of_text.vocab_size:,} tokens and model.base {class_count:,}; expected as many at least: give "
-            "the configuration of the model that you train"
-        )
-    positions = getattr(of_text, "max_position_embeddings", None) or length
-    if positions < length:
-        raise InputError(
-            f"{file} has {positions:,} positions and sequence.length is {length:,}; expected as many at least"
-        )
-    return config
-
-
-def token_classes(model: str, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+def token_classes(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     """(class of each token id, int64 (V,); number of classes). counts: int64 (V,), how often each id occurs in
-    training.
-
-    For a model in a directory, each id is a class. For a preset, each id is a class if its vocabulary has room for all;
-    otherwise the most frequent ids fill three quarters of it, and the others share the last quarter.
+    training. Each id is a class if VOCABULARY has room for all; otherwise the most frequent ids fill three quarters of
+    it, and the others share the last quarter.
     """
-    if model not in PRESETS:
-        return np.arange(len(counts)), len(counts)
-    room = PRESETS[model].vocabulary
+    room = VOCABULARY
     rank = np.empty(len(counts), np.int64)
     rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
     if len(counts) > room:
@@ -180,7 +120,7 @@ def train(
     done.
 
     Raises:
-        InputError: as `make_model`; memory ran out.
+        InputError: memory ran out.
     """
     import torch
 
@@ -191,9 +131,8 @@ def train(
         if not is_out_of_memory(error):
             raise
         raise InputError(
-            f"memory ran out in training evidence.model {task.model} on batches of {task.batch} sequences of "
-            f"{rows['ids'].shape[1]:,} tokens; give a smaller model or a smaller evidence.batch "
-            f"({type(error).__name__} of torch {torch.__version__})"
+            f"memory ran out in training on batches of {task.batch} sequences of {rows['ids'].shape[1]:,} tokens; "
+            f"lower sequence.batch or evidence.tokens ({type(error).__name__} of torch {torch.__version__})"
         ) from error
 
 
@@ -217,7 +156,7 @@ def _train(task: Task, rows: Mapping[str, np.ndarray], advance: Callable[[int], 
 
     length, batches = rows["ids"].shape[1], rows["epochs"].reshape(-1, task.batch)
     steps, epochs = len(batches), len(rows["epochs"])
-    model = make_model(task.model, task.class_count, length, task.seed).to(task.device).train()
+    model = make_model(task.class_count, length, task.seed).to(task.device).train()
     weights, matrices = list(model.parameters()), [weight for _, weight in named_matrices(model)]
     optimiser = torch.optim.AdamW(weights, betas=BETAS, weight_decay=WEIGHT_DECAY)
     narrow = matrix_dtype(task.device)
@@ -233,7 +172,7 @@ def _train(task: Task, rows: Mapping[str, np.ndarray], advance: Callable[[int], 
     ranks: list[list[list[float]]] = [[] for _ in ranked]
     for step, chosen in enumerate(batches):
         for group in optimiser.param_groups:
-            group["lr"] = task.learning_rate * rate(step, steps, task.schedule)
+            group["lr"] = task.learning_rate * rate(step, steps)
         optimiser.zero_grad()
         loss = 0.0
         for part, share in _micro_batches(task, rows, chosen):
@@ -313,18 +252,12 @@ def stable_rank(gradient: torch.Tensor | None) -> float:
     return float((values**2).sum()) / largest**2 if largest > 0 else math.nan
 
 
-def rate(step: int, steps: int, schedule: str) -> float:
-    """The factor of the learning rate at a step, 1 after the warm-up. cosine: then falls to LAST_RATE. wsd: falls over
-    the last DECAY, as 1 less the square root. constant: stays 1."""
+def rate(step: int, steps: int) -> float:
+    """The factor of the learning rate at a step: 1 after the warm-up, then falling to LAST_RATE as a cosine."""
     warm = max(1.0, WARM_UP * steps)
     if step + 1 < warm:
         return (step + 1) / warm
-    if schedule == "constant":
-        return 1.0
-    if schedule == "wsd":
-        left = 1 - math.sqrt(max(0.0, 1 - (steps - step - 1) / max(1.0, DECAY * steps)))
-    else:
-        left = 0.5 * (1 + math.cos(math.pi * (step + 1 - warm) / max(1.0, steps - warm)))
+    left = 0.5 * (1 + math.cos(math.pi * (step + 1 - warm) / max(1.0, steps - warm)))
     return LAST_RATE + (1 - LAST_RATE) * left
 
 
@@ -335,8 +268,3 @@ def matrix_dtype(device: str) -> Any:
     if device == "cpu":
         return getattr(torch, cpu_dtype("amx_bf16", "avx512_bf16"))
     return torch.bfloat16 if device == "cuda" else torch.float32
-
-
-def learning_rates(model: str, given: Sequence[float]) -> tuple[float, ...]:
-    """The given rates, or the preset's own; 1e-3 for a directory."""
-    return tuple(given) or (PRESETS[model].learning_rate if model in PRESETS else 1e-3,)

@@ -226,7 +226,7 @@ def text_losses(
     counts = counts.copy()
     counts[begins[lengths > 0]] = False
     # A window holds the tokens that it predicts and one token before them.
-    windows = cut_windows(np.maximum(lengths - 1, 0), window - 1, chunk=True)
+    windows = cut_windows(np.maximum(lengths - 1, 0), window - 1)
     order = np.argsort(-windows.length, kind="stable")
     first, sizes = (begins[windows.document] + windows.start)[order], windows.length[order] + 1
     losses = np.zeros(len(windows))

@@ -30,7 +30,7 @@ def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> di
 
     Raises:
         MissingStageError: there is no result under these settings.
-        StoreError: the store cannot be read, or is in use and `store.wait` is false.
+        StoreError: the store cannot be read.
     """
     checks = [
         (claimer, check) for claimer, check in all_checks(graph, settings) if stage in (None, claimer.name)
@@ -38,7 +38,7 @@ def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> di
     if not checks:
         return {}
     store = store_of(settings.store)
-    with store.lock(wait=settings.store.wait):
+    with store.lock():
         run = Run(settings, store.open(), graph, Silent())
         return {check.name: _finding(run, check) for _, check in checks}
 

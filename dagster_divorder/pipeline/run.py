@@ -270,7 +270,7 @@ def run_graph(
     # Loading checks settings; settings built in Python are checked here.
     refuse_overlap(settings)
     store = store_of(settings.store)
-    with store.lock(wait=settings.store.wait, on_wait=progress.note):
+    with store.lock(on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
             # A state is written before the first fragment: fragments without a state are refused.
             before = changing(store, partial(_without_lost_view, store)).results

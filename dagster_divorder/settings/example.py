@@ -18,9 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.schedule import SHAPES
 from dagster_divorder.settings.model import Settings
-from dagster_divorder.settings.sections import Curriculum
 
 WIDTH = 110
 HEAD = """\
@@ -69,19 +67,16 @@ def effects(model: type[BaseModel]) -> dict[str, str]:
             assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
             texts[field.target.id] = str(below.value.value)
     return {
-        name: text + (_options_of_strategies(model) if name == "options" else "")
-        for name, text in texts.items()
+        name: text + (_options_of_strategies() if name == "options" else "") for name, text in texts.items()
     }
 
 
-def _options_of_strategies(section: type[BaseModel]) -> str:
-    """The options that strategies declare, or shapes for the curriculum's section, with defaults."""
-    models = SHAPES if section is Curriculum else {name: of.Options for name, of in STRATEGIES.items()}
+def _options_of_strategies() -> str:
+    """The options that strategies declare, with defaults."""
     declared: dict[str, list[str]] = {}
-    for name, model in models.items():
-        for option, field in model.model_fields.items():
-            if option != "points":
-                declared.setdefault(f"{option} = {toml(field.get_default())}", []).append(name)
+    for name, strategy in STRATEGIES.items():
+        for option, field in strategy.Options.model_fields.items():
+            declared.setdefault(f"{option} = {toml(field.get_default())}", []).append(name)
     return " The defaults: " + "; ".join(
         f"{option} ({', '.join(names)})" for option, names in declared.items()
     )

@@ -19,12 +19,10 @@ from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import refuse_removed
 from dagster_divorder.settings.sections import (
-    KINDS,
     RULES,
     Advanced,
     Chats,
     Clusters,
-    Comparison,
     Curriculum,
     Deep,
     Embedding,
@@ -32,7 +30,6 @@ from dagster_divorder.settings.sections import (
     Evidence,
     Exports,
     FitName,
-    Gradients,
     Heldout,
     Input,
     Inputs,
@@ -58,28 +55,26 @@ class Settings(Checked):
 
     input: Annotated[Input, WrapValidator(one_or_several)] = Input()
     chats: Chats = Chats()
-    output: Output = Output()
-    exports: Exports = Exports()
     sequence: Sequence = Sequence()
     order: Order = Order()
+    mixing: Mixing = Mixing()
     curriculum: Curriculum = Curriculum()
     packing: Packing = Packing()
+    heldout: Heldout = Heldout()
+    selection: Selection = Selection()
     clusters: Clusters = Clusters()
     model: Model = Model()
     embedding: Embedding = Embedding()
     deep: Deep = Deep()
-    mixing: Mixing = Mixing()
-    heldout: Heldout = Heldout()
-    selection: Selection = Selection()
-    gradients: Gradients = Gradients()
-    store: Store = Store()
-    engine: Engine = Engine()
     refit: Rules = RULES
     """When a fit of the corpus is renewed. auto: when the corpus has drifted from it, by its own rule; never: only if
     its settings change. For one run: `divorder run --refit NAME`."""
-    comparison: Comparison = Comparison()
-    evidence: Evidence = Evidence()
     advanced: Advanced = Advanced()
+    exports: Exports = Exports()
+    output: Output = Output()
+    store: Store = Store()
+    engine: Engine = Engine()
+    evidence: Evidence = Evidence()
     seed: int = Field(0, ge=0, lt=1 << 63)
     """Seed of every random choice. Another seed gives another order, just as good."""
 
@@ -155,7 +150,6 @@ class Settings(Checked):
         if not self.order.options:
             return self
         in_use = [self.order.strategy, self.sequence.strategy]
-        in_use += [*self.comparison.documents, *self.comparison.sequences]
         if self.evidence.tokens is not None:
             orders = map(trained_order, self.evidence.orders)
             read = [name for order in orders for name in (order.documents, order.sequences)]
@@ -165,14 +159,13 @@ class Settings(Checked):
         except InputError as error:
             raise ValueError(f"order.options: {error}") from None
         for option in sorted(self.order.options.keys() - declared):
-            strategies = declaring(option)
-            raise ValueError(
-                f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy, "
-                "sequence.strategy nor comparison names; remove it"
-                if strategies
-                else f"order.options.{option} is an option of no strategy; those in use have "
-                f"{', '.join(sorted(declared)) or 'none'}{nearest(option, declared)}"
-            )
+            if strategies := declaring(option):
+                raise ValueError(
+                    f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy nor "
+                    "sequence.strategy names; remove it"
+                )
+            known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
+            raise ValueError(f"order.options.{option} is an option of no strategy{nearest(option, known)}")
         return self
 
     def strategy(self, name: str) -> Strategy:
@@ -198,15 +191,12 @@ class Settings(Checked):
     def window(self, tokens: int) -> float:
         """The share of training of a window of the curriculum. tokens: of all items, with padding."""
         sequence = self.sequence.length / max(1, tokens * self.schedule_epochs)
-        return window_share(
-            self.curriculum.window, self.sequence.batch * sequence, sequence, self.curriculum.pieces
-        )
+        return window_share(None, self.sequence.batch * sequence, sequence, self.curriculum.pieces)
 
     @property
     def schedule_epochs(self) -> int:
         """The number of epochs that one schedule spans."""
-        together = self.curriculum.on and self.curriculum.epochs == "together"
-        return self.sequence.epochs if together else 1
+        return self.sequence.epochs if self.curriculum.on else 1
 
     def refitting(self, *fits: FitName) -> Self:
         """The settings of one run that refits these fits, whatever their rules.
@@ -244,7 +234,7 @@ class Settings(Checked):
     @property
     def counts_trained(self) -> bool:
         """Whether shares count trained tokens instead of all tokens."""
-        return self.masked and self.chats.balance == "trained" and self.chats.train_on != "all"
+        return self.masked and self.chats.train_on != "all"
 
     @property
     def whole_windows(self) -> bool:
@@ -260,11 +250,6 @@ class Settings(Checked):
     def selects(self) -> bool:
         """Whether training uses a selection of documents."""
         return self.selection.method != "none"
-
-    @property
-    def takes_gradients(self) -> bool:
-        """Whether gradient_embeddings is made: the selection uses it, or `gradients.model` is set."""
-        return self.gradients.model is not None or (self.selects and self.selection.vectors == "gradient")
 
     @property
     def mixed_trait(self) -> str:
@@ -305,9 +290,3 @@ class Settings(Checked):
     def deep_model(self) -> str:
         """Id or directory of the model of deep_embeddings, or `bootstrap`."""
         return self.deep.model or self.model.base
-
-    @property
-    def components(self) -> dict[str, int]:
-        """Principal components by kind of vectors, 0 for all dimensions."""
-        given = self.embedding.pca
-        return dict.fromkeys(KINDS, 0) | (given if isinstance(given, dict) else dict.fromkeys(KINDS, given))

@@ -25,8 +25,7 @@ from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.schedule import SHAPES, Pieces, pieces_of
-from dagster_divorder.core.order.strategy import Checked, checked
-from dagster_divorder.errors import InputError
+from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
 
 MAX_CLUSTERS = 1_000_000
@@ -34,11 +33,10 @@ TRIED = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
 """Numbers of clusters that k_calibration tries, those of Diversity-Ordered Training."""
 
 MAX_RECORD_BYTES = 64 << 20
+"""A larger record is refused and never held whole in memory."""
 
 MAX_COUNT = 1 << 53
 """Default upper bound of numbers: JSON and float64 are exact up to it."""
-
-YEAR_SECONDS = 365 * 24 * 3600
 
 
 _PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
@@ -102,9 +100,6 @@ class Input(_Section):
     it."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """Largest share of refused records. A run with more fails before it stores anything."""
-    max_record_bytes: int = Field(MAX_RECORD_BYTES, ge=1, le=1 << 30)
-    """A larger record is refused and never held whole in memory. As it rises: more memory, up to ten times this
-    value."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -145,7 +140,7 @@ class Input(_Section):
 
 
 class Inputs(Input):
-    """Several `[[input]]` blocks as one input: all paths, and limits over all blocks together. Ids and sources have the
+    """Several `[[input]]` blocks as one input: all paths, and one `max_reject_share`. Ids and sources have the
     fields `id` and `source`, whatever the blocks call them."""
 
     several: tuple[Input, ...]
@@ -154,26 +149,23 @@ class Inputs(Input):
     def of(cls, several: tuple[Input, ...]) -> Inputs:
         """
         Raises:
-            ValueError: there is no block, or two blocks differ in a limit.
+            ValueError: there is no block, or two blocks differ in `max_reject_share`.
         """
         if not several:
             raise ValueError("at least one input is needed: paths, under [input]")
-        limits: dict[str, Any] = {}
-        for name in ("max_reject_share", "max_record_bytes"):
-            given = {getattr(block, name) for block in several if name in block.model_fields_set}
-            if len(given) > 1:
-                raise ValueError(
-                    f"{name} is {' and '.join(map(str, sorted(given)))} in two [[input]] blocks, but applies to all "
-                    f"inputs together; give it once"
-                )
-            limits |= dict.fromkeys([name] if given else [], next(iter(given), None))
+        given = {block.max_reject_share for block in several if "max_reject_share" in block.model_fields_set}
+        if len(given) > 1:
+            raise ValueError(
+                f"max_reject_share is {' and '.join(map(str, sorted(given)))} in two [[input]] blocks, but applies to "
+                f"all inputs together; give it once"
+            )
         return cls(
             paths=tuple(path for block in several for path in block.paths),
             text_field=several[0].text_field,
             id_field="id" if any(block.id_field for block in several) else None,
             source_field="source" if any(block.source or block.source_field for block in several) else None,
             several=several,
-            **limits,
+            **({"max_reject_share": given.pop()} if given else {}),
         )
 
     @property
@@ -212,10 +204,7 @@ class Chats(_Section):
     the one of docs/chats.md."""
     train_on: Literal["assistant", "last", "completion", "all"] = "assistant"
     """Tokens with a loss. assistant: the assistant's turns; last: its last turn; completion: the completion of a
-    prompt, or the last answer; all: every token."""
-    balance: Literal["trained", "all"] = "trained"
-    """Tokens that shares count, in orders, measures and mixing. trained: trained tokens; the order of sequences also
-    balances all tokens. all: all tokens, trained on or not."""
+    prompt, or the last answer; all: every token. Shares count these tokens."""
 
 
 class Store(_Section):
@@ -223,8 +212,6 @@ class Store(_Section):
 
     path: WrittenPlace = Path("data/store")
     """Folder, or s3://, gs:// or az:// prefix, of the store. If you delete it, everything is computed again."""
-    wait: bool = True
-    """true: a second run on the same store waits for the first; false: it fails at once."""
 
 
 class Output(_Section):
@@ -234,11 +221,8 @@ class Output(_Section):
     """Folder, or s3://, gs:// or az:// URL, of the curated corpus. It belongs to this store alone."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
     """auto: the input's own kind, byte for byte; jsonl, parquet: this kind."""
-    shard_bytes: int = Field(2 << 30, ge=1, le=MAX_COUNT)
-    """A larger output is split into numbered files of about this many bytes. As it rises: fewer, larger files."""
-    sidecars: tuple[Literal["plot", "arrays"], ...] = ("plot",)
-    """Files written beside the output. plot: ordering_comparison.png; arrays: token_counts.npy and embeddings.npy, one
-    row per accepted record in input order, and umap2d.npy if there is a cluster_map."""
+    sidecars: tuple[Literal["plot"], ...] = ("plot",)
+    """Files written beside the output. plot: ordering_comparison.png; []: none."""
 
 
 class Model(_Section):
@@ -254,9 +238,6 @@ Kind = Literal["shallow", "deep", "external"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
-Components = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
-
 class Embedding(_Section):
     """The vectors that are clustered."""
 
@@ -270,11 +251,8 @@ class Embedding(_Section):
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
     and a vector). ari_comparison compares them with deep vectors if kind = "deep", else with shallow ones."""
-    nan_as_zero: bool = False
-    """true: an external vector with NaN counts as zero, a document without direction; false: it is an error."""
-    pca: Components | dict[Kind, Components] = 0
-    """Principal components kept for clustering, at most as many as there are; 0: all dimensions. { deep = 50 }: for one
-    kind alone (shallow, deep or external)."""
+    pca: int = Field(0, ge=0, le=MAX_COUNT)
+    """Principal components kept for clustering, at most as many as there are; 0: all dimensions."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -291,36 +269,13 @@ class Embedding(_Section):
 
 
 class Deep(_Section):
-    """deep_embeddings: hidden states of a model as vectors."""
+    """The model of deep_embeddings, hidden states as vectors, and of gradient_embeddings, gradients of the loss."""
 
     model: str | None = Field(None, examples=["Qwen/Qwen3-Embedding-0.6B"], min_length=1)
-    """Hugging Face id (or id@revision) or directory of a causal or encoder model; unset: `model.base`."""
-    pooling: Literal["auto", "mean", "last", "cls"] = "auto"
-    """How the last hidden states make a vector. mean: their mean; last: the last token's; cls: the first token's. auto:
-    as the checkpoint's 1_Pooling/config.json (sentence-transformers) says, else mean."""
+    """Hugging Face id (or id@revision) or directory of a causal or encoder model; unset: `model.base`. Gradients
+    need a causal one."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Tokens that the model reads at once, at most its context; 0: its context."""
-    long_documents: Literal["truncate", "chunk"] = "truncate"
-    """truncate: only the first max_tokens count; chunk: the token-weighted mean over consecutive windows, so that a
-    whole book counts, at its cost."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number type of the forward pass: float32, bfloat16 or float16. auto: on a GPU the checkpoint's own; on a CPU
-    bfloat16 if that is fast (AMX), else float32."""
-    tensor_parallel: int = Field(1, ge=1, le=64)
-    """Processes (GPUs) that share one model, for models larger than one GPU."""
-
-
-class Gradients(_Section):
-    """gradient_embeddings: how each document would change a causal language model."""
-
-    model: str | None = Field(None, examples=["Qwen/Qwen3-0.6B-Base"], min_length=1)
-    """Hugging Face id or directory of a causal language model, or `bootstrap`. If set, gradient_embeddings is made even
-    if no selection needs it. Unset: the model of deep_embeddings."""
-    layers: int = Field(2, ge=1, le=4096)
-    """Number of last blocks whose gradients are taken. As it rises: nearer to the whole model's gradients, in more
-    time."""
-    dims: int = Field(1024, ge=1, le=1 << 16)
-    """Dims of a projected gradient. As it rises: cosines are kept more closely, for more time and disk."""
+    """First tokens of a document that the model reads, at most its context; 0: its context."""
 
 
 class Clusters(_Section):
@@ -330,11 +285,6 @@ class Clusters(_Section):
     """Number of clusters. As it rises: finer clusters, and fewer documents in each. auto: the number that k_calibration
     recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A list: the one that it recommends of these numbers, up to
     10,000 each."""
-    method: Literal["cosine", "euclidean", "minibatch"] = "cosine"
-    """cosine: faiss's k-means of the directions of vectors from their mean (from zero if embedding.pooling =
-    "mean"), on a sample of 256 documents a cluster. euclidean: the same on the vectors as they are. minibatch:
-    scikit-learn's MiniBatchKMeans on the vectors as they are, over all documents (up to 1 GB of vectors), in batches
-    of 4,096 from the best of 3 starts."""
 
     @field_validator("k")
     @classmethod
@@ -512,67 +462,26 @@ class Selection(_Section):
     method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
     """none: all documents; spokes: the most diverse set, weighed with quality; quality: the best; semdedup: the least
     similar to others; random. At most one record of equal texts is chosen."""
-    documents: int | None = Field(None, examples=[100_000], ge=1, le=MAX_COUNT)
-    """Number of documents to choose."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
-    """Number of tokens to choose, instead of `documents`; a rest too small for any whole document stays empty."""
-    vectors: Literal["gradient", "deep", "shallow"] = "gradient"
-    """Vectors that compare documents: shallow or deep, as in embedding.kind, or gradient, the gradients in a model. The
-    stage <vectors>_embeddings makes them."""
+    """Number of tokens to choose; a rest too small for any whole document stays empty."""
     quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     Higher is better, from 0 on."""
-    min_quality: float | None = Field(None, examples=[0.5], ge=0)
-    """Records with lower quality, or without any, are never chosen. If the others do not fill the budget, all of them
-    are chosen. With method = "quality" no budget is needed."""
-    alpha: Annotated[float, Field(ge=0, le=1)] | tuple[Annotated[float, Field(ge=0, le=1)], ...] = 0.0
-    """Weight of quality against diversity, from 0 to 1, for spokes; a thousandth may be much. Of several numbers the
-    first is used; a table and a plot compare all of them and all methods."""
-    partitions: int = Field(1, ge=1, le=1024)
-    """Parts of the documents, each optimised by a worker. As it rises: faster, and farther from the optimum of all
-    documents."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        budgets = ("documents", "tokens")
-        given = [name for name in (*budgets, "min_quality") if getattr(self, name) is not None]
-        if self.method == "none":
-            if given:
-                raise ValueError(
-                    f'{given[0]} is {getattr(self, given[0])}, and method is "none"; set selection.method, such as '
-                    f'"spokes", or remove selection.{given[0]}'
-                )
-            return self
-        unlimited = self.method == "quality" and given == ["min_quality"]
-        given = [name for name in given if name in budgets]
-        if len(given) != 1 and not unlimited:
+        if self.method == "none" and self.tokens is not None:
             raise ValueError(
-                f'method is "{self.method}", and documents and tokens are {"both set" if given else "unset"}; set one '
-                "of them"
+                f'tokens is {self.tokens}, and method is "none"; set selection.method, such as "spokes", or remove '
+                "selection.tokens"
             )
-        needing = {
-            'method is "quality"': self.method == "quality",
-            f"alpha is {self.alpha}": any(self.alphas),
-            f"min_quality is {self.min_quality}": self.min_quality is not None,
-        }
-        if self.quality is None and any(needing.values()):
-            given_text = next(text for text, needed in needing.items() if needed)
+        if self.method != "none" and self.tokens is None:
+            raise ValueError(f'method is "{self.method}", and tokens is unset; set selection.tokens')
+        if self.method == "quality" and self.quality is None:
             raise ValueError(
-                f"{given_text}, and quality is unset; name a numeric field, or a model, in selection.quality"
+                'method is "quality", and quality is unset; name a numeric field, or a model, in selection.quality'
             )
         return self
-
-    @field_validator("alpha")
-    @classmethod
-    def _each_once(cls, alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
-        if isinstance(alpha, tuple) and not 0 < len(alpha) == len(set(alpha)):
-            raise ValueError("expected numbers from 0 to 1, each once")
-        return alpha
-
-    @property
-    def alphas(self) -> tuple[float, ...]:
-        """The values of `alpha`; the first is used."""
-        return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
     @property
     def quality_model(self) -> str | None:
@@ -615,11 +524,6 @@ class Order(_Section):
     )
     """Traits to balance and their weights, from 1e-6 to 1e6: `cluster`, `length`, any field of the
     input, or for conversations `turns`, `prompt_length` and `answer_length`."""
-    within: float = Field(1.0, ge=0.0, le=1.0)
-    """Aim of the order of documents. 1: more topics in each packed sequence; 0: windows of whole documents, as in
-    curated.jsonl, are nearer to the mix. The more tokens long documents have, the more the two differ."""
-    length_bins: int = Field(100, ge=1, le=10_000)
-    """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
     everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but runs
@@ -636,10 +540,6 @@ class Order(_Section):
     separate_copies: bool | Literal["subsets"] = False
     """Deal records of equal text to different parts of training, as far apart as possible. subsets: as many parts as
     the most copied text has copies, however small."""
-    shards_of: int = Field(10_000_000, ge=1, le=MAX_COUNT)
-    """Most records ordered together, at some 300 bytes of memory each. A larger corpus is dealt to equal parts with
-    its mix, which are ordered and packed apart and follow each other. As it falls, prefixes stray a little farther
-    from the mix."""
 
     @property
     def written(self) -> dict[str, Any]:
@@ -697,23 +597,6 @@ class Curriculum(_Section):
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
     through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the
     borders of sections. segment: one end of the ranking first and one last."""
-    points: tuple[tuple[float, float], ...] | None = Field(None, examples=[[[0, 0.1], [0.5, 0.9], [1, 0.4]]])
-    """Your own shape, instead of `shape`: points (progress, rank), both from 0 to 1, joined by straight lines. Every
-    document is used once, so the achieved ranks are the nearest possible."""
-    options: dict[str, Any] = Field(default_factory=dict, examples=[{"folds": 3}])
-    """Options of the shape. fold, zigzag: folds, descending; stair, saw: these, sections and ratio; segment: first,
-    last and ends."""
-    window: int | None = Field(None, examples=[16], ge=1, le=1 << 20)
-    """Batches of a window, at least 64 sequences. Its documents are ordered together, at the window's own mix. As it
-    rises: nearer to the mix, and farther from the schedule. Unset: a 32nd of training, between 4 and 64 batches, and at
-    most an eighth of training or a quarter of the ranks."""
-    epochs: Literal["together", "each"] = "together"
-    """together: one schedule over all epochs, so that repeats of a sequence are close; each: one schedule an epoch."""
-
-    @property
-    def form(self) -> str:
-        """The shape, as in `core.order.schedule`."""
-        return self.shape if self.points is None else "points"
 
     @property
     def on(self) -> bool:
@@ -723,31 +606,12 @@ class Curriculum(_Section):
     @property
     def pieces(self) -> Pieces:
         """The schedule (`core.order.schedule`)."""
-        points = {} if self.points is None else {"points": self.points}
-        return pieces_of(self.form, {**self.options, **points})
+        return pieces_of(self.shape, {})
 
     @model_validator(mode="after")
-    def _of_a_shape(self) -> Self:
-        if self.score is None:
-            defaults = type(self).model_fields
-            if given := [
-                name
-                for name in sorted(self.model_fields_set)
-                if getattr(self, name) != defaults[name].get_default(call_default_factory=True)
-            ]:
-                raise ValueError(f"{given[0]} is set, and score is not; name the score in curriculum.score")
-            return self
-        if self.points is not None and self.shape != "rise":
-            raise ValueError(f"shape is {self.shape!r}, and points are given; remove one of them")
-        own = SHAPES[self.form].model_fields.keys() - {"points"}
-        for unknown in sorted(self.options.keys() - own):
-            known = f"its options are {', '.join(sorted(own))}" if own else "it has none"
-            raise ValueError(f"options.{unknown} is not an option of the shape {self.form!r}; {known}")
-        try:
-            points = {} if self.points is None else {"points": self.points}
-            checked(SHAPES[self.form], {**self.options, **points})
-        except InputError as error:
-            raise ValueError(str(error)) from None
+    def _of_a_score(self) -> Self:
+        if self.score is None and (given := sorted(self.model_dump(exclude_defaults=True))):
+            raise ValueError(f"{given[0]} is set, and score is not; name the score in curriculum.score")
         return self
 
 
@@ -811,9 +675,6 @@ class Sequence(_Section):
     """Sequences of a batch."""
     strategy: Strategy = "balanced"
     """Order of the packed sequences; `original`: as packed."""
-    vectors: int = Field(64, ge=0, le=1024)
-    """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits. They
-    spread sequences with equal traits by content; 0: none."""
     epochs: int = Field(1, ge=1, le=100)
     """Number of epochs, each with its own order of the sequences."""
     repack: bool = False
@@ -822,9 +683,6 @@ class Sequence(_Section):
 
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
 """Names of the export formats, as in `write.exports.FORMATS`."""
-
-Column = Literal["labels", "assistant_masks", "completion_mask", "position_ids", "attention_mask"]
-"""Names of optional columns of the format parquet, as in `write.exports.parquet.COLUMNS`."""
 
 
 class Exports(_Section):
@@ -835,8 +693,6 @@ class Exports(_Section):
     mds, litdata; text for trainers that tokenise themselves."""
     path: WrittenPlace = Path("data/exports")
     """Folder, or s3://, gs:// or az:// URL, of the exports."""
-    shard_bytes: int = Field(1 << 30, ge=1, le=4_000_000_000)
-    """Approximate bytes of a file. As it rises: fewer, larger files. (Megatron reads one file.)"""
     world_size: int = Field(1, ge=1, le=1 << 20)
     """Ranks of a trainer that gives each rank a contiguous part of the files (torchtitan's map-style datasets,
     litdata). Rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order
@@ -845,10 +701,6 @@ class Exports(_Section):
     """Sequences that such a rank reads at a time."""
     workers: int = Field(1, ge=1, le=1024)
     """Processes that read for such a rank."""
-    columns: tuple[Column, ...] | None = Field(None, examples=[["labels", "position_ids"]])
-    """Columns of `parquet` beside ids and document lengths, one value a token. labels: the id, or -100 if the token is
-    not trained on; assistant_masks, completion_mask: 1 if it is, else 0; position_ids: from 0 in each document;
-    attention_mask: 1. Unset: labels if not every token is trained on, else none."""
 
     @property
     def layout(self) -> dict[str, int]:
@@ -858,32 +710,12 @@ class Exports(_Section):
             return {}
         return self.model_dump(include={"world_size", "micro_batch", "workers"})
 
-    @field_validator("formats", "columns")
+    @field_validator("formats")
     @classmethod
-    def _each_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if repeated := [name for name in names or () if (names or ()).count(name) > 1]:
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if repeated := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"{repeated[0]!r} is named twice; name each once")
         return names
-
-
-class Comparison(_Section):
-    """strategy_comparison: every pair of these orders."""
-
-    documents: tuple[Strategy, ...] = (
-        "original",
-        "random",
-        "round_robin",
-        "stratified",
-        "bin_packing",
-        "balanced",
-    )
-    """Document orders that strategy_comparison runs."""
-    sequences: tuple[Strategy, ...] = ("original", "random", "balanced")
-    """Sequence orders that strategy_comparison runs on each document order."""
-
-
-RateSchedule = Literal["cosine", "constant", "wsd"]
-"""Schedules of the learning rate, as in `models.training.rate`."""
 
 
 class TrainedOrder(NamedTuple):
@@ -952,19 +784,6 @@ class Evidence(_Section):
     """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
     at the ends of documents; random_sequences_apart is then added too. `stratified/original`: a strategy of
     documents and one of sequences."""
-    model: str = Field("tiny", min_length=1)
-    """tiny, 10M, 50M or 160M, Llama-shaped; or a directory with the config.json of another model."""
-    epochs: int = Field(2, ge=1, le=100)
-    """Number of epochs; orders differ most at the seam between two."""
-    seeds: int = Field(3, ge=1, le=100)
-    """Trainings of each order, each with other weights and shuffles. As it rises: smaller differences show."""
-    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own."""
-    schedule: RateSchedule = "cosine"
-    """Learning rate schedule. cosine: falls to a tenth from the beginning; wsd: falls over the last fifth; constant:
-    never falls, so that all data count equally."""
-    batch: int | None = Field(None, examples=[16], ge=1, le=MAX_COUNT)
-    """Sequences of a batch; unset: as many as give 250 steps an epoch, at most sequence.batch."""
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
@@ -1020,15 +839,3 @@ class Advanced(_Section):
     """Tokens of the bootstrap tokenizer. As it rises: finer statistics and a larger table."""
     token_dims: int = Field(128, ge=2, le=8192)
     """Width of the bootstrap table."""
-    decoder_tokens: int = Field(2_000_000, ge=0, le=MAX_COUNT)
-    """Tokens of halves of documents that show the bootstrap model's decoder what such halves share. As it rises: better
-    vectors."""
-    stored: Literal["float32", "float16"] = "float32"
-    """Number type of stored deep and gradient vectors: float32; float16 halves their disk and keeps some 3 digits."""
-    map_documents: int = Field(20_000, ge=1, le=MAX_COUNT)
-    """Most documents on the cluster map, drawn at random. As it rises: a fuller map, at more time."""
-    film_frames: int = Field(600, ge=2, le=10_000)
-    """Frames of each film. As it rises: smoother, and longer to draw."""
-    settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """Dagster's sensor starts a run once a changed input file has been still for this long. It looks every third of
-    this time, every 4 to 30 seconds. As it rises: fewer looks, and fewer runs on half-written files."""

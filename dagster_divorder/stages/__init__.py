@@ -24,9 +24,7 @@ MODULES = {
     "shallow_embeddings": "topics.shallow_embeddings",
     "deep_model": "topics.deep_model",
     "deep_embeddings": "topics.deep_embeddings",
-    "gradient_model": "topics.deep_model",
     "gradient_embeddings": "topics.gradient_embeddings",
-    "gradient_proxy": "evidence.gradient_proxy",
     "external_embeddings": "topics.external_embeddings",
     **{f"{kind}_components": "topics.components" for kind in KINDS},
     "ari_comparison": "topics.ari_comparison",
@@ -64,7 +62,6 @@ MODULES = {
 """Stage -> its module in this package, which holds the stage under its name in capitals."""
 
 EVIDENCE = {
-    "gradient_proxy": "whether gradients of the last blocks agree with gradients of all parameters",
     "ari_comparison": "whether two kinds of vectors see the same clusters",
     "k_calibration": "how many clusters the corpus has",
     "cluster_map": "the documents as a map, coloured by cluster",
@@ -106,8 +103,8 @@ def run_all(
 ) -> Receipts:
     """Run stages in order, by default all that an output needs, alone on the store throughout.
 
-    Without new input nothing is computed. A second run on the same store waits for this one, or fails, as `store.wait`
-    says. If a stage meets a damaged file, that is made again with a note, if need be by the stages before it.
+    Without new input nothing is computed. A second run on the same store waits for this one. If a stage
+    meets a damaged file, that is made again with a note, if need be by the stages before it.
 
     Raises:
         DivOrderError: says what is wrong, what was expected and what to do.

@@ -40,20 +40,6 @@ def source_rows(summary: Figures) -> list[dict[str, str]]:
     return list(rows.values())
 
 
-def rate_rows(summary: Figures) -> list[dict[str, str]]:
-    """A row an order and learning rate; none where there is one rate."""
-    if len({pair["learning rate"] for pair in summary["rates"]}) == 1:
-        return []
-    return [
-        {
-            "order": pair["order"],
-            "learning rate": f"{pair['learning rate']:g}",
-            "held-out loss": _with_error(pair),
-        }
-        for pair in summary["rates"]
-    ]
-
-
 def _with_error(figure: Figures, digits: int = 4) -> str:
     error = "" if figure["error"] is None else f" ± {figure['error']:.{digits}f}"
     return fixed(figure["mean"], digits) + error

@@ -114,40 +114,6 @@ def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return picture(1200, 600, draw)
 
 
-def selection_sweep(rows: Sequence[Mapping[str, Any]], alphas: Sequence[str]) -> bytes:
-    """Choices against alpha, the weight of quality against diversity, 1200 x 900 pixels. rows: the table of choices;
-    alphas: names of the spokes choices, by rising alpha."""
-    by_name = {row["choice"]: row for row in rows}
-    panels = {
-        "Vendi score": ("different things in the choice; dashed: at random", "vendi"),
-        "Quality": ("mean of the choice; dashed: at random", "mean quality"),
-        "Length": ("mean tokens of the choice; dashed: at random", "mean tokens"),
-        "Overlap": (
-            "with the choice by diversity alone (falling), and by quality alone",
-            "overlap with diversity alone",
-            "overlap with quality alone",
-        ),
-    }
-
-    def draw(figure: Figure) -> None:
-        _title(figure, "Quality against diversity", "against alpha, the weight of quality", 0.06, 0.945)
-        places = ((0.06, 0.5), (0.56, 0.5), (0.06, 0.08), (0.56, 0.08))
-        for (left, low), (title, (note, *columns)) in zip(places, panels.items(), strict=True):
-            axes = figure.add_axes((left, low, 0.4, 0.31))
-            for column in columns:
-                # Without quality scores a choice has neither mean quality nor overlap with quality.
-                values = [value for name in alphas if (value := by_name[name].get(column)) is not None]
-                if values:
-                    axes.plot(range(len(alphas)), values, "o-", color=COLOURS["curated"], markersize=5)
-            if len(columns) == 1 and (random := by_name["random"][columns[0]]) is not None:
-                axes.axhline(random, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
-            axes.set_xticks(range(len(alphas)), [name.rsplit(" ", 1)[1] for name in alphas])
-            axes.margins(y=0.15)
-            _headline(axes, title, note)
-
-    return picture(1200, 900, draw)
-
-
 def cluster_map(
     title: str,
     note: str,
@@ -221,7 +187,7 @@ def training_evidence(summary: Mapping[str, Any]) -> bytes:
 
     def draw(figure: Figure) -> None:
         facts = (
-            f"{summary['model']} model, {summary['weights']:,} weights · {summary['epochs']} epochs of "
+            f"{summary['weights']:,} weights · {summary['epochs']} epochs of "
             f"{summary['steps']:,} steps of {summary['batch']:,} × {summary['length']:,} tokens · "
             f"{summary['seeds']} seeds"
         )

@@ -126,7 +126,6 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
     """`refuse_strangers` for all files of a run with these settings; called before any computation."""
     output = settings.output
     names = {MANIFEST, "order.npy", "packed_sequences.parquet", "sequence_order.npy", "rejects.jsonl"}
-    names |= {"token_counts.npy", "embeddings.npy", "umap2d.npy"} if "arrays" in output.sidecars else set()
     names |= {"ordering_comparison.png"} if "plot" in output.sidecars else set()
     names |= {"heldout.parquet", "heldout_removed.jsonl"} if settings.holds_out else set()
     names |= {"left_out.parquet"} if settings.selects else set()
@@ -358,23 +357,6 @@ class OutputFolder:
         ):
             marked = manifest_bytes({**manifest, REPLACED_BY: key})
             self.folder.write({self.manifest: marked})
-
-
-def add_to_output(
-    store: Store, place: Place, about: dict[str, Any], name: str, write: Callable[[IO[bytes]], Any]
-) -> None:
-    """Write a file into a published output, and add the file and `about` to its manifest.
-
-    Raises:
-        InputError, StoreError: as `OutputFolder.commit`; the output is still whole.
-    """
-    manifest = read_manifest(place)
-    assert manifest is not None
-    with OutputFolder(store, place) as output:
-        output.entries |= manifest["files"]
-        output.stage(name, write)
-        kept = {key: value for key, value in manifest.items() if key not in ("store", "files")}
-        output.commit(kept | about)
 
 
 def write_hashed(

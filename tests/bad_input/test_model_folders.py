@@ -59,9 +59,9 @@ def load_all(folder: Path) -> None:
     ids, lengths = encoder.encode(TEXTS)
     special_ids(folder)
     modules_after_pooling(folder), declared_lengths(folder), special_tokens_around(folder)
-    spec = read_spec(folder, device="cpu", dtype="float32")
+    spec = read_spec(folder, device="cpu")
     model = load(folder, spec, vocabulary=encoder.vocab_size)
-    make_embedder(model, chunk=True, threads=1).embed(ids, lengths)
+    make_embedder(model, threads=1).embed(ids, lengths)
 
 
 def test_the_sound_folder_loads(sound: Path) -> None:

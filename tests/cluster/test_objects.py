@@ -316,11 +316,7 @@ def test_dagster_and_the_commands_work_on_objects(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = make_corpus(tmp_path)
-    config.write_text(
-        config.read_text()
-        .replace('path = "store"', f'path = "{new_place()}"')
-        .replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
-    )
+    config.write_text(config.read_text().replace('path = "store"', f'path = "{new_place()}"'))
     defs, settings = load_definitions(config, monkeypatch), load_settings(config)
     with dg.DagsterInstance.ephemeral() as instance:
         done = defs.resolve_job_def("curate").execute_in_process(instance=instance)

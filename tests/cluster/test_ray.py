@@ -171,7 +171,7 @@ def test_a_run_gives_the_bytes_of_a_local_one(
             engine={"address": address},
             order={"traits": {"cluster": 1.0, "source": 1.0}},
             input={"id_field": "source"},
-            exports={"formats": ["olmo", "mds"], "path": tmp_path / "exports", "shard_bytes": 5000},
+            exports={"formats": ["olmo", "mds"], "path": tmp_path / "exports"},
         )
         run_all(settings, Silent())
         found.append({})

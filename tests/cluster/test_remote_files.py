@@ -40,7 +40,6 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         "store": sections.pop("store", {"path": folder / "store"}),
         "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
-        "order": {"length_bins": 5},
         "sequence": {"length": 128, "batch": 4},
     }
     output = {"sidecars": (), **sections.pop("output", {"path": folder / "curated"})}
@@ -70,8 +69,8 @@ def test_output_and_exports_are_the_same_bytes_wherever_they_lie(
         return settings_of(
             tmp_path / "there",
             input={"paths": [str(tmp_path / "in.jsonl")]},
-            output={"path": f"{at}/out", "shard_bytes": 9_000},
-            exports={"path": f"{at}/exports", "formats": FORMATS, "shard_bytes": 9_000},
+            output={"path": f"{at}/out"},
+            exports={"path": f"{at}/exports", "formats": FORMATS},
             **sections,
         )
 
@@ -102,7 +101,7 @@ def remote_settings(s3: str, folder: Path) -> Settings:
     return settings_of(
         folder,
         input={"paths": [f"{s3}/in"]},
-        output={"path": f"{s3}/out", "shard_bytes": 9_000},
+        output={"path": f"{s3}/out"},
         exports={"path": f"{s3}/exports", "formats": ["parquet"]},
     )
 
@@ -128,7 +127,6 @@ def test_a_commit_that_was_killed_is_finished_by_the_next_run(s3: str, tmp_path:
         output = {{ path = "{s3}/out", shard_bytes = 9000, sidecars = [] }}
         advanced = {{ vocab_size = 512, token_dims = 16 }}
         clusters.k = 4
-        order.length_bins = 5
         sequence = {{ length = 128, batch = 4 }}
         """
     )

@@ -1,7 +1,6 @@
 """Clustering: assignment against its twin, laws of assignment, fits of every odd sample."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import pool as slow_pool
-
-METHODS = ["cosine", "euclidean", "minibatch"]
 
 
 def unit(rows):
@@ -56,19 +53,6 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     assert_allclose(distances, expected_distances, atol=1e-6)
 
 
-@settings(max_examples=examples(15), deadline=None)
-@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.floats(0.1, 30), st.integers(0, 1000))
-def test_euclidean_assignment_equals_the_exhaustive_search(n, dims, k, size, seed):
-    rng = np.random.default_rng(seed)
-    vectors, centroids = (size * rng.normal(size=(rows, dims)).astype(np.float32) for rows in (n, k))
-    vectors[::5] = 0.0
-    clusters = dataclasses.replace(clusters_of(np.zeros(dims), centroids), method="euclidean")
-    labels, distances = assign(vectors.astype(np.float32), clusters)
-    expected_labels, expected_distances = slow_pool.nearest_euclidean(vectors, centroids)
-    assert_array_equal(labels, expected_labels)
-    assert_allclose(distances, expected_distances, rtol=1e-5, atol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def hard():
     """Vectors with many close calls, in a shape where matrix products of different batches differ in their last
@@ -79,12 +63,9 @@ def hard():
     return unit(rng.normal(size=(1500, 384))), clusters_of(0.01 * rng.normal(size=384), centroids)
 
 
-@pytest.mark.parametrize("method", ["cosine", "euclidean"])
 @pytest.mark.parametrize("rows", [1, 7, 999])
-def test_the_batch_does_not_change_a_label_or_distance(hard, rows, method):
+def test_the_batch_does_not_change_a_label_or_distance(hard, rows):
     vectors, clusters = hard
-    if method == "euclidean":
-        clusters = dataclasses.replace(clusters, centre=np.zeros(384, np.float32), method=method)
     labels, distances = assign(vectors, clusters)
     order = np.random.default_rng(rows).permutation(len(vectors))
     parts = [assign(vectors[order[at : at + rows]], clusters) for at in range(0, len(vectors), rows)]
@@ -142,58 +123,16 @@ def test_planted_groups_are_found_largest_first(centre):
     assert found.note == ""
 
 
-@pytest.mark.parametrize("method", METHODS[1:])
-def test_euclidean_clusters_are_those_of_vectors_as_they_are(method):
-    """Groups on one ray, which have no direction of their own."""
-    rng = np.random.default_rng(0)
-    truth = rng.permutation(np.repeat([0, 1, 2], [300, 200, 100]))
-    vectors = (np.array([1.0, 2.0, 4.0])[truth, np.newaxis] * [0.6, 0.8, 0.0]).astype(np.float32)
-    vectors += 0.05 * rng.normal(size=vectors.shape).astype(np.float32)
-    for centre in (True, False):
-        found = fit(vectors, 3, method=method, centre=centre)
-        labels, distances = assign(vectors, found)
-        assert_array_equal(labels, truth)
-        assert found.sizes.tolist() == [300, 200, 100]
-        means = np.stack([vectors[truth == group].mean(axis=0) for group in range(3)])
-        assert_allclose(found.centroids, means, atol=0.02)
-        assert not found.centre.any()
-        assert_allclose(distances, np.linalg.norm(vectors - found.centroids[truth], axis=1), atol=1e-5)
-
-
-def test_minibatch_is_the_first_seeds(monkeypatch):
-    """Batches of 4,096 of all vectors, the best of 3 starts, Euclidean, the labels scikit-learn's own."""
-    from sklearn.cluster import MiniBatchKMeans
-
-    vectors, _ = planted(9000, 16, 8, noise=0.6)
-    monkeypatch.setattr(cluster, "POINTS_PER_CENTROID", 10)
-    found = fit(vectors, 8, method="minibatch", seed=42)
-    theirs = MiniBatchKMeans(8, random_state=42, batch_size=4096, n_init=3)
-    with threadpool_limits(limits=1):
-        labels = theirs.fit_predict(vectors)
-    assert found.sizes.sum() == 9000
-    assert_array_equal(found.sizes, np.sort(np.bincount(labels))[::-1])
-    by_size = np.argsort(-np.bincount(labels), kind="stable")
-    assert_array_equal(by_size[assign(vectors, found)[0]], labels)
-
-
-@pytest.mark.parametrize("method", METHODS[1:])
-@pytest.mark.parametrize("vectors", [np.zeros((10, 4)), np.ones((1, 4)), np.tile([0.6, 0.8], (9, 1))])
-def test_vectors_all_alike_make_one_euclidean_cluster(method, vectors):
-    found = fit(vectors.astype(np.float32), 3, method=method)
-    assert (found.sizes.tolist(), found.mean_distance) == ([len(vectors)], 0.0)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(method):
+def test_the_same_seed_gives_the_same_bytes_whatever_the_threads():
     vectors, _ = planted(2000, 384, 130, noise=1.0)
     with threadpool_limits(limits=1):
-        one = fit(vectors, 50, method=method, seed=3)
+        one = fit(vectors, 50, seed=3)
     with threadpool_limits(limits=2):
-        two = fit(vectors, 50, method=method, seed=3)
+        two = fit(vectors, 50, seed=3)
     for name, value in dataclasses.asdict(one).items():
         assert np.array_equal(value, dataclasses.asdict(two)[name]), name
-    assert fit(vectors, 50, method=method, seed=4).centroids.tobytes() != one.centroids.tobytes()
+    assert fit(vectors, 50, seed=4).centroids.tobytes() != one.centroids.tobytes()
 
 
 def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
@@ -202,10 +141,9 @@ def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
     assert fit(vectors, 5).sizes.sum() == 100
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_fewer_distinct_vectors_than_clusters_are_their_own_centroids(method):
+def test_fewer_distinct_vectors_than_clusters_are_their_own_centroids():
     distinct = unit(np.random.default_rng(0).normal(size=(3, 6)))
-    found = fit(distinct[[0, 0, 0, 0, 1, 1, 2]], 5, method=method)
+    found = fit(distinct[[0, 0, 0, 0, 1, 1, 2]], 5)
     labels, distances = assign(distinct, found)
     assert sorted(labels.tolist()) == [0, 1, 2]
     assert labels[0] == 0
@@ -229,11 +167,10 @@ def test_vectors_without_any_direction_make_one_cluster():
 
 
 @pytest.mark.parametrize("centre", [True, False], ids=["centred", "plain"])
-@pytest.mark.parametrize("method", METHODS)
-def test_empty_documents_do_no_harm(method, centre):
+def test_empty_documents_do_no_harm(centre):
     vectors, _ = planted()
     vectors[::50] = 0.0
-    found = fit(vectors, 6, method=method, centre=centre)
+    found = fit(vectors, 6, centre=centre)
     labels, _ = assign(vectors, found)
     assert np.isfinite(found.centroids).all()
     assert len(set(labels[::50].tolist())) == 1
@@ -258,14 +195,11 @@ def test_impossible_fits_are_refused():
     ]:
         with pytest.raises(InputError, match=message):
             fit(bad, k)
-    with pytest.raises(InputError, match="'dbscan'; expected one of cosine, euclidean, minibatch"):
-        fit(vectors, 3, method="dbscan")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_any_seed_of_the_settings_can_be_used(method: Any) -> None:
+def test_any_seed_of_the_settings_can_be_used() -> None:
     sample = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    found = [fit(sample, 3, method=method, seed=seed).centroids for seed in (2**31, 2**63 - 1, 2**63 - 1)]
+    found = [fit(sample, 3, seed=seed).centroids for seed in (2**31, 2**63 - 1, 2**63 - 1)]
     assert np.array_equal(found[1], found[2])
     assert small_seed(2**31 - 1) == 2**31 - 1
     assert len({small_seed(2**31 + more) for more in range(100)}) == 100

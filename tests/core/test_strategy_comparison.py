@@ -76,14 +76,6 @@ def test_traits_without_a_weight_are_measured_and_not_balanced():
     assert one.diversity.prefix.mean > both.diversity.prefix.mean
 
 
-def test_within_orders_the_documents():
-    packed, batched, unset = (
-        compared(("balanced",), ("original",), **options)[0].diversity.prefix.mean
-        for options in ({"within": 1.0}, {"within": 0.0}, {})
-    )
-    assert packed == unset != batched
-
-
 def test_the_same_seed_gives_the_same_figures():
     one, two = compared(("random",), ("random",), seed=3)[0], compared(("random",), ("random",), seed=3)[0]
     assert one.diversity.to_dict() == two.diversity.to_dict()

@@ -105,7 +105,7 @@ def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:
     (block,) = read_lines(path, 1500)
     documents, reasons = parse_block(block, np.arange(1, 5), DEFAULT_SHAPE, path)
     assert documents == [None] * 4
-    assert reasons[2] == "a line of 2,000 bytes, more than input.max_record_bytes allows"
+    assert reasons[2] == "a line of 2,000 bytes is too large for a record"
     rejects = [reject(block, at, 10 + at, "why") for at in range(1, 5)]
     assert list(map(orjson.loads, rejects)) == [
         {"path": "", "line": 11, "reason": "why", "raw": '{"a"'},

@@ -35,8 +35,6 @@ sidecars = []
 [advanced]
 vocab_size = 512
 token_dims = 16
-decoder_tokens = 2000
-film_frames = 4
 [clusters]
 k = 4
 [sequence]

@@ -107,24 +107,18 @@ attributes:
       source_field: source
     store: {path: "{{ context.project_root }}/divorder/blog/store"}
     output: {path: "{{ context.project_root }}/divorder/blog/curated", sidecars: []}
-    advanced: {vocab_size: 512, token_dims: 16, decoder_tokens: 2000, film_frames: 4, settle_seconds: 3600}
+    advanced: {vocab_size: 512, token_dims: 16}
     clusters: {k: 4}
     sequence: {length: 128, batch: 4}
-    comparison: {documents: [balanced], sequences: [balanced]}
 """
 NEWS_SETTINGS = (
     CONFIG.replace('"docs.jsonl"', '"../../../../../data/news.jsonl"')
     .replace('"store"', '"../../../../../divorder/news/store"')
     .replace('"curated"', '"../../../../../divorder/news/curated"')
-    # The sensor of the input starts nothing meanwhile, as in the YAML of the other corpus.
-    .replace("[advanced]\n", "[advanced]\nsettle_seconds = 3600\n")
     + """
 [exports]
 formats = ["parquet"]
 path = "../../../../../divorder/news/exports"
-[comparison]
-documents = ["balanced"]
-sequences = ["balanced"]
 """
 )
 

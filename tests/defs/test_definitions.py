@@ -23,7 +23,7 @@ SETTINGS = {
     "deep": {"embedding": {"kind": "deep"}},
     "external": {"embedding": {"kind": "external", "path": "vectors.npy"}},
     "auto": {"embedding": {"kind": "auto"}, "clusters": {"k": "auto"}},
-    "selection": {"selection": {"method": "random", "documents": 5, "vectors": "gradient"}},
+    "selection": {"selection": {"method": "random", "tokens": 5}},
 }
 
 

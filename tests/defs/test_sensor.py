@@ -24,10 +24,14 @@ Load = Callable[[], dg.Definitions]
 EXPORTING = '[exports]\nformats = ["parquet"]\npath = "exports"\n'
 
 
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagster_divorder.defs.sensor.SETTLE_SECONDS", 0.0)
+
+
 def at_once(config: Path, more: str = "") -> Settings:
     """Settings under which a change has settled at once."""
-    text = config.read_text().replace("[advanced]\n", "[advanced]\nsettle_seconds = 0\n")
-    config.write_text(text + more)
+    config.write_text(config.read_text() + more)
     return load_settings(config)
 
 
@@ -161,8 +165,8 @@ def test_a_tick_waits_for_a_change_that_settles_soon(
     settle: float,
     slept: list[float],
 ) -> None:
-    advanced = settings.advanced.model_copy(update={"settle_seconds": settle})
-    daemon = Daemon(instance, settings.model_copy(update={"advanced": advanced}))
+    monkeypatch.setattr("dagster_divorder.defs.sensor.SETTLE_SECONDS", settle)
+    daemon = Daemon(instance, settings)
     daemon.tick()
     append(config)
     waited: list[float] = []

@@ -27,7 +27,6 @@ token_dims = 16
 [clusters]
 k = 4
 [order]
-length_bins = 5
 traits = { cluster = 1, length = 1, source = 1 }
 [sequence]
 length = 128
@@ -35,7 +34,6 @@ batch = 4
 [exports]
 formats = ["parquet", "megatron"]
 path = "exports"
-shard_bytes = 20000
 [output]
 path = "curated"
 sidecars = []

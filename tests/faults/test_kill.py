@@ -149,7 +149,6 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
         write_jsonl(append.start / f"in/{number}.jsonl", topic_records(10, start=10 * number))
     far = [{"text": f"{number}! " * 40, "source": "far"} for number in range(900_000, 900_012)]
     write_jsonl(append.start / "in/8.jsonl", far)
-    config.write_text(config.read_text() + "shard_bytes = 60000\n")
     append.observe(folder / "append/whole")
     return {"first": first, "append": append}
 
@@ -159,9 +158,7 @@ def extending(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Scena
     """Starts from a whole first run and appends a file behind its output (`order.append = "extend"`)."""
     folder = tmp_path_factory.mktemp("extend")
     config = make_corpus(folder / "start")
-    config.write_text(
-        f"{config.read_text()}shard_bytes = 30000\n".replace("[order]", '[order]\nappend = "extend"')
-    )
+    config.write_text(config.read_text().replace("[order]", '[order]\nappend = "extend"'))
     scenario = Scenario(folder / "start", runner)
     assert scenario.run(config)[0] == 0
     write_jsonl(folder / "start/in/6.jsonl", topic_records(10, start=60))

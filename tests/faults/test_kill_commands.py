@@ -50,9 +50,9 @@ def with_vectors(folder: Path) -> None:
 
 def with_deep_vectors(folder: Path) -> None:
     config = folder / "divorder.toml"
-    deep = '[embedding]\nkind = "deep"\n[advanced]\ndecoder_tokens = 2000\n'
+    deep = '[embedding]\nkind = "deep"\n[advanced]\n'
     config.write_text(config.read_text().replace("[advanced]\n", deep))
-    chosen = '[selection]\nmethod = "random"\ndocuments = 90\nvectors = "gradient"\n[gradients]\ndims = 64\n'
+    chosen = '[selection]\nmethod = "random"\ntokens = 4_000\n'
     config.write_text(config.read_text() + chosen)
 
 

@@ -22,7 +22,6 @@ store.path = "{store}"
 output = {{ path = "{output}", sidecars = [] }}
 advanced = {{ vocab_size = 512, token_dims = 16 }}
 clusters.k = 4
-order.length_bins = 5
 sequence = {{ length = 128, batch = 4 }}
 """
 

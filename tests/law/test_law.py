@@ -66,11 +66,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "refit": ({}, {"clusters": "never"}),
     "curriculum.score": (None, "length", "score", "extra"),
     "curriculum.shape": ("rise", "zigzag", "saw", "segment"),
-    "curriculum.points": (None, ((0.0, 0.1), (0.5, 0.9), (1.0, 0.4))),
-    "curriculum.window": (None, 1),
-    "curriculum.epochs": ("together", "each"),
     "embedding.pooling": ("idf", "mean"),
-    "embedding.pca": (0, 2, {"deep": 2}),
+    "embedding.pca": (0, 2),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "ds")),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
@@ -83,7 +80,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "order.options": tuple(
         {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
     ),
-    "order.length_bins": (5, 3),
     "order.traits": (
         {"cluster": 1.0, "score": 1.0, "source": 0.5},
         {"cluster": 1.0, "length": 1.0},
@@ -91,72 +87,50 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"score": 1.0},
     ),
     "order.separate_copies": (False, True, "subsets"),
-    "order.within": (1.0, 0.0),
-    "order.shards_of": (10_000_000, 7),
     "packing.method": ("concat", "best_fit", "related", "none"),
     "packing.too_long": ("cut", "truncate", "split_turns"),
     "packing.piece_tokens": (0, 7),
     "packing.end_of_text": (False, True),
     "selection.method": ("none", "random", "spokes", "quality", "semdedup"),
-    "selection.documents": (2, None),
     "selection.tokens": (30, 100),
     "selection.quality": (None, "extra"),
-    "selection.partitions": (1, 2),
-    # The last bits of a model's vectors differ with what is computed beside them, and so do weights made of them.
-    "selection.vectors": ("shallow",),
     "sequence.strategy": ("balanced", "f3", "original"),
     "sequence.epochs": (1, 2),
     "sequence.repack": (False, True),
     "seed": (0, 1),
 }
 ALL_CHOICES = CHOICES | {
-    "advanced.film_frames": (600, 2),
-    "advanced.settle_seconds": (10.0, 0.0),
-    "advanced.map_documents": (20_000, 1),
     "clusters.k": (3, 2, 5, "auto", (2, 4, 6)),
-    "comparison.documents": (("original", "round_robin"), ("stratified",)),
-    "comparison.sequences": (("original", "random"), ("balanced",)),
-    "deep.dtype": ("float32", "auto", "bfloat16"),
     "deep.max_tokens": (0, 5),
-    "deep.pooling": ("auto", "last", "cls"),
-    "advanced.decoder_tokens": (300, 0),
     "embedding.kind": ("shallow", "deep", "external", "auto"),
     "engine.workers": (0, 1),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "ds"), ("litdata", "mds")),
     "exports.micro_batch": (1, 2),
-    "exports.shard_bytes": (1 << 30, 700),
     "exports.workers": (1, 2),
     "exports.world_size": (1, 2),
     "input.id_field": (None, "source", "extra"),
-    "input.max_record_bytes": (64 << 20, 300),
     "input.max_reject_share": (1.0, 0.99),
     "advanced.token_dims": (8, 4),
     "advanced.vocab_size": (512, 600),
     "order.frozen_tokens": (None, 0, 50, 300),
     "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "output.format": ("auto", "jsonl"),
-    "output.sidecars": ((), ("plot",), ("arrays",)),
-    "output.shard_bytes": (2 << 30, 700),
-    "selection.alpha": (0.0, 0.5, (0.0, 1.0)),
+    "output.sidecars": ((), ("plot",)),
     "selection.quality": (None, "extra", "score"),
-    "selection.min_quality": (None, 0.5),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
-    "sequence.vectors": (64, 0, 3),
 }
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
-    *("curriculum.path", "curriculum.options"),  # a place, and what a shape alone has
+    "curriculum.path",  # a place
     "order.cut",  # ids of documents
     "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "input.source",
     *("model.base", "deep.model"),  # a model of one's own
-    # Of vectors that no output needs but by selection.vectors.
-    *("gradients.model", "gradients.layers", "gradients.dims"),
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
-    *("engine.device", "deep.tensor_parallel", "engine.address"),  # of the machine
+    *("engine.device", "engine.address"),  # of the machine
 }
 
 
@@ -380,7 +354,7 @@ class Law(RuleBasedStateMachine):
         """Records of the input, in order, and their texts."""
         chosen = self.settings().input
         texts = ((line, text_of(line, chosen.text_field)) for line in self.lines())
-        return [(line, text) for line, text in texts if text and len(line) <= chosen.max_record_bytes]
+        return [(line, text) for line, text in texts if text]
 
     def run(self, count: int | None = None) -> None:
         """Run all stages, or the first so many of them; without the settings that the corpus does not allow."""
@@ -569,7 +543,7 @@ class Law(RuleBasedStateMachine):
 def what_goes_with(
     sequence: dict[str, Any], mixing: dict[str, Any], curriculum: dict[str, Any]
 ) -> dict[str, Any]:
-    """A curriculum without what settings refuse beside its score and its points; none without a score. Of a mix and the
+    """A curriculum, empty without a score. Of a mix and the
     sequences, what goes with it."""
     if mixing["weights"] is not None or sequence["epochs"] > 1 or curriculum["score"] is not None:
         mixing["phase"] = ()
@@ -577,21 +551,15 @@ def what_goes_with(
         sequence["repack"] &= not mixing["phase"]
         return {}
     sequence["repack"] = False
-    gone = "shape" if curriculum["points"] else "points"
-    return {name: of for name, of in curriculum.items() if name != gone}
+    return curriculum
 
 
 def keep_what_goes_together(selection: dict[str, Any]) -> None:
-    """One budget with a method, none without; and what needs a quality only with one."""
-    if selection["method"] == "none" or selection["documents"]:
-        del selection["tokens"]
+    """A budget with a method, none without; and what needs a quality only with one."""
     if selection["method"] == "none":
-        del selection["documents"]
-    if not selection["quality"]:
-        selection["alpha"] = 0.0
-        selection.pop("min_quality", None)
-        if selection["method"] == "quality":
-            selection["method"] = "random"
+        del selection["tokens"]
+    if not selection["quality"] and selection["method"] == "quality":
+        selection["method"] = "random"
 
 
 def was_fitted_again(receipt: Receipt) -> bool:

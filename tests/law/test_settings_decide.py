@@ -56,10 +56,10 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         input = {{ paths = ["docs.jsonl"], source_field = "source", max_reject_share = 0.9 }}
         store = {{ path = "{name}" }}
         output = {{ path = "{name}-out", sidecars = [] }}
-        advanced = {{ vocab_size = 512, token_dims = 8, decoder_tokens = 2000 }}
+        advanced = {{ vocab_size = 512, token_dims = 8 }}
         clusters = {{ k = 4 }}
-        order = {{ length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0, page = 1.0 }} }}
-        sequence = {{ length = 64, batch = 4, vectors = 8 }}
+        order = {{ traits = {{ cluster = 1.0, length = 1.0, source = 1.0, page = 1.0 }} }}
+        sequence = {{ length = 64, batch = 4 }}
         exports = {{ formats = ["olmo", "parquet"], path = "{name}-exports" }}
         """
     )

@@ -22,7 +22,7 @@ LENGTHS = st.lists(st.integers(0, 60), max_size=40).map(lambda values: np.array(
 
 @given(LENGTHS, st.integers(1, 20))
 def test_chunks_are_a_documents_tokens_in_order(lengths: np.ndarray, room: int) -> None:
-    windows = cut_windows(lengths, room, chunk=True)
+    windows = cut_windows(lengths, room)
     seen = [
         (document, start + at)
         for document, start, length in zip(windows.document, windows.start, windows.length, strict=True)
@@ -30,14 +30,6 @@ def test_chunks_are_a_documents_tokens_in_order(lengths: np.ndarray, room: int) 
     ]
     assert seen == [(document, at) for document, length in enumerate(lengths) for at in range(length)]
     assert (windows.length <= room).all() and (windows.length > 0).all()
-
-
-@given(LENGTHS, st.integers(1, 20))
-def test_truncated_documents_have_their_first_window_alone(lengths: np.ndarray, room: int) -> None:
-    windows, whole = cut_windows(lengths, room, chunk=False), cut_windows(lengths, room, chunk=True)
-    first = whole.start == 0
-    for name in ("document", "start", "length"):
-        np.testing.assert_array_equal(getattr(windows, name), getattr(whole, name)[first])
 
 
 @given(

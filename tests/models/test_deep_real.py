@@ -43,9 +43,7 @@ def test_vectors_are_those_of_transformers(folder: Path) -> None:
 
     spec = read_spec(folder)
     assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
-    found = make_embedder(load(folder, spec), chunk=False, threads=2).embed(
-        *load_encoder(folder).encode(DOCUMENTS)
-    )
+    found = make_embedder(load(folder, spec), threads=2).embed(*load_encoder(folder).encode(DOCUMENTS))
     with quiet(), torch.inference_mode():
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
         for text, vector in zip(DOCUMENTS[:-1], found.vectors, strict=False):

@@ -60,9 +60,9 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             {"curriculum": {"score": "q", "shape": "fold"}},
             ["curriculum.options.sections 2 -> unset", "curriculum.shape saw -> fold"],
         ),
-        ("greedy_order", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
-        ("packed_sequences", {}, {"order": {"within": 0.5, "append": "extend"}}, ["order.within 1.0 -> 0.5"]),
-        ("sequence_order", {}, {"order": {"length_bins": 7}}, []),
+        ("greedy_order", {}, {"order": {"cut": ["a"]}}, ['order.cut [] -> ["a"]']),
+        ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ['order.cut [] -> ["a"]']),
+        ("sequence_order", {}, {"order": {"separate_copies": True}}, []),
         ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),
         (
             "base_model",

@@ -44,7 +44,6 @@ path = "{folder}/curated"
 [advanced]
 vocab_size = 512
 token_dims = 8
-film_frames = 2
 [deep]
 model = "{folder}/model"
 dtype = "float32"
@@ -63,7 +62,6 @@ documents = 50
 quality = "{folder}/classifier"
 [order]
 traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
-length_bins = 5
 separate_copies = true
 [sequence]
 length = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import cluster_map, map_fit
-from dagster_divorder.stages.topics.cluster_map import SIDECAR, ClusterMap, load_map
+from dagster_divorder.stages.topics.cluster_map import ClusterMap, load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.output_manifests import is_whole, read_manifest
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
@@ -39,14 +37,9 @@ class Corpus:
         self.settings = settings
         self.store = LocalStore(settings.store.path)
 
-    def run(
-        self, records: list[dict[str, Any]] | None = None, *asked: Any, map_documents: int | None = None
-    ) -> Receipt:
+    def run(self, records: list[dict[str, Any]] | None = None, *asked: Any) -> Receipt:
         if records is not None:
             write_jsonl(self.path, records)
-        if map_documents:
-            changed = self.settings.advanced.model_copy(update={"map_documents": map_documents})
-            self.settings = self.settings.model_copy(update={"advanced": changed})
         settings = self.settings.refitting(*asked)
         self.receipts = run_all(settings, Silent(), GRAPH.needed(settings, "cluster_map"))
         return self.receipts["cluster_map"]
@@ -135,8 +128,9 @@ def test_the_map_stays_put_as_the_corpus_grows(corpus: Corpus, monkeypatch: pyte
     assert (shown.labels[old][apart.argmin(axis=1)] == shown.labels[~old]).mean() > 0.7
 
 
-def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus) -> None:
-    corpus.run(RECORDS, map_documents=30)
+def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_fit, "DOCUMENTS", 30)
+    corpus.run(RECORDS)
     before = corpus.places()
     assert list(before) == corpus.documents()[0][:30]
     receipt = corpus.run(RECORDS + MORE)
@@ -193,60 +187,3 @@ def test_another_clustering_changes_the_colours_alone(corpus: Corpus) -> None:
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
     corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
     assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()
-
-
-def test_an_output_gets_the_map_as_a_sidecar_whichever_comes_last(
-    make_corpus: Callable[..., Corpus], tmp_path: Path
-) -> None:
-    corpus = make_corpus(
-        output={"sidecars": ("arrays",), "path": tmp_path / "out"}, advanced={"map_documents": 50}
-    )
-    out = tmp_path / "out"
-
-    def make_output() -> set[str]:
-        run_all(corpus.settings, Silent())
-        return {path.name for path in out.iterdir()}
-
-    def listed() -> dict[str, Any]:
-        manifest = read_manifest(out)
-        assert manifest and is_whole(out, manifest["files"])
-        assert {*manifest["files"], "curated_meta.json"} == {path.name for path in out.iterdir()}
-        return manifest
-
-    write_jsonl(corpus.path, [*RECORDS, RECORDS[0]])
-    assert SIDECAR not in make_output()
-    before, inodes = listed(), {path.name: path.stat().st_ino for path in out.iterdir()}
-    corpus.run()
-    after = listed()
-    assert {name: of for name, of in after.items() if name not in ("files", "map", "check")} == {
-        name: of for name, of in before.items() if name not in ("files", "check")
-    }
-    assert {*after["files"]} - {*before["files"]} == {SIDECAR}
-    untouched = {path.name for path in out.iterdir() if path.stat().st_ino == inodes.get(path.name)}
-    assert untouched == {*before["files"]}
-
-    xy, shown = np.load(out / SIDECAR), corpus.shown()
-    assert xy.dtype == np.float32 and xy.shape == (81, 2)
-    on_map = {tuple(i): xy for i, xy in zip(shown.ids.tolist(), shown.xy.tolist(), strict=True)}
-    run = open_run(corpus.settings)
-    ids = run.records.text_ids(run.view.fragments).tolist()
-    nowhere = [float("nan")] * 2
-    expected = [on_map.get(tuple(i), nowhere) for i in ids]
-    assert np.array_equal(xy, np.array(expected, np.float32), equal_nan=True)
-    assert np.isnan(xy).all(axis=1).sum() >= 30 and np.array_equal(xy[0], xy[80], equal_nan=True)
-
-    # Nothing new: neither touches it, and the output keeps it.
-    assert SIDECAR in make_output()
-    corpus.run()
-    assert listed() == after
-
-    # A new output has none until the map is of the same corpus.
-    write_jsonl(corpus.path, [*RECORDS, *MORE])
-    assert SIDECAR not in make_output()
-    corpus.run()
-    assert np.load(out / SIDECAR).shape == (104, 2)
-    # The map first, then the output.
-    shutil.rmtree(out)
-    assert SIDECAR in make_output()
-    assert np.load(out / SIDECAR).shape == (104, 2)
-    assert listed()["map"] == corpus.run().version

@@ -46,7 +46,6 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         advanced={"vocab_size": 512, "token_dims": 16},
         clusters={"k": 4, **sections.get("clusters", {})},
         order={
-            "length_bins": 5,
             "traits": {"cluster": 1.0, **dict.fromkeys(sections.get("fields", ["topic"]), 1.0)},
         },
         sequence={"length": 128, "batch": 4},

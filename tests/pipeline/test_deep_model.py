@@ -23,11 +23,12 @@ from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 Make = Callable[..., Settings]
-SMALL = {"decoder_tokens": 3_000}
+TOKENS = 3_000
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(deep_model, "HALF_TOKENS", TOKENS)
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
 
 
@@ -44,7 +45,7 @@ def forbid_making(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_decoder_is_made_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make_settings(advanced=SMALL)
+    settings = make_settings()
     run = prepared(settings, "token_counts")
     assert not run.store.list("fits/deep_model")
     model = load_deep_model(prepared(settings))
@@ -54,7 +55,7 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in model.directory.iterdir()
     }
-    assert 2_500 < model.figures["tokens"] <= 3_000
+    assert 2_500 < model.figures["tokens"] <= TOKENS
 
     forbid_making(monkeypatch)
     assert load_deep_model(prepared(settings)) == model
@@ -65,21 +66,18 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
 def test_its_settings_and_the_base_model_decide_it(
     corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_deep_model(prepared(make_settings(advanced=SMALL)))
+    model = load_deep_model(prepared(make_settings()))
     elsewhere = {"store": {"path": tmp_path / "elsewhere"}, "engine": {"workers": 1}}
-    assert (
-        load_deep_model(prepared(make_settings(advanced=SMALL, **elsewhere))).fingerprint == model.fingerprint
-    )
+    assert load_deep_model(prepared(make_settings(**elsewhere))).fingerprint == model.fingerprint
     others = [
-        make_settings(advanced={"decoder_tokens": 2_000}),
-        make_settings(advanced=SMALL, seed=1),
-        make_settings(advanced={**SMALL, "token_dims": 8}),
+        make_settings(seed=1),
+        make_settings(advanced={"token_dims": 8}),
     ]
     fingerprints = {load_deep_model(prepared(settings)).fingerprint for settings in others}
-    assert len(fingerprints | {model.fingerprint}) == 4
+    assert len(fingerprints | {model.fingerprint}) == 3
 
     forbid_making(monkeypatch)
-    assert load_deep_model(prepared(make_settings(advanced=SMALL, output={"sidecars": ("plot",)}))) == model
+    assert load_deep_model(prepared(make_settings(output={"sidecars": ("plot",)}))) == model
 
 
 def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
@@ -87,7 +85,7 @@ def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
 ) -> None:
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(cut, "HARD_LINES", 7)
-    run = prepared(make_settings(advanced=SMALL), "token_counts")
+    run = prepared(make_settings(), "token_counts")
     table = np.random.default_rng(0).normal(size=(512, 8)).astype(np.float32)
     weights = np.ones(512, np.float32)
     means, count = deep_model.halves(run, fit_rows(run, "deep_model"), table, weights)
@@ -102,7 +100,7 @@ def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
     read = [texts[row] for row in by_id if len(texts[row]) >= 16][: means.shape[1]]
     assert 0 < len(read) < len(texts)
     spans = [min(len(text) // 2, 128) for text in read]
-    assert count == 2 * sum(spans) <= 3_000
+    assert count == 2 * sum(spans) <= TOKENS
     for half, first in enumerate((lambda text: 0, lambda text: len(text) // 2)):
         expected = [
             table[text[first(text) :][:span]].sum(axis=0) for text, span in zip(read, spans, strict=True)
@@ -111,8 +109,11 @@ def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
         np.testing.assert_allclose(means[half], expected, atol=1e-5)
 
 
-def test_without_tokens_there_are_no_halves(corpus: Path, make_settings: Make) -> None:
-    model = load_deep_model(prepared(make_settings(advanced={"decoder_tokens": 0})))
+def test_without_tokens_there_are_no_halves(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deep_model, "HALF_TOKENS", 0)
+    model = load_deep_model(prepared(make_settings()))
     assert (model.figures["tokens"], model.figures["documents"]) == (0, 0)
 
 

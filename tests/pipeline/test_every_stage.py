@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dagster_divorder import run_all
 from dagster_divorder.corpus import cut, inputs
@@ -23,7 +24,9 @@ from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.evidence import gradient_proxy
+from dagster_divorder.stages.evidence import strategy_comparison, training_evidence
+from dagster_divorder.stages.output import ordering_animation
+from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.base import STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -32,9 +35,7 @@ from tests.models.test_quality import save_classifier
 
 SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
-    "deep": {"dtype": "float32"},
-    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 2000, "film_frames": 2},
-    "gradients": {"dims": 32},
+    "advanced": {"vocab_size": 512, "token_dims": 8},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
     "output": {"sidecars": ()},
@@ -44,22 +45,19 @@ CASES: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "auto", "pca": 4},
         "clusters": {"k": (2, 4)},
         "heldout": {"documents": 0.1},
-        "selection": {"method": "spokes", "documents": 80, "quality": "classifier"},
+        "selection": {"method": "spokes", "tokens": 3_000, "quality": "classifier"},
         "order": {
             "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0},
-            "length_bins": 5,
             "separate_copies": True,
         },
         "exports": {"formats": ("parquet", "ds")},
         "output": {"sidecars": ("plot",)},
-        "comparison": {"documents": ("original", "balanced"), "sequences": ("original",)},
-        "evidence": {"tokens": 500, "orders": ("curated",), "seeds": 1, "epochs": 1, "batch": 4},
+        "evidence": {"tokens": 500, "orders": ("curated",)},
     },
     "vectors of one's own": {
         "embedding": {"kind": "external", "pca": 2},
         "clusters": {"k": 4},
-        "selection": {"method": "random", "documents": 80},
-        "gradients": {"model": "bootstrap"},
+        "selection": {"method": "random", "tokens": 3_000},
     },
     "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "length", "shape": "saw"}},
     "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
@@ -296,7 +294,13 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         patch.setattr(inputs, "BLOCK_BYTES", 4096)
         patch.setattr(cut, "MEAN_LINES", 20)
         patch.setattr(cut, "HARD_LINES", 40)
-        patch.setattr(gradient_proxy, "DOCUMENTS", 20)
+        patch.setattr(torch.cpu, "get_capabilities", dict)
+        patch.setattr(gradient_embeddings, "DIMS", 32)
+        patch.setattr(ordering_animation, "FRAMES", 2)
+        patch.setattr(strategy_comparison, "DOCUMENTS", ("original",))
+        patch.setattr(strategy_comparison, "SEQUENCES", ("original",))
+        for name in ("SEEDS", "EPOCHS"):
+            patch.setattr(training_evidence, name, 1)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made

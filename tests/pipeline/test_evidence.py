@@ -17,6 +17,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import open_run
+from dagster_divorder.stages.evidence import strategy_comparison
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_table, load_verdict, remedy
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -157,15 +158,16 @@ def test_one_command_prints_the_comparison_of_any_corpus(
         "CLUSTERS__K": "4",
         "SEQUENCE__LENGTH": "128",
         "SEQUENCE__BATCH": "4",
-        "COMPARISON__SEQUENCES": '["original"]',
     }.items():
         monkeypatch.setenv(f"DIVORDER_{key}", value)
+    monkeypatch.setattr(strategy_comparison, "SEQUENCES", ("original",))
+    monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "original")
     assert main(["compare"]) == 0
     *lines, _ = capsys.readouterr().out.strip("\n").splitlines()
     assert any("sequences of 128 tokens, batches of 4, 4 clusters" in line for line in lines)
     stored = by_batches(load_comparison(open_run(load_settings())))
     assert lines[: len(conclusions(stored))] == conclusions(stored)
-    assert {row["documents"] for row in stored} == set(load_settings().comparison.documents)
+    assert {row["documents"] for row in stored} == set(strategy_comparison.DOCUMENTS)
     shown = [
         [
             row["documents"],
@@ -184,9 +186,13 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert not (corpus.parent / "data").exists()
 
 
-def test_the_comparison_measures_the_pipelines_own_order(corpus: Path) -> None:
-    """Same corpus, strategies and seed: the pair of the defaults is what the stages made."""
-    settings = settings_of(corpus, comparison={"documents": ("balanced",), "sequences": ("balanced",)})
+def test_the_comparison_measures_the_pipelines_own_order(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same corpus, strategies and seed: the settings' own pair, always compared, is what the stages made."""
+    for name in ("DOCUMENTS", "SEQUENCES"):
+        monkeypatch.setattr(strategy_comparison, name, ())
+    settings = settings_of(corpus)
     figures = metrics_of(settings)["sequences"]
     run_stage("strategy_comparison", settings, Silent())
     (row,) = load_comparison(open_run(settings))

@@ -31,6 +31,7 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_times
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.output import exports
 from dagster_divorder.store import output_manifests, sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import (
@@ -140,8 +141,9 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     assert files_of(fresh) == files_of(both)
 
 
-def test_other_tools_open_the_folder_of_an_export(make: Make) -> None:
-    settings = make("parquet", exports={"shard_bytes": 2000}, sequence={"length": 32, "batch": 2})
+def test_other_tools_open_the_folder_of_an_export(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "SHARD_BYTES", 2000)
+    settings = make("parquet", sequence={"length": 32, "batch": 2})
     run_all(settings, Silent())
     folder = str(settings.exports.path / "parquet")
     assert len(os.listdir(folder)) > 4
@@ -172,8 +174,9 @@ def test_a_link_to_an_export_and_a_folder_without_its_neighbour(make: Make, tmp_
     assert list(batches(SequenceStream(copied))) == list(batches(SequenceStream(folder)))
 
 
-def test_a_damaged_file_is_named_and_written_again(make: Make) -> None:
-    settings = make("olmo", sequence={"length": 64, "batch": 4}, exports={"shard_bytes": 3000})
+def test_a_damaged_file_is_named_and_written_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "SHARD_BYTES", 3000)
+    settings = make("olmo", sequence={"length": 64, "batch": 4})
     run_all(settings, Silent())
     whole = files_of(settings)
     _, shard = sorted((settings.exports.path / "olmo").glob("train-*.npy"))
@@ -365,7 +368,7 @@ SHARES = {"sea.example": 0.5, "rail.example": 0.2, "garden.example": 0.2, "kitch
     [
         {"mixing": {"trait": "source", "weights": SHARES}},
         {"heldout": {"documents": 0.2}},
-        {"selection": {"method": "random", "vectors": "shallow", "tokens": 900}},
+        {"selection": {"method": "random", "tokens": 900}},
     ],
     ids=["mixing", "heldout", "selection"],
 )

@@ -43,11 +43,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "none": {"packing": {"method": "none"}},
     "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
     "copies": {"order": {"separate_copies": True}},
-    "shards": {"order": {"shards_of": 50}},
+    "shards": {},
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "mixing": {"mixing": {"trait": "source", "weights": "sqrt"}, "input": {"source_field": "source"}},
     "heldout": {"heldout": {"documents": 0.1}},
-    "selection": {"selection": {"method": "random", "documents": 60}},
+    "selection": {"selection": {"method": "random", "tokens": 2_000}},
 }
 
 
@@ -146,9 +146,9 @@ def test_histories(tmp_path_factory: pytest.TempPathFactory, history: list[int],
         chosen = Settings(
             input={"paths": (str(folder / "docs.jsonl"),)},
             store={"path": place / "store"},
-            output={"path": place / "out", "sidecars": (), "shard_bytes": 4000},
-            exports={"path": place / "exports", "formats": ("parquet", "olmo"), "shard_bytes": 4000},
-            order={"append": "extend", "length_bins": 4},
+            output={"path": place / "out", "sidecars": ()},
+            exports={"path": place / "exports", "formats": ("parquet", "olmo")},
+            order={"append": "extend"},
             sequence={"length": LENGTH, "batch": 4},
             clusters={"k": 3},
             advanced={"vocab_size": 512, "token_dims": 8},
@@ -176,8 +176,8 @@ REWRITTEN = ("megatron",)
 
 
 def test_full_files_stay_and_others_are_added(make: Make, tmp_path: Path) -> None:
-    small = {"formats": FORMATS, "shard_bytes": 2000}
-    chosen = make(exports=small, output={"shard_bytes": 4000})
+    small = {"formats": FORMATS}
+    chosen = make(exports=small)
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
     folders = {"out": (tmp_path / "out", MANIFEST)}
@@ -216,7 +216,7 @@ def inodes(folder: Path) -> dict[str, int]:
 
 
 def test_a_damaged_file_is_not_taken_over(make: Make, tmp_path: Path) -> None:
-    chosen = make(exports={"formats": ("ds",), "shard_bytes": 2000}, output={"shard_bytes": 4000})
+    chosen = make(exports={"formats": ("ds",)})
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
     kept = {}
@@ -421,7 +421,7 @@ def test_plan_and_run_say_that_rows_for_ranks_move(make: Make, tmp_path: Path) -
 
 
 def test_plan_and_sensor_ask_for_no_choice(make: Make, tmp_path: Path) -> None:
-    chosen = make(advanced={"settle_seconds": 0.0, "vocab_size": 512, "token_dims": 16})
+    chosen = make(advanced={"vocab_size": 512, "token_dims": 16})
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
     daemon = Daemon(dg.DagsterInstance.ephemeral(), chosen)

@@ -24,11 +24,9 @@ from tests.conftest import Notes, topic_records, write_jsonl
 Make = Callable[..., Settings]
 
 SMALL: dict[str, Any] = {
-    "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 4_000},
+    "advanced": {"vocab_size": 512, "token_dims": 8},
     "embedding": {"kind": "auto", "pca": 4},
-    "deep": {"dtype": "float32"},
     "clusters": {"k": (2, 4)},
-    "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
 FITS = {

@@ -41,7 +41,6 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         output={"path": folder / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 16},
         clusters={"k": 4},
-        order={"length_bins": 5},
         sequence={"length": LENGTH, "batch": BATCH, "epochs": 2},
         packing={"end_of_text": True},
     )

@@ -25,9 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
 
 STAGE = "gradient_embeddings"
 SMALL: dict[str, Any] = {
-    "advanced": {"decoder_tokens": 2000},
-    "deep": {"dtype": "float32"},
-    "gradients": {"dims": 64},
+    "selection": {"method": "random", "tokens": 9},
     "engine": {"workers": 1},
 }
 RECORDS = topic_records(10)
@@ -36,7 +34,8 @@ Make = Callable[..., Settings]
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(gradient_embeddings, "DIMS", 64)
     return write_jsonl(tmp_path / "docs.jsonl", RECORDS)
 
 
@@ -87,11 +86,8 @@ def test_gradients_are_stored_by_document(
 
 
 def test_nothing_of_it_runs_unless_it_is_asked_for(make_settings: Make) -> None:
-    settings = make_settings(gradients={"model": "no/where"})
-    assert {STAGE, "gradient_model"}.isdisjoint(GRAPH.needed(settings))
-    assert "gradient_model" in GRAPH.needed(settings, STAGE)
-    assert "deep_model" not in GRAPH.needed(settings, STAGE)
-    assert "gradient_model" not in GRAPH.needed(make_settings(), STAGE)
+    assert STAGE not in GRAPH.needed(make_settings())
+    assert {STAGE, "deep_model"} <= {*GRAPH.needed(made(make_settings))}
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +100,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        ({"deep": {"pooling": "last", "max_tokens": 9}}, True),
-        ({"gradients": {"layers": 1}}, False),
-        ({"gradients": {"dims": 63}}, False),
-        ({"advanced": {"stored": "float16"}}, False),
-        ({"deep": {"dtype": "bfloat16"}}, False),
+        ({"deep": {"max_tokens": 9}}, True),
         ({"seed": 1}, False),
     ],
     ids=str,
@@ -118,10 +110,8 @@ def test_the_key_is_what_settings_come_to(
 ) -> None:
     keys = []
     for more in ({}, change):
-        settings = made(
-            make_settings, **{**more, "gradients": {"model": str(llama), **more.get("gradients", {})}}
-        )
-        run_all(settings, Silent(), GRAPH.needed(settings, "gradient_model"))
+        settings = made(make_settings, **{**more, "deep": {"model": str(llama), **more.get("deep", {})}})
+        run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
         here = open_run(settings)
         embed = gradient_embeddings.gradients_of(here)
         # The window begins as the model's own does, and does not end where a text is cut.
@@ -136,12 +126,8 @@ def test_models_that_will_not_do_end_a_run_with_a_sentence(
 ) -> None:
     save_tokenizer(save_model(tmp_path / "bert", "bert"))
     # An encoder is a fine model of deep_embeddings.
-    with pytest.raises(InputError, match=r"lacks 5 of .*, or set gradients.model to a causal language model"):
+    with pytest.raises(InputError, match=r"lacks 5 of .*, or set deep.model to a causal language model"):
         run(made(make_settings, deep={"model": str(tmp_path / "bert")}))
-    with pytest.raises(InputError, match=r"gradients.dims is 60,000, but the last 2 blocks"):
-        run(made(make_settings, gradients={"model": str(llama), "dims": 60_000}))
-    with pytest.raises(InputError, match=r"gradients.layers is 9, but .* has 2 blocks"):
-        run(made(make_settings, gradients={"model": str(llama), "layers": 9}))
-    with pytest.raises(SettingsError, match=r'gradients.model is "bootstrap" and model.base is'):
-        run(made(make_settings, gradients={"model": "bootstrap"}, model={"base": str(llama)}))
+    with pytest.raises(SettingsError, match=r'deep.model is "bootstrap" and model.base is'):
+        run(made(make_settings, deep={"model": "bootstrap"}, model={"base": str(llama)}))
     assert deep_embeddings._embedder.cache_info().currsize == 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import dagster as dg
 import orjson
@@ -18,6 +19,7 @@ from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all, run_stage
+from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -77,7 +79,6 @@ class Reading:
 
     def __init__(self, folder: Path, make: Make) -> None:
         self.file, self.make, self.fresh = folder / "docs.jsonl", make, 0
-        self.limit = 100
 
     def read(self, data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The report and the rejects, which are those of a fresh store."""
@@ -90,10 +91,11 @@ class Reading:
 
     def _run(self, store: str) -> tuple[Receipt, bytes]:
         settings = self.make(
-            input={"paths": [str(self.file)], "max_reject_share": 1, "max_record_bytes": self.limit},
+            input={"paths": [str(self.file)], "max_reject_share": 1},
             store={"path": self.file.parent / store},
         )
-        receipt = run_stage("raw_docs", settings, Silent())
+        with patch.object(raw_docs, "MAX_RECORD_BYTES", 100):
+            receipt = run_stage("raw_docs", settings, Silent())
         return receipt, LocalStore(settings.store.path).read_verified(receipt.files["rejects"])
 
 
@@ -113,19 +115,13 @@ def test_a_long_line_is_refused_with_its_place_and_first_bytes_and_what_follows_
         {
             "path": str(reading.file),
             "line": 2,
-            "reason": "a line of 5,000 bytes, more than input.max_record_bytes allows",
+            "reason": "a line of 5,000 bytes is too large for a record",
             "begins": long[:1024].decode(),
         }
     ]
-    # An append changes nothing of it; another limit reads everything anew.
+    # An append changes nothing of it.
     found, again = reading.read(reading.file.read_bytes() + record(98) + b"\n")
     assert (found["new_records"], again) == (1, rejects)
-    reading.limit = 5000
-    found, rejects = reading.read(reading.file.read_bytes())
-    assert (found["records"], rejects) == (4, [])
-    reading.limit = 98
-    found, rejects = reading.read(reading.file.read_bytes())
-    assert (found["records"], len(rejects)) == (1, 3)
 
 
 def test_a_long_last_line_is_refused_while_it_grows_and_when_it_is_whole(

@@ -20,6 +20,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.output import exports
 from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
 from tests.conftest import topic_records, write_jsonl
 
@@ -109,14 +110,16 @@ def test_the_tokenizer_beside_an_export_renders_what_was_exported(
 
 
 @pytest.mark.parametrize(("method", "train_on"), [("concat", "assistant"), ("best_fit", "last")])
-def test_labels_are_those_of_the_documents(train_on: str, method: str, make: Make) -> None:
+def test_labels_are_those_of_the_documents(
+    train_on: str, method: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "SHARD_BYTES", 5000)
     settings = make(
         "parquet",
         "olmo",
         packing={"method": method, "end_of_text": True},
         sequence={"length": 64, "batch": 4, "epochs": 2},
         chats={"train_on": train_on},
-        exports={"shard_bytes": 5000},
     )
     run_all(settings, Silent())
     folder, expected = settings.exports.path, slow_labels(settings)
@@ -221,17 +224,3 @@ def test_pairs_are_no_tokens(make: Make, tmp_path: Path) -> None:
         InputError, match=r"names 'parquet', 'olmo', but a sequence of tokens cannot hold a pair"
     ):
         run_all(make("parquet", "olmo", input={"paths": [str(tmp_path / "pairs.jsonl")]}), Silent())
-
-
-def test_columns_are_named_and_their_change_writes_the_export_anew(make: Make) -> None:
-    for columns, names in [
-        (None, ["labels"]),
-        ((), []),
-        (("assistant_masks", "position_ids"), ["assistant_masks", "position_ids"]),
-    ]:
-        settings = make("parquet", texts=False, exports={"columns": columns})
-        run_all(settings, Silent())
-        (file,) = (settings.exports.path / "parquet").glob("*.parquet")
-        assert pq.read_schema(file).names == ["input_ids", "seq_lengths", *names]
-        # The reader needs none of them.
-        assert (next(iter(SequenceStream(settings.exports.path / "parquet")))["labels"] == -100).any()

@@ -65,7 +65,7 @@ def test_fields_inside_objects_do_what_plain_ones_do(tmp_path: Path, make_settin
             output={"path": folder / "out", "sidecars": ()},
             order={"traits": {"cluster": 1.0, name["score"]: 1.0}},
             mixing={"trait": name["source"], "weights": {"sea.example": 0.5, "rail.example": 0.5}},
-            selection={"method": "quality", "documents": 30, "quality": name["score"]},
+            selection={"method": "quality", "tokens": 1_500, "quality": name["score"]},
         )
         run_all(settings, Silent())
         documents = load_results(settings.store.path).documents

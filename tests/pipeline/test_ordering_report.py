@@ -43,9 +43,8 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         "output": {"path": folder / "curated", "sidecars": ()},
         "advanced": {"vocab_size": 512, "token_dims": 8},
         "clusters": {"k": 4},
-        "order": {"length_bins": 5, "traits": {"cluster": 1.0, "source": 1.0}},
+        "order": {"traits": {"cluster": 1.0, "source": 1.0}},
         "sequence": {"length": 128, "batch": 4},
-        "comparison": {"documents": ("original", "balanced"), "sequences": ("original", "balanced")},
     }
     for name, section in sections.items():
         defaults[name] = {**defaults.get(name, {}), **section}
@@ -122,7 +121,7 @@ def test_pruning_leaves_it_and_another_output_keeps_it_under_its_date(corpus: Pa
     assert path.read_bytes() == before
     beside = settings.output.path / "ordering_report.txt"
     beside.write_text("the user's own")
-    run_all(settings_of(corpus, output={"sidecars": ("arrays",)}), Silent())
+    run_all(settings_of(corpus, output={"format": "parquet"}), Silent())
     assert not path.exists() and beside.exists()
     (earlier,) = settings.output.path.glob("ordering_report-*.html")
     assert earlier.read_bytes() == before

@@ -83,15 +83,6 @@ def test_the_manifest_says_what_was_made(corpus: Path, make_settings: Make) -> N
     assert curated > original + 1
 
 
-def test_sidecars_have_a_row_per_record_in_input_order(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(output={"sidecars": ("arrays",)})
-    run(settings)
-    results = load_results(settings.store.path)
-    tokens = np.load(settings.output.path / "token_counts.npy")
-    assert tokens.tolist() == results.documents["tokens"].tolist()
-    assert np.array_equal(np.load(settings.output.path / "embeddings.npy"), results.embeddings)
-
-
 def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(
         input={"source_field": "source"}, order={"traits": {"cluster": 1.0, "score": 1.0}}

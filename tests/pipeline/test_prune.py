@@ -56,8 +56,6 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     tmp_path: Path, make_settings: Make
 ) -> None:
     settings = make_settings(
-        deep={"dtype": "float32"},
-        advanced={"decoder_tokens": 2_000},
         refit={"clusters": "never"},
         output={"sidecars": ("plot",)},
     )

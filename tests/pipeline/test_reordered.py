@@ -134,10 +134,11 @@ def test_other_settings_change_an_export_too(make: Make) -> None:
         assert len(said) == 1 and re.search(rf"parquet changed from row {first} of \d+ on", said[0])
 
 
-def test_a_layout_that_changes_no_order_says_nothing(make: Make) -> None:
+def test_a_layout_that_changes_no_order_says_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make()
     made(settings)
-    receipts, said = made(make(exports={"shard_bytes": 3000}))
+    monkeypatch.setattr(exports, "SHARD_BYTES", 3000)
+    receipts, said = made(settings)
     assert receipts["exports"].facts["computed"] and said == []
 
 

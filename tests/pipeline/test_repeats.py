@@ -158,7 +158,7 @@ def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
             run_all(make_settings(input={"source_field": "source"}, **sections), Silent())
         return str(caught.value)
 
-    chosen = {"method": "random", "vectors": "shallow", "documents": 1}
+    chosen = {"method": "random", "tokens": 60}
     said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
     assert "mixing.weights names '" in said
     assert "selection.method chooses none of them" in said
@@ -206,7 +206,7 @@ def sourced(first: int, count: int) -> list[dict[str, Any]]:
         pytest.param(
             {
                 "mixing": {"weights": {"a": 0.2, "b": 0.8}},
-                "selection": {"method": "random", "vectors": "shallow", "documents": 60},
+                "selection": {"method": "random", "tokens": 2_000},
             },
             id="selected",
         ),
@@ -220,7 +220,7 @@ def test_what_is_consumed_of_a_mix_stays_whatever_the_input_becomes(
     def run(records: list[dict[str, Any]], frozen: int, **changed: Any) -> tuple[list[str], list[str]]:
         """(the documents in order, those that a trainer reads in its first `frozen` tokens, by sequence)."""
         write_jsonl(file, records)
-        order = {"traits": {"cluster": 1.0, "length": 1.0}, "length_bins": 4, "frozen_tokens": frozen}
+        order = {"traits": {"cluster": 1.0, "length": 1.0}, "frozen_tokens": frozen}
         settings = make_settings(
             input={"paths": [str(file)], "source_field": "source"},
             order=order,

@@ -36,7 +36,6 @@ STAGES = GRAPH.needed(Settings(), "clusters")
 BASE: dict[str, Any] = {
     "advanced": {"vocab_size": 512, "token_dims": 16},
     "clusters": {"k": 4},
-    "order": {"length_bins": 5},
     "sequence": {"length": 128, "batch": 4},
 }
 
@@ -47,7 +46,7 @@ def settings_in(folder: Path, name: str = "docs.jsonl", **sections: Any) -> Sett
         | {
             "input": {"paths": [str(folder / name)]},
             "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "sidecars": (), "shard_bytes": 20_000},
+            "output": {"path": folder / "curated", "sidecars": ()},
         }
         | sections
     )
@@ -281,7 +280,7 @@ def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Pat
         model,
         TOPICS_OF_10,
         embedding={"kind": "deep"},
-        deep={"dtype": "float32", "model": str(model)},
+        deep={"model": str(model)},
     ).model_copy(update={"model": Model(), "advanced": Advanced(vocab_size=512, token_dims=16)})
     with pytest.raises(InputError, match="no finite vector for any of 40 documents"):
         run_all(settings, stages=GRAPH.needed(settings))

@@ -196,7 +196,8 @@ def test_a_large_corpus_is_ordered_in_parts_of_its_own_mix(
     make: Make, packing: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
-    run, _ = ran(make(order={"shards_of": 60}, packing=packing, sequence={"epochs": 2}))
+    monkeypatch.setattr(stage_sections, "SECTION_RECORDS", 60)
+    run, _ = ran(make(packing=packing, sequence={"epochs": 2}))
     made, traits = load_sections(run), load_traits(run)
     assert (len(made.stretch), made.stretch.max()) == (4, 0)
     parts = [made.items[first:last] for first, last in pairwise(made.bounds)]
@@ -218,11 +219,12 @@ def test_processes_do_not_change_the_result(
 ) -> None:
     monkeypatch.setattr(stage_sections, "WORKER_RECORDS", 1)
     monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
+    monkeypatch.setattr(stage_sections, "SECTION_RECORDS", 60)
     found = []
     for workers in (1, 2):
         store, output = {"path": tmp_path / f"store{workers}"}, {"path": tmp_path / f"out{workers}"}
         own = {"engine": {"workers": workers}, "store": store, "output": output}
-        run, sequences = ran(make(order={"shards_of": 60}, **own))
+        run, sequences = ran(make(**own))
         found.append((load_order(run).tolist(), sequences))
     assert found[0] == found[1]
 
@@ -235,7 +237,7 @@ def test_processes_do_not_change_the_result(
         ({"mixing": {"phase": [{"until": 0.5, "weights": {"web": 1.0}}, {"weights": "natural"}]}}, "web"),
         ({"mixing": {"phase": PHASES, "max_repeats": 1}}, r"max_repeats"),
         ({"order": {"frozen_tokens": 10**6}, "mixing": {"phase": PHASES}}, "no plan was published"),
-        ({"order": {"shards_of": 60}}, r"240 records make 4 sections of at most 60; expected at most 3.*to 80 or more"),
+        ({}, r"240 records make 4 sections of at most 60; expected at most 3 sections: 180 records"),
     ],
     ids=["phases that do not rise", "no such value", "max_repeats over all phases", "no plan", "too many sections"],
 )  # fmt: skip
@@ -244,6 +246,7 @@ def test_what_makes_no_sections_is_refused(
 ) -> None:
     monkeypatch.setattr(sections, "MOST_PARTS", 3)
     monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
+    monkeypatch.setattr(stage_sections, "SECTION_RECORDS", 60 if "240" in said else 10**7)
     with pytest.raises(InputError, match=said):
         run_all(make(**given), Silent())
     assert load_receipt(open_run(make(**given)).store, "greedy_order") is None

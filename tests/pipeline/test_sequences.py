@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Settings, model
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.greedy_order import load_sections
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -253,14 +254,15 @@ def test_copies_go_to_different_sections_and_sequences(
 
 @pytest.mark.parametrize("method", ["concat", "best_fit", "none"])
 def test_sequences_follow_a_score_also_behind_a_beginning(
-    corpus: Path, make_settings: Make, method: str
+    corpus: Path, make_settings: Make, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A window is packed alone, so that the score of a sequence means something."""
     sections = {
         "sequence": {"length": LENGTH, "batch": 2},
         "packing": {"method": method},
-        "curriculum": {"score": "score", "window": 2},
+        "curriculum": {"score": "score"},
     }
+    monkeypatch.setattr(model, "window_share", lambda _, *rest: window_share(2, *rest))
     contents = []
     for frozen in (0, 200):
         settings = make_settings(**sections, order={"frozen_tokens": frozen * LENGTH})

@@ -49,7 +49,7 @@ def test_refused_before_the_first_stage(
     assert not list(settings.store.path.glob("documents/**/*"))
 
 
-QUALITY = {"method": "quality", "vectors": "shallow", "documents": 3}
+QUALITY = {"method": "quality", "tokens": 3}
 BY = {"weights": "sqrt", "max_repeats": 2}
 
 

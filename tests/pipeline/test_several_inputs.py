@@ -74,7 +74,7 @@ def corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
         traits = {"cluster": 1.0, "length": 1.0, "source": 1.0, "lang": 1.0}
         sections = {
             "input": blocks(tmp_path / "in"),
-            "order": {"traits": traits, "length_bins": 5},
+            "order": {"traits": traits},
             "output": {"path": tmp_path / name / "out", "sidecars": ()},
             **sections,
         }
@@ -269,11 +269,11 @@ def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make)
     ]
 
 
-def test_the_sensor_looks_at_all_inputs(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
+def test_the_sensor_looks_at_all_inputs(
+    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_divorder.defs.sensor.SETTLE_SECONDS", 0.0)
     settings = corpus()
-    settings = settings.model_copy(
-        update={"advanced": settings.advanced.model_copy(update={"settle_seconds": 0.0})}
-    )
     daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
     daemon.tick()
     assert not daemon.starts()

@@ -145,21 +145,3 @@ def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
         first["clusters"].version,
         0,
     )
-
-
-@pytest.mark.parametrize("method", ["minibatch", "euclidean"])
-def test_clusters_may_be_euclidean(corpus: Path, make_settings: Make, method: str) -> None:
-    settings = make_settings(clusters={"method": method}, embedding={"pooling": "mean"})
-    cluster(settings)
-    write_jsonl(corpus, [*topic_records(20), *topic_records(2, start=90)])
-    grown = cluster(settings)
-    assert grown["fitted"].startswith("no: kept") and grown["new_documents"] == 8
-    run = opened(settings)
-    space, view = load_space(run), run.view
-    vectors = np.concatenate([vectors for _, vectors in space.each(view.fragments)])
-    apart = np.linalg.norm(vectors[:, np.newaxis] - load_clusters(run).centroids, axis=2)
-    labels, distances = run.files("clusters").columns(view.fragments, "labels", "distances")
-    assert np.array_equal(labels, apart.argmin(axis=1))
-    assert np.allclose(distances, apart.min(axis=1), atol=1e-5)
-    plain = cluster(make_settings(embedding={"pooling": "mean"}))
-    assert plain["key"] != grown["key"]

@@ -104,23 +104,20 @@ def test_rows_of_sequences_count_what_is_trained_on(make_settings: Make, corpus:
     assert expected.sum() <= sum(trained.sum() for trained in places) < load_packed(left).length.sum()
 
 
-def test_all_tokens_are_counted_on_request(make_settings: Make, corpus: Path) -> None:
-    counted = {}
-    for balance in ("trained", "all"):
-        whole = {"length": 1024, "batch": 4}
-        left = run(settings_of(make_settings, chats={"balance": balance}, sequence=whole))
-        traits, packed = load_traits(left), load_packed(left)
-        items = load_sequence_items(left, traits)
-        counted[balance] = items.counts[:, items.groups == 0].sum()
-        # Beside the trained ones the order balances all tokens, each trait as much.
-        assert items.groups.max() == (3 if balance == "trained" else 1)
-        of_all = items.counts[:, items.groups == (2 if balance == "trained" else 0)]
-        assert_array_equal(np.asarray(of_all.sum(axis=1)).ravel(), packed.tokens)
-        scale = (counted[balance] / packed.length.sum()) ** 2
-        assert items.weights.tolist() == pytest.approx([1, 1, scale, scale][: len(items.weights)])
-        tokens = trained_tokens(left) if balance == "trained" else traits.tokens
-        assert_array_equal(traits.counted, tokens)
-    assert 0 < counted["trained"] < counted["all"]
+def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
+    make_settings: Make, corpus: Path
+) -> None:
+    left = run(settings_of(make_settings, sequence={"length": 1024, "batch": 4}))
+    traits, packed = load_traits(left), load_packed(left)
+    items = load_sequence_items(left, traits)
+    counted = items.counts[:, items.groups == 0].sum()
+    assert items.groups.max() == 3
+    of_all = items.counts[:, items.groups == 2]
+    assert_array_equal(np.asarray(of_all.sum(axis=1)).ravel(), packed.tokens)
+    scale = (counted / packed.length.sum()) ** 2
+    assert items.weights.tolist() == pytest.approx([1, 1, scale, scale])
+    assert_array_equal(traits.counted, trained_tokens(left))
+    assert 0 < counted < packed.length.sum()
 
 
 def test_turns_and_lengths_are_traits(make_settings: Make, corpus: Path) -> None:

@@ -37,7 +37,7 @@ def write_export(
     shard_bytes: int = 1 << 20,
     batch: int = 1,
     tag: str = TAG,
-    columns: tuple[str, ...] = (),
+    labels: bool = False,
     **manifest: Any,
 ) -> Stream:
     """Export a corpus (tests/write/exports/made.py) into a folder in a format; all rows in the order of the plan."""
@@ -51,7 +51,7 @@ def write_export(
         rows = type(rows)(rows.plan, rows.sequence[place], np.arange(len(place))[None], rows.stored)
     path.mkdir(exist_ok=True)
     folder = Folder(path)
-    about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes, columns=columns))  # type: ignore[arg-type]
+    about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes, labels=labels))  # type: ignore[arg-type]
     whole = {
         "format": name,
         "format_version": MASKED_VERSION if rows.trained else EXPORT_VERSION,

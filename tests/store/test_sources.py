@@ -288,7 +288,7 @@ def test_heldout_files_of_known_tags_are_not_fetched_again(
 
 @at_urls
 def test_the_watcher_sees_new_tags(place: Url, make_settings: Make) -> None:
-    settings = make_settings(input={"paths": [str(place)]}, advanced={"settle_seconds": 0})
+    settings = make_settings(input={"paths": [str(place)]})
     daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
     put(f"{place}/a.jsonl", b"".join(LINES[:100]))
     assert "nothing was made of this input yet" in str(daemon.tick())

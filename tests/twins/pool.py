@@ -49,11 +49,3 @@ def nearest(vectors: Singles, centre: Singles, centroids: Singles) -> tuple[NDAr
     scale = np.linalg.norm(centred, axis=1) * np.linalg.norm(centroids.astype(np.float64), axis=1)[labels]
     best = dots[np.arange(len(dots)), labels]
     return labels, 1.0 - np.divide(best, scale, out=np.zeros_like(best), where=scale > 0)
-
-
-def nearest_euclidean(vectors: Singles, centroids: Singles) -> tuple[NDArray[np.int64], Doubles]:
-    """Label and Euclidean distance of each vector, every centroid tried in float64."""
-    apart = vectors.astype(np.float64)[:, np.newaxis] - centroids.astype(np.float64)
-    distances = np.sqrt((apart**2).sum(axis=2))
-    labels = distances.argmin(axis=1)
-    return labels, distances[np.arange(len(labels)), labels]

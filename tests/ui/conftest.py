@@ -16,7 +16,7 @@ from tests.ui.dagster_dev import DagsterDev
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-AUTOMATION = "[advanced]\nsettle_seconds = 1\n"
+AUTOMATION = "[advanced]\n"
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ from tests.ui.pages import (
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-SMALL = "[advanced]\nvocab_size = 512\ntoken_dims = 16\ndecoder_tokens = 2000\nfilm_frames = 4\n"
+SMALL = "[advanced]\nvocab_size = 512\ntoken_dims = 16\n"
 PER_TOPIC, APPENDED = 60, 2
 FIGURES = {
     *("documents", "new_documents", "reused_documents", "seconds"),

@@ -74,11 +74,10 @@ ALWAYS = ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl"
     ("name", "output", "sections"),
     [
         *((name, {}, {}) for name in ALWAYS),
-        ("embeddings.npy", {"sidecars": ("arrays",)}, {}),
         ("ordering_comparison.png", {"sidecars": ("plot",)}, {}),
         ("heldout.parquet", {}, {"heldout": Heldout(documents=0.1)}),
         ("heldout_removed.jsonl", {}, {"heldout": Heldout(documents=0.1)}),
-        ("left_out.parquet", {}, {"selection": Selection(method="random", documents=1)}),
+        ("left_out.parquet", {}, {"selection": Selection(method="random", tokens=1)}),
     ],
 )
 def test_a_file_of_others_is_refused_where_it_would_be_overwritten(

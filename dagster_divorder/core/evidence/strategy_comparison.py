@@ -84,7 +84,6 @@ def compare_strategies(
     sequence_length: int,
     batch: int,
     weights: Mapping[str, float] | None = None,
-    within: float = 1.0,
     packs: bool = True,
     count: RunCounter | None = None,
     seed: int = 0,
@@ -98,7 +97,6 @@ def compare_strategies(
     tokens: int (N,). traits: name -> int codes (N,) in [0, n_values[name]); "cluster" must be one; the first gives
         labels to strategies that need them. weights: name -> number above 0, of the balanced traits; None: all,
         equally.
-    within: see `core.order.items.document_items`.
     packs: whether a sequence may hold several documents.
     count: gives the tokens of each run that shares count, if not all; windows are then whole sequences.
     options: strategy -> its options.
@@ -113,9 +111,7 @@ def compare_strategies(
     counted = tokens_of(Pieces(np.arange(len(lengths)), np.zeros_like(lengths), lengths))
     for document_strategy in documents:
         fills = "sequence_length" in STRATEGIES[document_strategy].reads
-        items = document_items(
-            lengths if fills else counted, balanced, weights, within=within, lengths=lengths
-        )
+        items = document_items(lengths if fills else counted, balanced, weights, lengths=lengths)
         laid, document_cost = _order(
             items, document_strategy, {**arguments, **options(document_strategy)}, meter
         )

@@ -84,14 +84,12 @@ def nearest(
     centre: Singles,
     centroids: Singles,
     lengths: Doubles,
-    euclidean: bool,
     labels: Labels,
     distances: Singles,
 ) -> int:
     """labels[i] = argmax_k <x_i - c, m_k>, lowest k among equals; distances[i] = 1 - that / (|x_i - c| |m_k|).
 
-    euclidean: argmax of <x_i, m_k> - |m_k|^2 / 2, the nearest centroid; distances[i] is |x_i - m_k|, and c must be 0.
-    `scores` (N, K) is <x_i - c, m_k>, or that difference, from a float32 matrix product, and `best` (N,) the largest of
+    `scores` (N, K) is <x_i - c, m_k> from a float32 matrix product, and `best` (N,) the largest of
     each row. Their last bits depend on the shape of the batch, so they only propose: a float64 sum, in the order of the
     dims, decides among all k near the best proposal. "Near" is twice the bound D eps |x| |m| on the difference of two
     such errors (Higham, Accuracy and Stability, 2002, section 3.1), plus a few eps for the subtraction. Reads vectors
@@ -108,7 +106,7 @@ def nearest(
     for i in range(dims):
         centre_size += np.float64(centre[i]) * centre[i]
     centre_size = np.sqrt(centre_size)
-    besides = 2.0 * centre_size + (0.5 * longest if euclidean else 0.0)
+    besides = 2.0 * centre_size
     error = 2.0 * (dims + 8) * EPS * longest
     centred = np.empty(dims)
     for row in range(vectors.shape[0]):
@@ -119,7 +117,7 @@ def nearest(
         length = np.sqrt(length)
         if not np.isfinite(length):
             return row
-        if length <= NO_DIRECTION * centre_size and not euclidean:
+        if length <= NO_DIRECTION * centre_size:
             labels[row] = 0
             distances[row] = 1.0
             continue
@@ -139,18 +137,10 @@ def nearest(
                     dot = 0.0
                     for i in range(dims):
                         dot += centred[i] * centroids[k, i]
-                    if euclidean:
-                        dot -= 0.5 * lengths[k] ** 2
                     if dot > largest:
                         largest = dot
                         label = k
         labels[row] = label
-        if euclidean:
-            square = 0.0
-            for i in range(dims):
-                square += (centred[i] - centroids[label, i]) ** 2
-            distances[row] = np.sqrt(square)
-            continue
         scale = length * lengths[label]
         distances[row] = max(0.0, 1.0 - largest / scale) if scale > 0.0 else 1.0
     return -1

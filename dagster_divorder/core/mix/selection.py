@@ -1,15 +1,14 @@
-"""Selection of training documents for quality and diversity together (Spokes), and baselines.
+"""Selection of diverse training documents (Spokes), and baselines.
 
 Letters: N vectors of length 1 (or zero), D dims, n candidates `rows` int64 (n,), T steps.
 
-Spokes seeks the weights w >= 0, sum 1, that maximise
-    alpha ln Q(w) + (1 - alpha) ln Vendi(w),  Q(w) = sum_i w_i q_i,
-by exponentiated gradient: w_i <- w_i exp(rate dL/dw_i), over their sum, with
-    d ln Q / dw_i = q_i / Q(w),  d ln Vendi / dw_i = -z_i' (ln G) z_i - 1,  G = sum_i w_i z_i z_i'.
+Spokes seeks the weights w >= 0, sum 1, that maximise ln Vendi(w) by exponentiated gradient:
+    w_i <- w_i exp(rate dL/dw_i), over their sum, with
+    d ln Vendi / dw_i = -z_i' (ln G) z_i - 1,  G = sum_i w_i z_i z_i'.
 The documents with the largest weights are selected. A weight is a product over all steps, so its rank shows how much a
 vector contributed over the whole ascent; the optimum itself needs at most D (D + 1) / 2 vectors.
 
-Guarantee: the same bytes for any number of threads. With alpha = 0 and a rate of at most 1 no step lowers the
+Guarantee: the same bytes for any number of threads. With a rate of at most 1 no step lowers the
 objective, which is within ln(n) / (rate T) of its maximum after T steps: Vendi's entropy is 1-smooth relative to the
 weights' entropy, because no channel increases a relative entropy (Blahut and Arimoto's algorithm for a quantum
 channel).
@@ -65,46 +64,27 @@ def diversity_gradient(block: NDArray[np.float32], root: NDArray[np.float32]) ->
 
 
 def spokes(
-    vectors: Vectors,
-    rows: Rows,
-    quality: Floats | None = None,
-    *,
-    alpha: float = 0.0,
-    steps: int = 20,
-    rate: float = 1.0,
-    tolerance: float = 1e-4,
+    vectors: Vectors, rows: Rows, *, steps: int = 20, rate: float = 1.0, tolerance: float = 1e-4
 ) -> Optimum:
     """Weights of candidates, `rows` int64 (n,) of vectors (N, D).
 
-    Ends after `steps` steps, or when the objective changes by at most `tolerance`. quality: float64 (n,) >= 0.
+    Ends after `steps` steps, or when the objective changes by at most `tolerance`.
 
     Raises:
-        InputError: there is no candidate; alpha without quality; a negative or non-finite quality, or none above 0.
+        InputError: there is no candidate.
     """
     if not len(rows):
         raise InputError("there is no vector to choose from; expected at least one")
-    if quality is None:
-        if alpha:
-            raise InputError(
-                f"alpha is {alpha} and there is no quality; expected alpha = 0, or a quality for each"
-            )
-        quality = np.ones(len(rows))
-    if not (np.isfinite(quality).all() and quality.min() >= 0 and quality.max() > 0):
-        raise InputError(
-            "quality holds negative or missing numbers, or only zeros; expected finite numbers from 0 on"
-        )
     # Mean 1 keeps products within the range of float32.
     weights = np.ones(len(rows))
     values, axes = spectrum(gram(vectors, rows, weights))
-    objective = [_objective(values, weights, quality, alpha)]
+    objective = [entropy(values)]
     for _ in range(steps):
         # Subtracting the weighted mean of the gradient keeps exponents within float64.
-        level = alpha + (1 - alpha) * (entropy(values) - 1.0)
-        mean = float(weights @ quality) / len(rows)
-        step = _Step(weights, quality / mean, log_root(values, axes), alpha, rate, level)
+        step = _Step(weights, log_root(values, axes), rate, entropy(values) - 1.0)
         values, axes = spectrum(sum_products(vectors, rows, step))
         weights *= len(rows) / weights.sum()
-        objective.append(_objective(values, weights, quality, alpha))
+        objective.append(entropy(values))
         if abs(objective[-1] - objective[-2]) <= tolerance:
             break
     return Optimum(weights / len(rows), np.array(objective))
@@ -112,25 +92,17 @@ def spokes(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Step:
-    """Updates the weights of a block in place and scales its vectors for the next Gram matrix. quality: relative to its
-    mean; level: subtracted from the gradient."""
+    """Updates the weights of a block in place and scales its vectors for the next Gram matrix. level: subtracted from
+    the gradient."""
 
     weights: Floats
-    quality: Floats
     root: NDArray[np.float32]
-    alpha: float
     rate: float
     level: float
 
     def __call__(self, part: slice, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        uphill = self.alpha * self.quality[part] + (1 - self.alpha) * diversity_gradient(block, self.root)
-        self.weights[part] *= np.exp(self.rate * (uphill - self.level))
+        self.weights[part] *= np.exp(self.rate * (diversity_gradient(block, self.root) - self.level))
         return block * np.sqrt(self.weights[part], dtype=np.float32)[:, None]
-
-
-def _objective(values: Floats, weights: Floats, quality: Floats, alpha: float) -> float:
-    gain = alpha * float(np.log(weights @ quality / len(weights))) if alpha else 0.0
-    return gain + (1 - alpha) * entropy(values)
 
 
 def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:

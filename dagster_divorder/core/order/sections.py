@@ -95,7 +95,7 @@ def equal_parts(
     if parts > MOST_PARTS:
         raise InputError(
             f"{records:,} records make {parts:,} sections of at most {most:,}; expected at most {MOST_PARTS:,} "
-            f"sections: set order.shards_of to {-(-records // MOST_PARTS):,} or more"
+            f"sections: {MOST_PARTS * most:,} records"
         )
     if parts == 1:
         return np.zeros(records, np.int64)

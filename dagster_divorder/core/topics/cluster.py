@@ -1,25 +1,22 @@
 """k-means on a sample of vectors, and assignment of every vector to its nearest centroid.
 
 Letters: N vectors, n vectors in the sample, D dims, K clusters.
-Method cosine: spherical k-means; the distance of x to a centroid m is 1 - cos(x - centre, m), 0 to 2. Methods euclidean
-and minibatch, as in the papers: the distance is |x - m|.
+Spherical k-means: the distance of x to a centroid m is 1 - cos(x - centre, m), 0 to 2.
 
-Guarantee: `fit` gives the same bytes for the same sample, k, method and seed, on one thread. Labels and distances of
+Guarantee: `fit` gives the same bytes for the same sample, k and seed, on one thread. Labels and distances of
 `assign` depend only on the vector and the fit, not on the batch, its order or the number of threads.
 Cost: fit O(iterations x restarts x n K D), n at most `most_points`, and a copy of the sample; assign O(N K D) at the
 speed of a matrix product, with BLOCK_SCORES float32 of scratch a thread.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
-Hassani and Krause 2016 (AFK-MC2, its first centroids); Sculley 2010 (mini-batch, with the numbers of
-Diversity-Ordered Training); Arora, Liang and Ma 2017 (removing the direction that all documents share).
+Hassani and Krause 2016 (AFK-MC2, its first centroids); Arora, Liang and Ma 2017 (removing the direction that all
+documents share).
 Known weakness: k-means finds round clusters of similar size, and a local optimum. Measurements:
 docs/decisions/base-model.md.
 """
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +27,6 @@ from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.core.vectors.unit import NO_DIRECTION
 from dagster_divorder.errors import InputError
 
-Method = Literal["cosine", "euclidean", "minibatch"]
-
 POINTS_PER_CENTROID = 256
 """Points of the sample for each centroid; more cost time and hardly move the centroids."""
 
@@ -39,10 +34,6 @@ ITERATIONS = 25
 RESTARTS = 5
 RESTARTS_UP_TO = 100
 """Up to this many clusters, the best of RESTARTS runs is taken: these runs differ most and cost least."""
-
-BATCH_POINTS = 4096
-BATCH_RESTARTS = 3
-"""For `minibatch`, as in Diversity-Ordered Training."""
 
 BLOCK_SCORES = 1 << 20
 """Scores that a thread holds at once: 4 MB, about a core's cache."""
@@ -56,7 +47,7 @@ factor, and also by twice its standard error."""
 class ClusterFit:
     """A clustering, largest cluster first.
 
-    centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1 for the method cosine, else means.
+    centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1.
     sizes, int64 (K,), and mean_distance: of the sample. note: why there are fewer clusters than asked for, or "".
     """
 
@@ -65,7 +56,6 @@ class ClusterFit:
     sizes: NDArray[np.int64]
     mean_distance: float
     note: str
-    method: Method = "cosine"
 
     @cached_property
     def lengths(self) -> NDArray[np.float64]:
@@ -73,44 +63,37 @@ class ClusterFit:
         return np.linalg.norm(self.centroids.astype(np.float64), axis=1)
 
 
-def most_points(k: int, method: Method) -> int:
-    """Most vectors that a fit uses; `minibatch` reads batches, so it uses all."""
-    return sys.maxsize if method == "minibatch" else POINTS_PER_CENTROID * k
+def most_points(k: int) -> int:
+    """Most vectors that a fit uses."""
+    return POINTS_PER_CENTROID * k
 
 
-def fit(
-    sample: NDArray[np.float32], k: int, *, method: Method = "cosine", seed: int = 0, centre: bool = True
-) -> ClusterFit:
+def fit(sample: NDArray[np.float32], k: int, *, seed: int = 0, centre: bool = True) -> ClusterFit:
     """Clusters of sample float32 (n, D), n >= 1.
 
-    A sample of more than `most_points` vectors is thinned at random. Only the method cosine uses `centre`. The result
+    A sample of more than `most_points` vectors is thinned at random. The result
     has fewer than k clusters if the sample has fewer distinct vectors (each is then a centroid), or if some end up
     empty.
 
     Raises:
-        InputError: there is no vector, NaN or infinity, k below 1, or an unknown method.
+        InputError: there is no vector, NaN or infinity, or k below 1.
     """
-    if method not in get_args(Method):
-        raise InputError(f"method is {method!r}; expected one of {', '.join(get_args(Method))}")
     if sample.ndim != 2 or not len(sample) or k < 1:
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
     finite("the sample", sample)
-    if len(sample) > (most := most_points(k, method)):
+    if len(sample) > (most := most_points(k)):
         sample = sample[np.sort(np.random.default_rng(seed).choice(len(sample), most, replace=False))]
     middle = np.zeros(sample.shape[1], np.float32)
-    if method == "cosine":
-        if centre:
-            middle = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
-        points, directed = _directions(sample, middle)
-        if not directed.any():
-            # If all vectors are equal, centring would leave them without a direction.
-            middle = np.zeros_like(middle)
-            points, directed = _directions(sample[:1].repeat(len(sample), axis=0), middle)
-        points = points[directed]
-    else:
-        points, directed = np.ascontiguousarray(sample, np.float32), np.ones(len(sample), bool)
+    if centre:
+        middle = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    points, directed = _directions(sample, middle)
+    if not directed.any():
+        # If all vectors are equal, centring would leave them without a direction.
+        middle = np.zeros_like(middle)
+        points, directed = _directions(sample[:1].repeat(len(sample), axis=0), middle)
+    points = points[directed]
 
     distinct = _distinct(points, k + 1)
     note = (
@@ -118,19 +101,13 @@ def fit(
         if len(distinct) < k
         else ""
     )
-    if len(distinct) <= k:
-        centroids = distinct
-    elif method == "minibatch":
-        centroids = _minibatch(points, k, seed)
-    else:
-        centroids = _kmeans(points, k, seed, spherical=method == "cosine")
+    centroids = distinct if len(distinct) <= k else _kmeans(points, k, seed)
     fitted = ClusterFit(
         centre=middle,
         centroids=centroids,
         sizes=np.zeros(len(centroids), np.int64),
         mean_distance=0.0,
         note=note,
-        method=method,
     )
     return _largest_first(fitted, sample, directed)
 
@@ -138,7 +115,7 @@ def fit(
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """(label of the nearest centroid int32 (N,), distance to it float32 (N,)) of vectors float32 (N, D).
 
-    With the method cosine a vector at the centre has label 0 and distance 1.
+    A vector at the centre has label 0 and distance 1.
 
     Raises:
         InputError: the vectors have other dims than the fit, or hold NaN or infinity.
@@ -155,14 +132,10 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     vectors = np.ascontiguousarray(vectors, np.float32)
     labels = np.empty(len(vectors), np.int32)
     distances = np.empty(len(vectors), np.float32)
-    euclidean = fit.method != "cosine"
-    offsets = (0.5 * fit.lengths**2).astype(np.float32)
 
     def assign_rows(rows: slice) -> None:
         block = vectors[rows]
         scores = np.subtract(block, fit.centre, dtype=np.float32) @ fit.centroids.T
-        if euclidean:
-            scores -= offsets
         best = scores.max(axis=1)
         bad = nearest(
             block,
@@ -171,7 +144,6 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
             fit.centre,
             fit.centroids,
             fit.lengths,
-            euclidean,
             labels[rows],
             distances[rows],
         )
@@ -215,7 +187,7 @@ def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
     return points[list(first.values())] if first else np.zeros((1, points.shape[1]), np.float32)
 
 
-def _kmeans(points: NDArray[np.float32], k: int, seed: int, *, spherical: bool) -> NDArray[np.float32]:
+def _kmeans(points: NDArray[np.float32], k: int, seed: int) -> NDArray[np.float32]:
     import faiss
     from threadpoolctl import threadpool_limits
 
@@ -225,7 +197,7 @@ def _kmeans(points: NDArray[np.float32], k: int, seed: int, *, spherical: bool) 
         niter=ITERATIONS,
         nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
         seed=small_seed(seed),
-        spherical=spherical,
+        spherical=True,
         # AFK-MC2 approximates k-means++ without a pass for each centroid.
         init_method=faiss.ClusteringInitMethod_AFK_MC2,
         min_points_per_centroid=1,
@@ -236,18 +208,6 @@ def _kmeans(points: NDArray[np.float32], k: int, seed: int, *, spherical: bool) 
         kmeans.train(points)
     assert kmeans.centroids is not None
     return kmeans.centroids
-
-
-def _minibatch(points: NDArray[np.float32], k: int, seed: int) -> NDArray[np.float32]:
-    from sklearn.cluster import MiniBatchKMeans
-    from threadpoolctl import threadpool_limits
-
-    # Batches are too small for several threads.
-    with threadpool_limits(1):
-        kmeans = MiniBatchKMeans(
-            k, random_state=small_seed(seed), batch_size=BATCH_POINTS, n_init=BATCH_RESTARTS
-        ).fit(points)
-    return kmeans.cluster_centers_.astype(np.float32)
 
 
 def _largest_first(

@@ -39,7 +39,7 @@ from dagster_divorder.pipeline.stage import (
     content_hash,
     counts,
 )
-from dagster_divorder.settings.sections import Inputs
+from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Inputs
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
@@ -131,7 +131,7 @@ def _read(run: Run, *, dry: bool) -> _Read:
     inputs = _with_schemas(run, found, before)
     with run.progress("reading records", None, "records") as advance:
         each = _each(run, advance, dry=dry)
-        read = ingest(fragments, kind, inputs, before, settings.max_record_bytes, each, dry=dry)
+        read = ingest(fragments, kind, inputs, before, MAX_RECORD_BYTES, each, dry=dry)
     fragments = Fragments(run.store, key, read.planned)
     rejects = _rejects(fragments, read.view)
     check_rejects(read.view, [each for each, _ in inputs], rejects, settings.max_reject_share)
@@ -231,7 +231,7 @@ def records_key(run: Run, kind: str) -> str:
     if run.settings.masked:
         # Another template may refuse other records. 2: the version of what chats.forms makes of a record.
         reading = [reading, given.form, given.template, template.fingerprint if template else None, 2]
-    return content_hash("raw_docs", RAW_DOCS.version, kind, reading, given.max_record_bytes)
+    return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
 
 
 def _raw_docs_facts(run: Run, inputs: Sequence[Found], ingested: Ingested, texts: int) -> dict[str, Any]:

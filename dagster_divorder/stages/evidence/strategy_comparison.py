@@ -1,6 +1,7 @@
 """strategy_comparison: one table of all pairs of strategies, for documents and for sequences, on this corpus.
 
-No other stage reads it. The pairs are `comparison.documents` x `comparison.sequences`. Records are packed by `concat`
+No other stage reads it. The pairs are DOCUMENTS and `order.strategy` x SEQUENCES
+and `sequence.strategy`. Records are packed by `concat`
 (not at all with `packing.method = "none"`). Orders are compared with the corpus's own mix; targets and frozen tokens
 are ignored. Strategies run one after another in this process, with kernels compiled before. Seconds are wall time. Peak
 memory is the rise of this process's memory, which already holds the items to order.
@@ -26,6 +27,10 @@ from dagster_divorder.view.strategies import conclusions
 
 Result = TypeVar("Result")
 
+DOCUMENTS = ("original", "random", "round_robin", "stratified", "bin_packing", "balanced")
+SEQUENCES = ("original", "random", "balanced")
+"""Strategies that are always compared, for documents and for sequences."""
+
 DEVIATIONS = (
     *("batch TV, clusters", "worst batch TV, clusters", "worst share, batch anywhere"),
     "mean prefix deviation, tokens",
@@ -41,24 +46,25 @@ def load_comparison(run: Run) -> list[dict[str, Any]]:
 def _compare_strategies(run: Run) -> Made:
     settings, stream = run.settings, load_stream(run)
     traits = stream.traits
-    pairs = len(settings.comparison.documents) * len(settings.comparison.sequences)
+    documents = dict.fromkeys([*DOCUMENTS, settings.order.strategy])
+    sequences = dict.fromkeys([*SEQUENCES, settings.sequence.strategy])
+    pairs = len(documents) * len(sequences)
     rows = []
     with run.progress("comparing strategies", pairs, "pairs") as advance:
         for outcome in compare_strategies(
             traits.tokens,
             traits.codes,
             traits.sizes(),
-            documents=settings.comparison.documents,
-            sequences=settings.comparison.sequences,
+            documents=tuple(documents),
+            sequences=tuple(sequences),
             sequence_length=settings.sequence.length,
             batch=settings.sequence.batch,
             weights=settings.order.traits,
-            within=settings.order.within,
             packs=settings.packing.packs,
             count=run_counter(run, stream.record_of) if settings.masked else None,
             seed=settings.seed,
             options=settings.strategy_options,
-            vectors=partial(vector_sums, run) if settings.sequence.vectors else None,
+            vectors=partial(vector_sums, run),
             drift=True,
             meter=_metered,
         ):
@@ -114,7 +120,7 @@ STRATEGY_COMPARISON = WholeCorpus(
     description="Which strategy to use. Diversity, deviations, drift, seconds and memory of all pairs of strategies, "
     "for documents and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
-    settings=("comparison", "order", "packing", "sequence", "input", "chats", "seed"),
+    settings=("order", "packing", "sequence", "input", "chats", "seed"),
     # No `content`: the key decides everything but the costs, so it is the version.
     compute=_compare_strategies,
     show=_show_strategy_comparison,

@@ -15,11 +15,9 @@ sequence, S sequences.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,7 +26,6 @@ import xxhash
 
 from dagster_divorder.core.evidence.training_evidence import (
     Trained,
-    estimate,
     mean,
     order_figures,
     sensitivity,
@@ -61,7 +58,7 @@ from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
@@ -71,8 +68,10 @@ STAGE = "training_evidence"
 REFERENCE = "random_sequences"
 ALL = "all, equal shares"
 """The name of the mean over sources, in tables of sources."""
+SEEDS, EPOCHS = 3, 2
+"""Trainings of each order, each with other weights and shuffles, and their epochs: orders differ most at the seam."""
 STEPS = 250
-"""Least steps of an epoch if `evidence.batch` is unset."""
+"""Least steps of an epoch."""
 HELD_OUT_SHARE = 0.05
 """Tokens to validate on after each epoch, as a share of the training tokens; equally many of every source."""
 TRAINED_VERSION = 3
@@ -85,7 +84,6 @@ class _Training(NamedTuple):
     name: str
     order: str
     seed: int
-    rate: float
     data: str
 
 
@@ -96,7 +94,7 @@ def orders_of(settings: Settings) -> list[str]:
 
 
 def _train_in_each_order(run: Run) -> Made:
-    evidence, store, notes = run.settings.evidence, run.store, list[str]()
+    store, notes = run.store, list[str]()
     folder = f"stages/{STAGE}/{TRAINING_EVIDENCE.key(run)}"
     sequences = Sequences.of(run)
     task = make_task(run, sequences, notes)
@@ -107,11 +105,11 @@ def _train_in_each_order(run: Run) -> Made:
         trainings = _name_trainings(sequences, task, folder, known)
         # If a run is stopped, all orders are trained with the first seeds.
         missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
-        tokens = evidence.epochs * sequences.rows * sequences.plan.sequence_length
+        tokens = sequences.epochs * sequences.rows * sequences.plan.sequence_length
         if missing:
             run.progress.note(
-                f"training {len(missing):,} of {len(trainings):,} models ({evidence.model}), "
-                f"{evidence.epochs * sequences.steps:,} steps of {sequences.batch:,} sequences each"
+                f"training {len(missing):,} of {len(trainings):,} models, "
+                f"{sequences.epochs * sequences.steps:,} steps of {sequences.batch:,} sequences each"
             )
             train = partial(_train, store, folder, task)
             with run.progress(
@@ -132,8 +130,8 @@ def _train_in_each_order(run: Run) -> Made:
     for each, records in trained.items():
         if not np.isfinite(records.losses).all():
             notes.append(
-                f"the loss of order {each.order}, seed {each.seed}, learning rate {each.rate:g} is no number from step "
-                f"{np.argmin(np.isfinite(records.losses)):,} on; lower evidence.learning_rates"
+                f"the loss of order {each.order}, seed {each.seed}, is no number from step "
+                f"{np.argmin(np.isfinite(records.losses)):,} on"
             )
     summary = _summary(run, sequences, task, trained, notes)
     from dagster_divorder.view.pictures import training_evidence as draw
@@ -148,9 +146,9 @@ def _train_in_each_order(run: Run) -> Made:
         "verdict": " ".join(summary["verdict"]),
         "trainings": len(trainings),
         "trained_now": len(missing),
-        "tokens_an_epoch": tokens // evidence.epochs,
+        "tokens_an_epoch": tokens // sequences.epochs,
         "weights": summary["weights"],
-        "steps": evidence.epochs * sequences.steps,
+        "steps": sequences.epochs * sequences.steps,
         "notes": notes,
     }
     return Made(files, figures=figures)
@@ -160,32 +158,20 @@ def _name_trainings(
     sequences: Sequences, task: Task, folder: str, known: Mapping[str, str]
 ) -> list[_Training]:
     """All trainings of a run. Stores what those read whose names are not `known`."""
-    from dagster_divorder.models.training import learning_rates
-
-    settings, store, evidence = sequences.run.settings, sequences.run.store, sequences.run.settings.evidence
+    settings, store = sequences.run.settings, sequences.run.store
     heldout = {f"{source} {at}": array for source, of in task.heldout.items() for at, array in enumerate(of)}
     every = pack_arrays({"classes": task.classes, **heldout})
-    config = Path(evidence.model) / "config.json"
-    model = [evidence.model, xxhash.xxh3_128_hexdigest(config.read_bytes()) if config.is_file() else ""]
-    decides = [
-        TRAINED_VERSION,
-        xxhash.xxh3_128_hexdigest(every),
-        model,
-        evidence.schedule,
-        task.batch,
-        task.device,
-    ]
+    decides = [TRAINED_VERSION, xxhash.xxh3_128_hexdigest(every), task.batch, task.device]
     trainings, data = [], dict[str, str]()
     for name in orders_of(settings):
         order = trained_order(name)
-        for seed in range(evidence.seeds):
+        for seed in range(SEEDS):
             arrays = pack_arrays(sequences.read_in(order, seed))
             reads = xxhash.xxh3_128_hexdigest(arrays)
-            for rate in learning_rates(evidence.model, evidence.learning_rates):
-                result = f"run-{content_hash(decides, reads, order.apart, seed, rate)}"
-                if result not in known and reads not in data:
-                    data[reads] = store.put_hashed(folder, f"data-{reads}", arrays, "safetensors")
-                trainings.append(_Training(result, name, seed, rate, data.get(reads, "")))
+            result = f"run-{content_hash(decides, reads, order.apart, seed)}"
+            if result not in known and reads not in data:
+                data[reads] = store.put_hashed(folder, f"data-{reads}", arrays, "safetensors")
+            trainings.append(_Training(result, name, seed, data.get(reads, "")))
     return trainings
 
 
@@ -197,7 +183,7 @@ def _train(store: Store, folder: str, task: Task, each: _Training, advance: Adva
         import torch
 
         torch.cuda.set_device(worker_number())
-    task = replace(task, seed=each.seed, learning_rate=each.rate, apart=trained_order(each.order).apart)
+    task = replace(task, seed=each.seed, apart=trained_order(each.order).apart)
     trained = train(task, unpack(store.read_verified(each.data)), advance)
     store.put_hashed(folder, each.name, pack_arrays(trained._asdict()), "safetensors")
 
@@ -232,7 +218,7 @@ class Sequences:
         places = np.arange(len(numbers))
         if settings.curriculum.on:
             # The beginning of the plan would have only one end of the score.
-            places = evenly_first(len(numbers), evidence.batch or settings.sequence.batch)
+            places = evenly_first(len(numbers), settings.sequence.batch)
         tokens = np.cumsum(packed.tokens[numbers[places]])
         count = int(np.searchsorted(tokens, evidence.tokens, side="right"))
         numbers = numbers[np.sort(places[:count])]
@@ -243,14 +229,19 @@ class Sequences:
         # Orders of documents repack padded sequences with less padding, which makes fewer.
         none = settings.packing.method == "none"
         full = count if none else min(count, int(plan.tokens.sum()) // settings.sequence.length)
-        batch = evidence.batch or max(1, min(settings.sequence.batch, full // STEPS))
+        batch = max(1, min(settings.sequence.batch, full // STEPS))
         if full < batch:
             raise InputError(
                 f"evidence.tokens = {evidence.tokens:,} of the plan's {int(packed.length.sum()):,} tokens make "
                 f"{full:,} sequences of {settings.sequence.length:,} tokens, but a batch has {batch:,}; expected at "
-                "least one batch: raise evidence.tokens, or lower evidence.batch or sequence.length"
+                "least one batch: raise evidence.tokens, or lower sequence.length"
             )
         return cls(run, stream, plan, numbers, full // batch, batch)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of a training; as many as one schedule of the plan spans."""
+        return max(EPOCHS, self.run.settings.schedule_epochs)
 
     @property
     def rows(self) -> int:
@@ -280,7 +271,7 @@ class Sequences:
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
         """(the sequences of an order, the sequences that each epoch reads in order, int64 (E, n))."""
-        rows, epochs = self.rows, self.run.settings.evidence.epochs
+        rows, epochs = self.rows, self.epochs
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
         if order.sequences == "curated":
             return plan, self.curated_epochs()
@@ -304,7 +295,7 @@ class Sequences:
         place = np.full(orders.max(initial=-1) + 1, -1)
         place[self.numbers[: self.rows]] = np.arange(self.rows)
         read = [row for order in orders for row in place[order][place[order] >= 0].reshape(-1, self.rows)]
-        return np.stack([read[epoch % len(read)] for epoch in range(self.run.settings.evidence.epochs)])
+        return np.stack([read[epoch % len(read)] for epoch in range(self.epochs)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
         """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
@@ -321,7 +312,6 @@ class Sequences:
                 run_counter(self.run, self.stream.record_of)(pieces),
                 {name: codes[name][pieces.document] for name in settings.order.traits},
                 settings.order.traits,
-                within=settings.order.within,
                 lengths=pieces.length,
             )
             order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
@@ -340,9 +330,7 @@ class Sequences:
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
         if traits.trained is not None:
             items = with_all_tokens(items, plan, codes, traits.sizes())
-        if settings.sequence.vectors:
-            items = with_coordinates(items, plan, vector_sums(self.run, plan))
-        return items
+        return with_coordinates(items, plan, vector_sums(self.run, plan))
 
     def arguments(self, strategy: str, items: Items, seed: int) -> dict[str, Any]:
         common = self.run.settings.order_arguments(strategy)
@@ -376,7 +364,7 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
 
 
 def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
-    """What all trainings share; their seed, learning rate and attention are set for each. notes: gets what people
+    """What all trainings share; their seed and attention are set for each. notes: gets what people
     should know.
 
     Raises:
@@ -385,22 +373,17 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
     from dagster_divorder.models.spec import find_device
     from dagster_divorder.models.training import Task, token_classes
 
-    evidence, vocabulary = run.settings.evidence, run.receipt("base_model").facts["vocabulary"]
+    vocabulary = run.receipt("base_model").facts["vocabulary"]
     tokens = sequences.tokens(sequences.plan)
     if run.settings.masked:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
-    classes, class_count = token_classes(
-        evidence.model, np.bincount(tokens["ids"].ravel(), minlength=vocabulary)
-    )
+    classes, class_count = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
     heldout = _heldout_texts(run, sequences.rows * sequences.plan.sequence_length, notes)
     return Task(
-        model=evidence.model,
         classes=classes,
         class_count=class_count,
         seed=0,
-        learning_rate=0.0,
-        schedule=evidence.schedule,
         batch=sequences.batch,
         apart=False,
         device=call_on_a_worker(run, find_device),
@@ -455,7 +438,6 @@ def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dic
         {
             "order": each.order,
             "seed": each.seed,
-            "learning_rate": each.rate,
             "epoch": epoch + 1,
             "source": source,
             "loss": float(loss),
@@ -469,28 +451,24 @@ def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dic
 def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
-    """All figures that people see, at the learning rate that suits the shuffled sequences best."""
-    from dagster_divorder.models.training import learning_rates, make_model, named_matrices
+    """All figures that people see."""
+    from dagster_divorder.models.training import make_model, named_matrices
 
-    evidence, orders, sources = run.settings.evidence, orders_of(run.settings), sorted(task.heldout)
-    by: dict[tuple[str, float], list[Trained]] = {}
+    orders, sources = orders_of(run.settings), sorted(task.heldout)
+    ours: dict[str, list[Trained]] = {}
     for each, trained in results.items():
-        by.setdefault((each.order, each.rate), []).append(trained)
-    losses = {key: np.array([trained.heldout[-1].mean() for trained in of]) for key, of in by.items()}
-    heldout = {key: estimate(of) for key, of in losses.items()}
-    rates = learning_rates(evidence.model, evidence.learning_rates)
-    best = min(rates, key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
-    model = make_model(evidence.model, task.class_count, sequences.plan.sequence_length)
+        ours.setdefault(each.order, []).append(trained)
+    losses = {name: np.array([trained.heldout[-1].mean() for trained in of]) for name, of in ours.items()}
+    model = make_model(task.class_count, sequences.plan.sequence_length)
     matrices = [name for name, _ in named_matrices(model)]
     attention = np.array(["att" in name.lower() for name in matrices])
-    ours = {name: by[name, best] for name in orders}
     figures = {
         name: order_figures(ours[name], ours[shuffled_order(name)], sequences.steps, attention)
         for name in orders
     }
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
-    differences = losses[first, best] - losses[shuffled_order(first), best]
-    read = evidence.epochs * sequences.rows * sequences.plan.sequence_length
+    differences = losses[first] - losses[shuffled_order(first)]
+    read = sequences.epochs * sequences.rows * sequences.plan.sequence_length
     shown = [*verdict(figures, first, shuffled_order(first)), sensitivity(differences, read)]
     return {
         "verdict": [sentence for sentence in shown if sentence],
@@ -500,17 +478,14 @@ def _summary(
             for name in orders
             for row in source_figures(ours[name], ours[shuffled_order(name)], sources)
         ],
-        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
         "layers": [
             {"order": name, "matrix": matrix, "ranks": mean([trained.ranks[:, at] for trained in ours[name]])}
             for name in orders
             for at, matrix in enumerate(matrices)
         ],
-        "learning rate": best,
-        "model": evidence.model,
         "weights": sum(weight.numel() for weight in model.parameters()),
-        "seeds": evidence.seeds,
-        "epochs": evidence.epochs,
+        "seeds": SEEDS,
+        "epochs": sequences.epochs,
         "steps": sequences.steps,
         "batch": sequences.batch,
         "length": sequences.plan.sequence_length,
@@ -529,7 +504,6 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
         "orders": Table(order_rows(summary)),
         "sources": Table(source_rows(summary)),
-        **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
@@ -542,34 +516,21 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
-    """Also the end-of-text token of a checkpoint, and the file that describes the trained model."""
-    config = Path(run.settings.evidence.model) / "config.json"
+    """Also the end-of-text token of a checkpoint."""
     return {
         **TRAINING_EVIDENCE.usual(run),
         "end_of_text": named_end_of_text(run),
-        "config": config.read_text() if config.is_file() else "",
         **reading(run),
     }
 
 
 def _check_settings(run: Run) -> None:
-    from dagster_divorder.models.training import make_model
-
-    settings, evidence = run.settings, run.settings.evidence
+    settings = run.settings
     if "pairs" in settings.forms:
         raise InputError(
             "evidence.tokens is set, but an input holds pairs, whose loss compares two answers; trainings here use the "
             "loss of one text: unset evidence.tokens"
         )
-    orders = [trained_order(name) for name in orders_of(settings)]
-    planned = any(order.sequences == "curated" for order in orders)
-    if planned and settings.schedule_epochs > 1 and settings.schedule_epochs != evidence.epochs:
-        raise InputError(
-            f"evidence.epochs is {evidence.epochs}, but the plan has one schedule over {settings.schedule_epochs} "
-            f"epochs; expected {settings.schedule_epochs}: set evidence.epochs, or sequence.epochs to "
-            f'{evidence.epochs}, or curriculum.epochs to "each"'
-        )
-    make_model(evidence.model, 1, settings.sequence.length)
     check_special_tokens(settings)
 
 

@@ -448,14 +448,11 @@ def remedy(settings: Settings) -> str:
         if strategy not in ("balanced", "f3"):
             return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
     if settings.curriculum.on:
-        return (
-            "set a larger curriculum.window, give the trait more weight in order.traits, or give it fewer values "
-            "(clusters.k, order.length_bins)"
-        )
+        return "raise sequence.batch, give the trait more weight in order.traits, or give it fewer values (clusters.k)"
     fill = "; if long documents fill whole sequences, cut them with packing.piece_tokens"
     return (
-        "give the trait more weight in order.traits, balance fewer traits, or give them fewer values (clusters.k, "
-        f"order.length_bins){fill if settings.packing.packs else ''}"
+        "give the trait more weight in order.traits, balance fewer traits, or give them fewer values "
+        f"(clusters.k){fill if settings.packing.packs else ''}"
     )
 
 

@@ -27,7 +27,7 @@ from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
-from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads, vectors_stage
+from dagster_divorder.stages.mix.subset_selection import VECTORS, load_selected, selection_reads
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -93,13 +93,13 @@ def _measure_set_diversity(run: Run) -> Made:
         "ids": run.records.text_ids(run.view.fragments)[measured.records],
         "codes": codes,
     }
-    vectors_key = run.receipt(vectors_stage(run.settings)).key
+    vectors_key = run.receipt(VECTORS).key
     figures |= {f"batches_{row['order'].replace(' ', '_')}": row["mean vendi"] for row in files["batches"]}
     return Made(files, {"names": names, "vectors": vectors_key}, figures)
 
 
 def _selection_pool(run: Run) -> _Measured:
-    vectors = map_vectors(run.store, run.view, run.receipt(vectors_stage(run.settings)))
+    vectors = map_vectors(run.store, run.view, run.receipt(VECTORS))
     rows = np.flatnonzero(run.are_first)
     return _Measured(vectors, rows, rows, MAX_VALUES)
 
@@ -151,7 +151,7 @@ def _sums(run: Run, measured: _Measured, names: list[str], codes: np.ndarray) ->
     if (
         last is None
         or "sums" not in last.files  # made without a selection
-        or last.facts["vectors"] != run.receipt(vectors_stage(run.settings)).key
+        or last.facts["vectors"] != run.receipt(VECTORS).key
         or not run.store.exists(last.files["sums"])
     ):
         return _group_sums(measured, names, codes), len(measured.rows)
@@ -224,7 +224,7 @@ def _set_diversity_reads(settings: Settings) -> tuple[str, ...]:
     if not settings.selects:
         return ("raw_docs", *space_reads(settings), "clusters", *fields)
     return (
-        *("raw_docs", "clusters", "traits", vectors_stage(settings), *fields),
+        *("raw_docs", "clusters", "traits", VECTORS, *fields),
         *selection_reads(settings),
         *stream_reads(settings),
         *("greedy_order", "packed_sequences", "sequence_order"),

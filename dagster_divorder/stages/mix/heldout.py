@@ -35,6 +35,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_under
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
+from dagster_divorder.stages.order.bin_edges import BINS
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.arrays import pack, pack_parquet, row_array, unpack, unpack_parquet
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
@@ -141,7 +142,7 @@ def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
         # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
         number = is_number((column := fields.column(trait)).type)
         if number and edges is None:
-            edges = column_codes(column, bins=run.settings.order.length_bins).edges
+            edges = column_codes(column, bins=BINS).edges
         bins = {trait: edges} if number and edges is not None else {}
     codes, names = trait_codes(run, trait, fields, bins)
     return _Documents(first, ids[first], sizes[first], codes[first], names, edges)
@@ -218,7 +219,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
-    for path, number, block in _blocks(files, settings.input.max_record_bytes):
+    for path, number, block in _blocks(files):
         at = np.flatnonzero(~block.blank)
         documents, reasons = parse_block(block, at, files.shape, path)
         for reason in reasons[:1]:
@@ -251,7 +252,7 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     return table, every_id[rows]
 
 
-def _blocks(files: Found, limit: int) -> Iterator[tuple[Source, int, Block]]:
+def _blocks(files: Found) -> Iterator[tuple[Source, int, Block]]:
     """(file, lines before the block, block) of all files.
 
     Raises:
@@ -263,7 +264,7 @@ def _blocks(files: Found, limit: int) -> Iterator[tuple[Source, int, Block]]:
         if files.kind == "parquet":
             schema = read_schema(path, schema)
         with files.shape.naming():
-            for block in read_lines(path, limit) if files.kind == "jsonl" else read_rows(path, schema, limit):
+            for block in read_lines(path) if files.kind == "jsonl" else read_rows(path, schema):
                 if block.unfinished:
                     raise _refused(str(path), number + 1, f"{NOT_JSON}: the file ends in the middle of it")
                 yield path, number, block

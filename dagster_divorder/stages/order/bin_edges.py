@@ -22,6 +22,8 @@ from dagster_divorder.stages.text.loss_mask import answer_tokens
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES, SHARES = "edges.safetensors", "shares.safetensors"
+BINS = 100
+"""Quantile bins of lengths and numeric fields."""
 BAND, MIN_OVER = 3.0, 64
 
 
@@ -67,16 +69,16 @@ def _shares(
     codes = {"length": bin_codes(tokens, edges["length"])}
     for trait, column in columns.items():
         if trait in edges:
-            coded = column_codes(column, bins=run.settings.order.length_bins, edges=edges[trait], name=trait)
+            coded = column_codes(column, bins=BINS, edges=edges[trait], name=trait)
             codes[trait] = coded.codes
     return {trait: np.bincount(values) / len(values) for trait, values in codes.items()}
 
 
 def _fit_bin_edges(run: Run) -> Mapping[str, bytes]:
     tokens = run.column("token_counts", "lengths")
-    columns, edges = numbers(run), {"length": quantile_edges(tokens, run.settings.order.length_bins)}
+    columns, edges = numbers(run), {"length": quantile_edges(tokens, BINS)}
     for trait, column in columns.items():
-        cut = column_codes(column, bins=run.settings.order.length_bins).edges
+        cut = column_codes(column, bins=BINS).edges
         assert cut is not None
         edges[trait] = cut
     return {EDGES: pack(edges), SHARES: pack(_shares(run, tokens, columns, edges))}
@@ -121,7 +123,7 @@ BIN_EDGES = PinnedFit(
     settings=("order", "mixing", "heldout", "selection", "input", "chats"),
     # Other settings of these sections must not cut other bins.
     decided_by=lambda run: {
-        "bins": run.settings.order.length_bins,
+        "bins": BINS,
         "traits": sorted(coded_traits(run.settings)),
         "answers": run.settings.chats.train_on if counts_answers(run.settings) else None,
         "columns": [run.receipt(name).key for name in ("token_counts", *columns_reads(run.settings))],

@@ -122,7 +122,7 @@ def order_documents(traits: Traits, settings: Settings, seed: int) -> np.ndarray
     codes = {trait: traits.codes[trait] for trait in first}
     fills = "sequence_length" in settings.strategy(chosen.strategy).reads
     tokens = traits.tokens if fills else traits.counted
-    items = document_items(tokens, codes, chosen.traits, within=chosen.within, lengths=traits.tokens)
+    items = document_items(tokens, codes, chosen.traits, lengths=traits.tokens)
     arguments = {**settings.order_arguments(chosen.strategy), "seed": seed}
     return order(items.counts, items.groups, weights=items.weights, **arguments)
 

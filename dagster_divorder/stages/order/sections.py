@@ -1,6 +1,6 @@
 """Makes the sections of training (`core.order.sections`): what stays of the last plan is given, everything unread is
 dealt to sections by phases of the mix, windows of a score, epochs to pack anew, copies that stand apart, and
-`order.shards_of`.
+SECTION_RECORDS.
 
 A *stretch* is consecutive sections of one asked mix; orders are measured by stretch.
 """
@@ -27,6 +27,9 @@ from dagster_divorder.stages.order.scores import stream_ranks
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+
+SECTION_RECORDS = 10_000_000
+"""Most records ordered together; a larger corpus is dealt to equal parts with its mix."""
 
 WORKER_RECORDS = 200_000
 """Least records per process: fewer are ordered in less time than a process takes to start."""
@@ -72,7 +75,7 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
             part[inside] = equal_parts(
                 traits.take(inside),
                 settings.order.traits,
-                most=settings.order.shards_of,
+                most=SECTION_RECORDS,
                 least=max(FEWEST_BATCHES * settings.sequence.batch, FEWEST_SEQUENCES)
                 * settings.sequence.length,
                 copies=None if copies is None else copies[inside],

@@ -50,6 +50,10 @@ from dagster_divorder.stages.order.sections import Parts, each_section
 from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.store.reader import Reader
 
+AXES = 64
+"""Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits: they spread
+sequences with equal traits by content."""
+
 
 def load_sequence_order(run: Run) -> np.ndarray:
     """The current orders, int64 (E, S), an epoch a row."""
@@ -85,7 +89,7 @@ def first_reads(order: np.ndarray) -> np.ndarray:
 
 def vectors_are_balanced(settings: Settings) -> bool:
     """Whether the order of sequences balances their vectors."""
-    return settings.sequence.vectors > 0 and settings.strategy(settings.sequence.strategy).takes_coordinates
+    return settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
 def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None = None) -> np.ndarray:
@@ -101,7 +105,7 @@ def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None 
         vectors = space.transform(arrays["vectors"])
         if axes is None:
             dims = vectors.shape[1]
-            random = random_axes(dims, run.settings.sequence.vectors, run.settings.seed)
+            random = random_axes(dims, AXES, run.settings.seed)
             axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
             sums = np.zeros((len(packed), random.shape[1]), np.int64)
         directions = project(vectors, axes, threads=count_workers(0))
@@ -119,7 +123,6 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
         run_counter(run, stream.record_of)(packed),
         {name: traits.codes[name][packed.document] for name in sequence_traits(settings.order.traits)},
         settings.order.traits,
-        within=settings.order.within,
         lengths=packed.length,
     )
 
@@ -222,7 +225,7 @@ SEQUENCE_ORDER = WholeCorpus(
     # The same numbers over another plan are another order of tokens, so the key is the version, and another one writes
     # exports again: of `order` only what matters here.
     settings=(
-        *("sequence", "order.traits", "order.options", "order.within", "curriculum", "packing.method"),
+        *("sequence", "order.traits", "order.options", "curriculum", "packing.method"),
         *("packing.piece_tokens", "chats", "seed"),
     ),
     compute=_order_sequences,

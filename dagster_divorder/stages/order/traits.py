@@ -22,6 +22,7 @@ from dagster_divorder.stages.corpus.fields import (
     load_fields,
 )
 from dagster_divorder.stages.order.bin_edges import (
+    BINS,
     columns_reads,
     computed_numbers,
     load_edges,
@@ -71,7 +72,7 @@ def trait_codes(
         )
     coded = column_codes(
         column,
-        bins=run.settings.order.length_bins,
+        bins=BINS,
         edges=edges[trait] if number else None,
         name=f"{setting}: field {trait!r}",
         balanced=True,

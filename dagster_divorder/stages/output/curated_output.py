@@ -1,9 +1,8 @@
 """curated_output: the corpus in its new order, in the input's own format, with files that document how it was made.
 
 Written to `output.path`: curated.jsonl (or curated-00000.jsonl ..., or .parquet), order.npy, packed_sequences.parquet,
-sequence_order.npy, rejects.jsonl, ordering_comparison.png, on request token_counts.npy and embeddings.npy, and last the
-manifest, curated_meta.json (docs/curated_meta.md). An output that is complete and up to date stays unchanged; only the
-sidecar of a newer map is added (`cluster_map`).
+sequence_order.npy, rejects.jsonl, ordering_comparison.png, and last the manifest, curated_meta.json
+(docs/curated_meta.md). An output that is complete and up to date stays unchanged.
 """
 
 from __future__ import annotations
@@ -61,12 +60,11 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order, ou
 from dagster_divorder.stages.output.exports import plan_fingerprint
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_figures, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import compact, pack, pack_parquet, row_array, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
-from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.view.drawing import stamped
@@ -84,6 +82,9 @@ from dagster_divorder.write.records import WriteRecords, permuted_records, store
 META_VERSION = 2
 MEMORY_BYTES = 256 << 20
 """Maximum bytes of records that are ordered in memory."""
+SHARD_BYTES = 2 << 30
+"""A larger output is split into numbered files of about this many bytes."""
+
 WORKERS_FROM_BYTES = 1 << 30
 """Bytes of records from which workers write them."""
 ROW_GROUP = 1 << 20
@@ -186,11 +187,7 @@ def _lacks_output(run: Run, key: str) -> str | None:
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:
-    from dagster_divorder.stages.topics.cluster_map import add_map
-
     folder = run.settings.output.path
-    if "arrays" in run.settings.output.sidecars and run.is_current("cluster_map"):
-        add_map(run, run.receipt("cluster_map"), receipt)
     manifest = read_manifest(folder)
     assert manifest is not None
     tidy(run.store, folder, manifest["files"])
@@ -232,11 +229,6 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
         if run.settings.selects:
             output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
-        if "arrays" in run.settings.output.sidecars:
-            lengths = run.column("token_counts", "lengths")
-            output.stage("token_counts.npy", lambda file: _save_npy(file, lengths))
-            vectors = map_vectors(run.store, view, chosen_vectors(run))
-            output.stage("embeddings.npy", lambda file: _save_npy(file, vectors))
         manifest = _manifest(run, view, key)
         if "plot" in run.settings.output.sidecars:
             picture = stamped(run.read("diversity_metrics", "picture"), output_label(manifest))
@@ -268,7 +260,7 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
     permutation = permuted_records(run.records, view, sizes, rows)
-    limits = shard_limits(permutation.sizes, settings.shard_bytes)
+    limits = shard_limits(permutation.sizes, SHARD_BYTES)
     write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
@@ -500,7 +492,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     field = settings.input.id_field
     return {
         # `lacks` checks `output.path`.
-        "output": [settings.output.shard_bytes, sorted(settings.output.sidecars)],
+        "output": [SHARD_BYTES, sorted(settings.output.sidecars)],
         "format": facts["kind"] if settings.output.format == "auto" else settings.output.format,
         **versions(run, "raw_docs", *stream, *ORDERS, "diversity_metrics", "cluster_names"),
         # The manifest also names the settings of the orders and the input's files. These can change while the bytes
@@ -519,7 +511,7 @@ CURATED_OUTPUT = WholeCorpus(
     then=("exports",),
     description="The corpus in its new order: the input's records, byte for byte, with the manifest curated_meta.json.",
     reads=_curated_output_reads,
-    settings=("output.format", "output.shard_bytes", "output.sidecars"),
+    settings=("output.format", "output.sidecars"),
     decided_by=_decided_by,
     content=("hashes",),
     lacks=_lacks_output,

@@ -76,6 +76,9 @@ from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
 from dagster_divorder.write.exports.rows import Rows, Tokens
 
+SHARD_BYTES = 1 << 30
+"""Approximate bytes of a file; Megatron reads one file."""
+
 TAG_DIGITS = 8
 KEEP_THE_ORDER = "trainers_keep_the_order"
 """The check that also reports which outputs a trainer may have read in another order."""
@@ -178,13 +181,6 @@ def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, to
     return Rows(plan, sequence, np.arange(len(sequence))[None], tokens)
 
 
-def _columns(settings: Settings) -> tuple[str, ...]:
-    """Further columns of `parquet`."""
-    if settings.exports.columns is None:
-        return ("labels",) if has_loss_mask(settings) else ()
-    return settings.exports.columns
-
-
 def _layout(settings: Settings, format: Format) -> dict[str, int]:
     """`Exports.layout` if it applies to the format; else empty."""
     return settings.exports.layout if format.contiguous_ranks else {}
@@ -201,9 +197,9 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         )
     options = Options(
         tag=_tag(run, format),
-        shard_bytes=run.settings.exports.shard_bytes,
+        shard_bytes=SHARD_BYTES,
         batch=run.settings.sequence.batch,
-        columns=_columns(run.settings),
+        labels=has_loss_mask(run.settings),
     )
     started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
@@ -372,13 +368,13 @@ def _key(run: Run, format: Format) -> str:
         EXPORT_VERSION,
         plan_fingerprint(run),
         [
-            format is not MEGATRON and settings.exports.shard_bytes,
+            format is not MEGATRON and SHARD_BYTES,
             settings.sequence.batch,
             _layout(settings, format),
         ],
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
         named,
-        *([_columns(settings)] if format is PARQUET and _columns(settings) else []),
+        *([["labels"]] if format is PARQUET and has_loss_mask(settings) else []),
     )
 
 

@@ -44,6 +44,8 @@ from dagster_divorder.write.curated import write_beside
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
+FRAMES = 600
+"""Frames of each film."""
 FPS = 30
 """Pictures a second."""
 BINS = 100
@@ -51,7 +53,7 @@ BINS = 100
 
 
 def _animate_ordering(run: Run) -> Made:
-    frames, note = run.settings.advanced.film_frames, ""
+    frames, note = FRAMES, ""
     pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {
         BAR: lambda: _bar_frames(run),
         MAP: lambda: _map_frames(run, load_map(run)),
@@ -104,7 +106,7 @@ def _bar_frames(run: Run) -> Iterable[np.ndarray]:
         filmed,
         curves["original"],
         _corpus(run),
-        count=run.settings.advanced.film_frames,
+        count=FRAMES,
         sequence_length=run.settings.sequence.length,
     )
 
@@ -120,7 +122,7 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
             first = np.full(len(shown.ids), len(read), np.int64)
             np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
             orders[name] = np.argsort(first, kind="stable")
-    return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=run.settings.advanced.film_frames)
+    return map_frames(shown.xy, shown.labels, orders, _corpus(run), count=FRAMES)
 
 
 ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
@@ -132,7 +134,6 @@ ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
         *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
-    settings=("advanced.film_frames",),
     # The output's version leaves its manifest out. Films left out without ffmpeg are made once it is installed.
     decided_by=lambda run: {
         **ORDERING_ANIMATION.usual(run),

@@ -85,7 +85,7 @@ MAIN = (
 SHOWN = tuple(
     name
     for name in Settings.model_fields
-    if name not in {*DECIDES_NOTHING, "output", "exports", "engine", "comparison", "evidence"}
+    if name not in {*DECIDES_NOTHING, "output", "exports", "engine", "evidence"}
 )
 """Sections of settings that the page shows."""
 RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}

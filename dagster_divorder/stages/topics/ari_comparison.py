@@ -29,7 +29,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings
+from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
@@ -94,7 +94,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
 
     from dagster_divorder.view.pictures import contingency
 
-    kinds, k, how = run.settings.embedding.compared, _count(run.settings), fit_settings(run.settings)
+    kinds, k = run.settings.embedding.compared, _count(run.settings)
     spaces = [load_space(run, kind) for kind in kinds]
     # A random sample of the documents.
     rows = fit_rows(run, "ari_comparison", min(space.most_rows(run.view, SAMPLE_BYTES) for space in spaces))
@@ -103,7 +103,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     both, told = [], {}
     for kind, space in zip(kinds, spaces, strict=True):
         vectors = space.rows(run.view, rows)
-        fitted = fit(vectors[: most_points(k, how["method"])], k, centre=space.centre, **how)
+        fitted = fit(vectors[: most_points(k)], k, seed=run.settings.seed, centre=space.centre)
         labels, distances = assign(vectors, fitted)
         terms = characteristic_terms(words, labels[: len(sampled)], len(fitted.centroids))
         both.append(_Clustered(kind, labels, distances, short_names(terms)))
@@ -240,7 +240,7 @@ ARI_COMPARISON = PinnedFit(
     settings=("embedding", "clusters", "seed"),
     decided_by=lambda run: {
         **{kind: space_key(run, kind) for kind in run.settings.embedding.compared},
-        **fit_settings(run.settings),
+        "seed": run.settings.seed,
         "k": _count(run.settings),
         **fit_inputs(run, "ari_comparison"),
     },

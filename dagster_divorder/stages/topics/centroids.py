@@ -24,7 +24,6 @@ from dagster_divorder.core.topics.cluster import (
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
@@ -37,31 +36,20 @@ ARRAYS = "centroids.safetensors"
 INFO = "clusters.json"
 
 
-def fit_settings(settings: Settings) -> dict[str, Any]:
-    """How vectors are clustered: all arguments of `core.topics.cluster.fit` that settings decide, except k."""
-    return {"method": settings.clusters.method, "seed": settings.seed}
-
-
-def library(settings: Settings) -> str:
-    """The library that fits the clusters, by its name in Dagster."""
-    return "scikitlearn" if settings.clusters.method == "minibatch" else "faiss"
-
-
 def _count(run: Run) -> int:
     """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration recommends."""
     return run.settings.clusters.number or int(run.receipt("k_calibration").facts["recommended"])
 
 
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
-    view, k, space, how = run.view, _count(run), load_space(run), fit_settings(run.settings)
-    most = min(most_points(k, how["method"]), space.most_rows(view, SAMPLE_BYTES))
+    view, k, space = run.view, _count(run), load_space(run)
+    most = min(most_points(k), space.most_rows(view, SAMPLE_BYTES))
     # A random sample of the documents.
     vectors = space.rows(view, fit_rows(run, "centroids", most))
-    fitted = fit(vectors, k, centre=space.centre, **how)
+    fitted = fit(vectors, k, seed=run.settings.seed, centre=space.centre)
     info = {
         "asked": k,
         "mean_distance": fitted.mean_distance,
-        "method": fitted.method,
         "note": fitted.note,
     }
     arrays: dict[str, np.ndarray] = {
@@ -129,7 +117,7 @@ def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
 
 CENTROIDS = PinnedFit(
     name="centroids",
-    version=3,
+    version=4,
     asset=False,
     description="Centroids of the clusters.",
     reads=lambda settings: (
@@ -142,7 +130,7 @@ CENTROIDS = PinnedFit(
     decided_by=lambda run: {
         "space": chosen_space_key(run),
         "k": _count(run),
-        **fit_settings(run.settings),
+        "seed": run.settings.seed,
         **fit_inputs(run, "centroids"),
     },
     doing="fitting clusters",

@@ -2,16 +2,12 @@
 
 The map is a pinned fit (`map_fit`), so that documents stay in their places as the corpus grows. Later documents are
 placed on it once, each by itself, so their places do not depend on the run that adds them. Deleted documents leave it.
-
-With arrays among `output.sidecars` an output of this corpus gets `umap2d.npy`: from the run that draws the map if the
-output exists, else from the run that writes the output. Nothing else in the output changes, not even its key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,6 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.topics.cluster_map import place
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, documents_left
-from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus, counts
 from dagster_divorder.stages.mix.heldout import fit_reads
@@ -30,11 +25,7 @@ from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.stages.topics.map_fit import load_map_fit, sampled_rows
 from dagster_divorder.store.arrays import pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
-from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.write.curated import add_to_output
-
-SIDECAR = "umap2d.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +127,8 @@ def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
     }
 
 
-def add_map(run: Run, receipt: Receipt, output: Receipt) -> None:
-    """Write SIDECAR into an output if the settings ask for it and output and map exist: float32 (N, 2), for the
-    accepted records in input order, NaN if a record's document is not on the map."""
-    folder = run.settings.output.path
-    if "arrays" not in run.settings.output.sidecars:
-        return
-    manifest = read_manifest(folder)
-    if manifest is None or manifest["key"] != output.key or manifest.get("map") == receipt.version:
-        return
-    shown = ClusterMap(**unpack(run.store.read_verified(receipt.files["places"])))
-    at = places(run.records.text_ids(run.view.fragments), shown.ids)
-    xy = np.full((len(at), 2), np.nan, np.float32)
-    xy[at >= 0] = shown.xy[at[at >= 0]]
-    write = partial(np.lib.format.write_array, array=xy, allow_pickle=False)
-    add_to_output(run.store, folder, {"map": receipt.version}, SIDECAR, write)
-
-
 def _publish(run: Run, receipt: Receipt) -> None:
     run.observed["fitted"] = run.receipt("map_fit").figures["fitted"]
-    if "arrays" in run.settings.output.sidecars and run.is_current(OUTPUT):
-        add_map(run, receipt, run.receipt(OUTPUT))
 
 
 CLUSTER_MAP = WholeCorpus(

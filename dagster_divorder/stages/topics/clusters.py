@@ -17,7 +17,6 @@ from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, 
 from dagster_divorder.stages.topics.centroids import load_clusters
 from dagster_divorder.stages.topics.cluster_table import load_cluster_table
 from dagster_divorder.stages.topics.components import (
-    chosen_kind,
     chosen_space_key,
     chosen_vectors,
     load_space,
@@ -53,7 +52,7 @@ def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
     centroids, documents = run.receipt("centroids"), run.corpus.records
     fit, hint = centroids.facts, None
-    if fit["dims"] > documents and not run.settings.components[chosen_kind(run)]:
+    if fit["dims"] > documents and not run.settings.embedding.pca:
         # With more dims than documents, all vectors are about equally far from each other.
         few = max(1, min(50, documents // 2))
         hint = f"{fit['dims']:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"

@@ -45,7 +45,7 @@ def space_reads(settings: Settings, *kinds: str) -> tuple[str, ...]:
     """The stages that make the spaces of some kinds of vectors, by default of the clustered kind."""
     auto = settings.embedding.kind == "auto" and not kinds
     kinds = kinds or kinds_of(settings)
-    components = [COMPONENTS_OF[kind] for kind in kinds if settings.components[kind]]
+    components = [COMPONENTS_OF[kind] for kind in kinds if settings.embedding.pca]
     return (*(STAGE_OF[kind] for kind in kinds), *components, *(["ari_comparison"] if auto else []))
 
 
@@ -72,7 +72,7 @@ def is_centred(settings: Settings, kind: str) -> bool:
 def space_key(run: Run, kind: str) -> str:
     """A key of everything but the corpus that decides the vectors of a space."""
     receipt = run.receipt(STAGE_OF[kind])
-    if not run.settings.components[kind]:
+    if not run.settings.embedding.pca:
         return receipt.key
     return content_hash(receipt.key, run.receipt(COMPONENTS_OF[kind]).version)
 
@@ -90,7 +90,7 @@ def load_space(run: Run, kind: str | None = None) -> Space:
     """
     kind = kind or chosen_kind(run)
     components = None
-    if run.settings.components[kind]:
+    if run.settings.embedding.pca:
         files = run.fit(COMPONENTS_OF[kind])
         arrays, info = unpack(files[ARRAYS]), orjson.loads(files[INFO])
         components = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=info["explained"])
@@ -104,7 +104,7 @@ def load_space(run: Run, kind: str | None = None) -> Space:
 def space_figures(run: Run) -> dict[str, Any]:
     """Figures of the clustered space."""
     kind = chosen_kind(run)
-    if not run.settings.components[kind]:
+    if not run.settings.embedding.pca:
         return {"vectors": STAGE_OF[kind]}
     facts = run.receipt(COMPONENTS_OF[kind]).facts
     return {
@@ -120,9 +120,9 @@ def _fit_components(run: Run, kind: str) -> Mapping[str, bytes]:
 
     view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
     rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, vectors.most_rows(view, BYTES)))
-    pca = fit(vectors.rows(view, rows), run.settings.components[kind])
+    pca = fit(vectors.rows(view, rows), run.settings.embedding.pca)
     info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
-    if note := _note(run.settings.components[kind], info, run.corpus.records):
+    if note := _note(run.settings.embedding.pca, info, run.corpus.records):
         run.progress.note(note)
     return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
 
@@ -142,7 +142,7 @@ def _components_facts(run: Run, fitted: Fitted, kind: str) -> dict[str, Any]:
     return {
         "pca": info["found"],
         "explained_variance": info["explained"],
-        "note": _note(run.settings.components[kind], info, fitted.documents),
+        "note": _note(run.settings.embedding.pca, info, fitted.documents),
     }
 
 
@@ -155,7 +155,7 @@ def _components(kind: str) -> PinnedFit:
         reads=lambda settings: ("raw_docs", STAGE_OF[kind], *fit_reads(settings, COMPONENTS_OF[kind])),
         settings=("embedding.pca",),
         decided_by=lambda run: {
-            "pca": run.settings.components[kind],
+            "pca": run.settings.embedding.pca,
             "vectors": run.receipt(STAGE_OF[kind]).key,
             **fit_inputs(run, COMPONENTS_OF[kind]),
         },

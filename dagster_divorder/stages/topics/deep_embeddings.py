@@ -1,20 +1,19 @@
 """deep_embeddings: the pooled last hidden states of a causal or encoder model for each document, L2-normalised.
 
-Per document fragment: `vectors` float32 or float16 (rows, D), zero for a document without tokens or without a finite
+Per document fragment: `vectors` float32 (rows, D), zero for a document without tokens or without a finite
 vector; `tokens` int64 (rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
 
 The stage key holds the device and the dtype that the settings resolve to on this machine, so that vectors of a CPU and
-of a GPU never mix. It does not hold the number of GPUs, or how many share a model. If nothing is new, no model is
+of a GPU never mix. It does not hold the number of GPUs. If nothing is new, no model is
 loaded, and stored vectors stay, whichever machine computed them.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -24,12 +23,11 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import release
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
 from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
-from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
@@ -83,9 +81,6 @@ def _embed_of(run: Run) -> Embed:
         run.memo["embed"] = Embed(
             **embed_fields(run, model),
             spec=call_on_a_worker(run, read),
-            half=run.settings.advanced.stored == "float16",
-            chunk=deep.long_documents == "chunk",
-            processes=deep.tensor_parallel,
         )
     return run.memo["embed"]
 
@@ -114,8 +109,8 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
 
 def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
     """What the settings resolve to on a machine that computes, for an `engine.device`."""
-    directory, tokens = model_path(store, model), deep.max_tokens
-    return read_spec(directory, pooling=deep.pooling, max_tokens=tokens, device=device, dtype=deep.dtype)
+    directory = model_path(store, model)
+    return read_spec(directory, max_tokens=deep.max_tokens, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,45 +153,33 @@ def _embed_documents(run: Run) -> Embed:
 
 
 def embed_needs(run: Run, embed: Embed) -> Needs:
-    """One process for each GPU, or for each group of GPUs that share a model. On CPUs, one process for each machine,
-    with all its cores."""
+    """One process for each GPU. On CPUs, one process for each machine, with all its cores."""
     if embed.spec.device != "cuda":
-        most = run.engine.workers // embed.threads
-        return {"workers": max(1, most), "threads": embed.threads}
-    gpus, here = embed.processes, run.engine.gpus
-    if here < gpus:
-        raise SettingsError(
-            f"deep.tensor_parallel is {gpus} and there are {here} GPUs; expected {here} at most"
-        )
-    workers = here // gpus
-    return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": gpus}
+        return {"workers": max(1, run.engine.workers // embed.threads), "threads": embed.threads}
+    workers = max(1, run.engine.gpus)
+    return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
-    """Embeds a fragment; picklable, for workers and for the processes that share a model.
+    """Embeds a fragment; picklable, for workers.
 
-    engine: runs the model's tokenizer; None if the stored `tokens` of token_counts are the model's own. limit: as in
-    `make_embedder`.
+    engine: runs the model's tokenizer; None if the stored `tokens` of token_counts are the model's own.
     """
 
     records: Records = field(compare=False)
     tokens: StageFiles = field(compare=False)
     model: str | Path
     spec: EmbeddingSpec
-    half: bool
     tokenizer: str
     engine: Engine | None
     vocabulary: int
     threads: int
-    chunk: bool = False
-    processes: int = 1
-    limit: int | None = None
 
     def recipe(self) -> dict[str, Any]:
         """Everything but the model and its input that decides the vectors."""
         tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
-        return {"tokens": tokens, "spec": asdict(self.spec), "chunk": self.chunk, "half": self.half}
+        return {"tokens": tokens, "spec": asdict(self.spec)}
 
     def load(self) -> Model:
         from dagster_divorder.models.deep import load
@@ -205,31 +188,17 @@ class Embed:
             model_path(self.records.fragments.store, self.model),
             self.spec,
             vocabulary=self.vocabulary,
-            processes=self.processes,
         )
 
     def __call__(
         self, fragment: Fragment, advance: Advance = lambda tokens: None
     ) -> tuple[dict[str, np.ndarray], ModelWork]:
-        if self.processes == processes_here():
-            return self.compute(fragment, advance)
-        group = _group(self.processes, self.spec.device)
-        before = group.restarts
-        arrays, work = group(lambda limit: replace(self, limit=limit), fragment)
-        work["out_of_memory"] += group.restarts - before
-        advance(work["tokens"])
-        return arrays, work
-
-    def compute(
-        self, fragment: Fragment, advance: Advance = lambda tokens: None
-    ) -> tuple[dict[str, np.ndarray], ModelWork]:
-        """(arrays, the work they took), computed in this process. advance: counts tokens."""
+        """(arrays, the work they took). advance: counts tokens."""
         embedder = _embedder(self)
         start = time.perf_counter_ns()
         tokens = self.read_tokens(fragment)
         embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
-        vectors = embedded.vectors.astype(np.float16) if self.half else embedded.vectors
-        arrays = {"vectors": vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
+        arrays = {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
         return arrays, embedded.work + ModelWork(nanoseconds=time.perf_counter_ns() - start)
 
     def read_tokens(self, fragment: Fragment) -> dict[str, np.ndarray]:
@@ -243,42 +212,21 @@ class Embed:
         if self.engine is not None:
             return None
         lengths = self.tokens.column(fragments, "lengths")
-        return int((lengths if self.chunk else np.minimum(lengths, self.spec.room)).sum())
+        return int(np.minimum(lengths, self.spec.room).sum())
 
 
 @functools.lru_cache(maxsize=1)
 def _embedder(embed: Embed) -> Embedder:
     """The model; a process loads it once."""
-    if embed.spec.device == "cuda" and embed.processes == 1:
+    if embed.spec.device == "cuda":
         import torch
 
         torch.cuda.set_device(worker_number())
-    threads = max(1, embed.threads // embed.processes)
-    return make_embedder(embed.load(), chunk=embed.chunk, threads=threads, limit=embed.limit)
-
-
-_groups: dict[tuple[int, str], Group] = {}
-
-
-def _group(processes: int, device: str) -> Group:
-    """The processes that share a model. Each worker starts them once, on its own GPUs."""
-    if (processes, device) not in _groups:
-        gpus: list[str] = []
-        if device == "cuda":
-            import torch
-
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            gpus = visible.split(",") if visible else [str(gpu) for gpu in range(torch.cuda.device_count())]
-            first = processes * worker_number()
-            gpus = gpus[first : first + processes]
-        _groups[processes, device] = Group(processes, device, gpus)
-    return _groups[processes, device]
+    return make_embedder(embed.load(), threads=embed.threads)
 
 
 def _free(device: str) -> None:
-    """End the processes that share a model, and free the model's memory."""
-    while _groups:
-        _groups.popitem()[1].close()
+    """Free the model's memory."""
     _embedder.cache_clear()
     release(device)
 
@@ -300,9 +248,7 @@ def vector_figures(
     view = run.view
     lengths, flagged = files.columns(view.fragments, "tokens", "flagged")
     tokens = lengths
-    of_gradients = files.stage == "gradient_embeddings"
-    reads_all = not of_gradients and run.settings.deep.long_documents == "chunk"
-    unseen = np.zeros(1, np.int64) if reads_all else np.maximum(tokens - spec.room, 0)
+    unseen = np.maximum(tokens - spec.room, 0)
     first = files.read(view.fragments[0])
     figures: dict[str, Any] = {
         "model": model,
@@ -317,11 +263,10 @@ def vector_figures(
     }
     flags = np.flatnonzero(flagged == NOT_FINITE)
     if len(flags) == len(tokens):
-        setting = "gradients.model" if of_gradients else "deep.model"
         raise InputError(
             f"the model of {files.stage} ({model}) gives no finite {noun} for any of {len(flags):,} "
             "documents; expected finite numbers: its weights are damaged, so download or save it again, or set "
-            f"{setting} to another model"
+            "deep.model to another model"
         )
     if len(flags):
         ids = run.records.text_ids(run.view.fragments)
@@ -346,7 +291,7 @@ DEEP_EMBEDDINGS = VectorsOfAModel(
         *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),
     ),
-    settings=("deep", "advanced.stored", "engine.device"),
+    settings=("deep", "engine.device"),
     decided_by=lambda run: {
         "model": load_deep_model(run).fingerprint,
         "made": _deep_embeddings_facts(run)["made"],

@@ -1,8 +1,8 @@
-"""deep_model: the model of deep_embeddings: a checkpoint, or the decoder of the bootstrap base model. gradient_model:
-the model of gradient_embeddings, if `gradients.model` names another one.
+"""deep_model: the model of deep_embeddings and gradient_embeddings: a checkpoint, or the decoder of the bootstrap base
+model.
 
-The decoder is made when a stage first needs it, and then pinned. It is made again only if the base model,
-`advanced.decoder_tokens` or the seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds only
+The decoder is made when a stage first needs it, and then pinned. It is made again only if the base model or the
+seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds only
 fingerprints of its content and the engine of its tokenizer.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,9 @@ from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_c
 from dagster_divorder.store.fits import model_path
 
 INFO = "deep_model.json"
+STAGE = "deep_model"
+HALF_TOKENS = 2_000_000
+"""Tokens of halves of documents that show the decoder what halves share: more make better vectors."""
 SPAN = 128
 """Most tokens of a document's half that are read."""
 SHORTEST = 8
@@ -66,13 +68,13 @@ class DeepModel:
     figures: dict[str, Any]
 
 
-def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
-    """The current model of deep_model or gradient_model.
+def load_deep_model(run: Run) -> DeepModel:
+    """The current model.
 
     Raises:
         MissingStageError: the stage has no result under these settings.
     """
-    receipt = run.receipt(stage)
+    receipt = run.receipt(STAGE)
     facts = receipt.facts
     place = Path(facts["directory"]) if "directory" in facts else receipt.files["fit"]
     return DeepModel(
@@ -86,34 +88,27 @@ def load_deep_model(run: Run, stage: str = "deep_model") -> DeepModel:
     )
 
 
-def _asked(settings: Settings, stage: str) -> tuple[str | None, str]:
-    """The model that the settings ask for (its id, directory or `bootstrap`), and the setting that names it."""
-    if stage == "gradient_model":
-        return settings.gradients.model, "gradients.model"
-    return settings.deep_model, "deep.model" if settings.deep.model else "model.base"
-
-
-def locate_model(settings: Settings, stage: str) -> Path | None:
+def locate_model(settings: Settings) -> Path | None:
     """The folder of the checkpoint that the settings name; None for the bootstrap decoder.
 
     Raises:
         SettingsError: the model is `bootstrap` and `model.base` is not.
         InputError: there is no checkpoint, or parts of it are missing.
     """
-    model, setting = _asked(settings, stage)
-    if model is not None and model != BOOTSTRAP:
-        return locate(model, weights="all", setting=setting)
+    if settings.deep_model != BOOTSTRAP:
+        return locate(
+            settings.deep_model, weights="all", setting="deep.model" if settings.deep.model else "model.base"
+        )
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
-            f'{setting} is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads '
-            f'the bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave {setting} out to use '
-            f"{'model.base' if stage == 'deep_model' else 'the model of deep_embeddings'}"
+            f'deep.model is "{BOOTSTRAP}" and model.base is {settings.model.base!r}; the bootstrap decoder reads the '
+            f'bootstrap token table: set model.base = "{BOOTSTRAP}" too, or leave deep.model out to use model.base'
         )
     return None
 
 
-def _checkpoint(run: Run, stage: str) -> dict[str, Any]:
-    return find_checkpoint(run, stage, partial(locate_model, stage=stage), checkpoint_fingerprint)
+def _checkpoint(run: Run) -> dict[str, Any]:
+    return find_checkpoint(run, STAGE, locate_model, checkpoint_fingerprint)
 
 
 def checkpoint_fingerprint(directory: Path) -> str:
@@ -143,8 +138,8 @@ def checkpoint_fingerprint(directory: Path) -> str:
     return state.hexdigest()
 
 
-def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
-    base, checkpoint = load_base_model(run), _checkpoint(run, stage)
+def _make_deep_model(run: Run) -> Mapping[str, bytes]:
+    base, checkpoint = load_base_model(run), _checkpoint(run)
     info = {
         "tokenizer": base.info["tokenizer"],
         "engine": None,
@@ -155,13 +150,13 @@ def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
         # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
         with run.store.scratch(size, "the decoder") as folder:
-            info["figures"] = _make_decoder(run, stage, base, folder)
+            info["figures"] = _make_decoder(run, base, folder)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
     directory = Path(checkpoint["directory"])
     info["tokenizer"] = tokenizer_fingerprint(directory)
     if info["tokenizer"] != base.info["tokenizer"]:
-        rows = fit_rows(run, stage, MAX_DOCUMENTS)
+        rows = fit_rows(run, STAGE, MAX_DOCUMENTS)
         encoder = load_encoder(directory, sample=sample_texts(run.records, run.view, rows, SAMPLE_BYTES))
         info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
         if encoder.note:
@@ -169,11 +164,11 @@ def _make_deep_model(run: Run, stage: str) -> Mapping[str, bytes]:
     return {INFO: orjson.dumps(info)}
 
 
-def _make_decoder(run: Run, stage: str, base: BaseModel, folder: Path) -> dict[str, Any]:
+def _make_decoder(run: Run, base: BaseModel, folder: Path) -> dict[str, Any]:
     from dagster_divorder.models.decoder import make_decoder
 
     weights = token_weights(base.document_frequency, base.documents, "idf")
-    means, tokens = halves(run, fit_rows(run, stage), embedding_table(base.directory).weights, weights)
+    means, tokens = halves(run, fit_rows(run, STAGE), embedding_table(base.directory).weights, weights)
     figures = make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
     return {**figures, "tokens": tokens, "documents": means.shape[1]}
 
@@ -183,7 +178,7 @@ def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -
     view, counts = run.view, run.files("token_counts")
     span = np.minimum(counts.column(view.fragments, "lengths")[rows] // 2, SPAN)
     rows, span = rows[span >= SHORTEST], span[span >= SHORTEST]
-    kept = int(np.searchsorted(np.cumsum(2 * span), run.settings.advanced.decoder_tokens, side="right"))
+    kept = int(np.searchsorted(np.cumsum(2 * span), HALF_TOKENS, side="right"))
     rows, span = rows[:kept], span[:kept]
     means = np.zeros((2, kept, table.shape[1]), np.float32)
     for places, inside, stored in counts.at(view.fragments, rows):
@@ -201,33 +196,26 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
 
-def _decided_by(run: Run, stage: str) -> dict[str, Any]:
-    checkpoint, base = _checkpoint(run, stage), run.receipt("base_model")
+def _decided_by(run: Run) -> dict[str, Any]:
+    checkpoint, base = _checkpoint(run), run.receipt("base_model")
     if checkpoint:
-        model, _ = _asked(run.settings, stage)
-        named = id_and_revision(model) if model else None
+        named = id_and_revision(run.settings.deep_model)
         return {"model": named, "checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
-    learnt = [run.settings.advanced.decoder_tokens, run.settings.seed]
-    return {"base_model": base.version, "learnt": learnt, **fit_inputs(run, stage)}
+    return {"base_model": base.version, "learnt": [HALF_TOKENS, run.settings.seed], **fit_inputs(run, STAGE)}
 
 
-def _model(stage: str, description: str) -> PinnedFit:
-    return PinnedFit(
-        name=stage,
-        version=2,
-        asset=False,
-        description=description,
-        reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, stage)),
-        settings=("model", "deep.model", "gradients.model", "advanced.decoder_tokens", "seed"),
-        decided_by=partial(_decided_by, stage=stage),
-        doing=f"making the {stage.replace('_', ' ')}",
-        check=lambda run: locate_model(run.settings, stage),
-        compute=partial(_make_deep_model, stage=stage),
-        refit="decoder",
-        drift=another_corpus,
-        facts=lambda run, fitted: {**orjson.loads(fitted.files[INFO]), **_checkpoint(run, stage)},
-    )
-
-
-DEEP_MODEL = _model("deep_model", "The model whose hidden states deep_embeddings pools.")
-GRADIENT_MODEL = _model("gradient_model", "The model whose gradients gradient_embeddings takes.")
+DEEP_MODEL = PinnedFit(
+    name=STAGE,
+    version=2,
+    asset=False,
+    description="The model whose hidden states deep_embeddings pools, and whose gradients gradient_embeddings takes.",
+    reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, STAGE)),
+    settings=("model", "deep.model", "seed"),
+    decided_by=_decided_by,
+    doing="making the deep model",
+    check=lambda run: locate_model(run.settings),
+    compute=_make_deep_model,
+    refit="decoder",
+    drift=another_corpus,
+    facts=lambda run, fitted: {**orjson.loads(fitted.files[INFO]), **_checkpoint(run)},
+)

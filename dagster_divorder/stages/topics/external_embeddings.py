@@ -7,8 +7,7 @@ The key names the vectors in the file when it was first read; later runs find it
 grown, was renamed or moved keeps its key, so only new documents are computed, and nothing is clustered again. Every run
 hashes every row, unless the input and the file (inode, size, times) are unchanged. If a known document has another
 vector, the key is new. Records of equal text are one document, which takes the vector of the first record. A vector of
-zeros has no direction. With `embedding.nan_as_zero` a vector with NaN counts as zeros, because some embedders write NaN
-for texts that they leave out.
+zeros has no direction.
 Cost: the file is read once, and rows of new documents again; 70 bytes a document.
 Known weakness: after embedding the same texts again, vectors that differ in their last bits count as other vectors."""
 
@@ -156,7 +155,7 @@ def _open_file(settings: Settings) -> VectorFile:
     """
     path = settings.embedding.path
     assert path is not None
-    return open_vectors(path, nan_as_zero=settings.embedding.nan_as_zero, id_field=settings.input.id_field)
+    return open_vectors(path, id_field=settings.input.id_field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +308,8 @@ def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> N
         column = int(np.isfinite(block.vectors[row]).argmin())
         raise InputError(
             f"{file.path}: row {block.first + row} (counted from 0) holds {block.vectors[row, column]} in column "
-            f"{column}; expected finite numbers: embed that document again, or set embedding.nan_as_zero = true, so "
-            "that rows with NaN count as zero vectors"
+            f"{column}; expected finite numbers: embed that document again, or write zeros, "
+            "which have no direction"
         )
 
 
@@ -319,7 +318,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     version=2,
     description="One vector a document, from a file of your own (`embedding.path`), checked and L2-normalised.",
     reads=lambda settings: ("raw_docs", *(["ids"] if settings.input.id_field else [])),
-    settings=("embedding.path", "embedding.nan_as_zero"),
+    settings=("embedding.path",),
     when=lambda settings: "external" in (*kinds_of(settings), *settings.embedding.compared),
     doing="storing vectors",
     # A file that is missing, truncated or of another kind is refused before the corpus is read.

@@ -1,7 +1,7 @@
 """gradient_embeddings: the gradient of each document's mean next-token loss with respect to the parameters of the last
 blocks of a causal language model, projected at random, L2-normalised.
 
-Per document fragment: `vectors` float32 or float16 (rows, K), zero for a document without a gradient (it has no next
+Per document fragment: `vectors` float32 (rows, K), zero for a document without a gradient (it has no next
 token, or its loss or gradient is not finite); `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
 uint8 (rows,), see `models.embed`. Choices leave out documents that are NOT_FINITE.
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.models.spec import EmbeddingSpec, read_spec
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics.deep_embeddings import (
     Device,
     Embed,
@@ -28,7 +27,7 @@ from dagster_divorder.stages.topics.deep_embeddings import (
     vector_facts,
     vector_figures,
 )
-from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
+from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
@@ -37,35 +36,28 @@ if TYPE_CHECKING:
     from dagster_divorder.models.deep import Model
 
 STAGE = "gradient_embeddings"
+LAYERS = 2
+"""Last blocks whose gradients are taken: more are nearer to the whole model's gradients, in more time."""
+DIMS = 1024
+"""Most dims of a projected gradient: more keep cosines more closely, for more time and disk."""
 MAX_TOKENS = 768
 """First tokens of a document that count, so that fewer documents differ by length alone."""
 
 
-def model_stage(settings: Settings) -> str:
-    return "gradient_model" if settings.gradients.model else "deep_model"
-
-
-def load_model(run: Run) -> DeepModel:
-    return load_deep_model(run, model_stage(run.settings))
-
-
 def _gradient_embeddings_facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, load_model(run), gradients_of)
+    return vector_facts(run, STAGE, load_deep_model(run), gradients_of)
 
 
 def gradients_of(run: Run) -> Gradients:
     """The function that the engine's machines run under these settings."""
     if "embed" not in run.memo:
-        asked, model, settings = run.settings.gradients, load_model(run), run.settings
-        setting = "gradients.model" if asked.model else "deep.model" if settings.deep.model else "model.base"
-        read = partial(_read, run.store, model.place, settings, setting)
-        spec, parameters = call_on_a_worker(run, read)
+        model, settings = load_deep_model(run), run.settings
+        setting = "deep.model" if settings.deep.model else "model.base"
+        spec, parameters = call_on_a_worker(run, partial(_read, run.store, model.place, setting))
         run.memo["embed"] = Gradients(
             **embed_fields(run, model),
             spec=spec,
-            half=settings.advanced.stored == "float16",
-            layers=asked.layers,
-            dims=asked.dims,
+            dims=min(DIMS, sum(parameters.values())),
             seed=settings.seed,
             parameters=tuple(parameters.items()),
             setting=setting,
@@ -74,26 +66,24 @@ def gradients_of(run: Run) -> Gradients:
 
 
 def _read(
-    store: Store, model: str | Path, settings: Settings, setting: str, device: Device
+    store: Store, model: str | Path, setting: str, device: Device
 ) -> tuple[EmbeddingSpec, dict[str, int]]:
     """What the settings resolve to on a machine that computes: (how the model reads documents, name -> size of
     parameters whose gradients are taken)."""
     from dagster_divorder.models.gradients import describe
 
-    directory, asked = model_path(store, model), settings.gradients
-    spec = read_spec(directory, pooling="last", device=device, dtype=settings.deep.dtype)
-    parameters = describe(directory, layers=asked.layers, dims=asked.dims, setting=setting)
+    directory = model_path(store, model)
+    spec = read_spec(directory, pooling="last", device=device)
     # No suffix, because a truncated text does not end there.
     window = min(spec.window, len(spec.prefix) + MAX_TOKENS)
-    return replace(spec, suffix=(), window=window), parameters
+    return replace(spec, suffix=(), window=window), describe(directory, layers=LAYERS, setting=setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients(Embed):
-    """Computes the gradients of a fragment's documents with respect to `parameters` (names and sizes) in the last
-    `layers` blocks. setting: names the model."""
+    """Computes the gradients of a fragment's documents with respect to `parameters` (names and sizes). setting:
+    names the model."""
 
-    layers: int
     dims: int
     seed: int
     parameters: tuple[tuple[str, int], ...]
@@ -109,7 +99,7 @@ class Gradients(Embed):
         return load(
             model_path(self.records.fragments.store, self.model),
             self.spec,
-            layers=self.layers,
+            layers=LAYERS,
             dims=self.dims,
             seed=self.seed,
             setting=self.setting,
@@ -119,11 +109,11 @@ class Gradients(Embed):
 
 def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     recipe = _gradient_embeddings_facts(run)["made"]
-    model = run.settings.gradients.model or run.settings.deep_model
+    model = run.settings.deep_model
     spec, instead = EmbeddingSpec(**recipe["spec"]), "are kept out of every choice"
     return {
         **vector_figures(run, files, spec, model, instead, noun="gradient"),
-        "blocks": run.settings.gradients.layers,
+        "blocks": LAYERS,
         "parameters": sum(recipe["parameters"].values()),
         "parameters_of": sorted(recipe["parameters"]),
     }
@@ -135,14 +125,14 @@ GRADIENT_EMBEDDINGS = VectorsOfAModel(
     description="One vector a document: the gradient of its loss in the last blocks of a language model, projected at "
     "random, L2-normalised. It shows what training on the document would change.",
     reads=lambda settings: (
-        *("raw_docs", "token_counts", "base_model", model_stage(settings)),
+        *("raw_docs", "token_counts", "base_model", "deep_model"),
         *(["ids"] if settings.input.id_field else []),
     ),
-    settings=("gradients", "deep.dtype", "advanced.stored", "engine.device", "seed"),
+    settings=("deep.model", "engine.device", "seed"),
     # Refits cost as much as training on the corpus, so they need a request.
-    when=lambda settings: settings.takes_gradients,
+    when=lambda settings: settings.selects,
     decided_by=lambda run: {
-        "model": load_model(run).fingerprint,
+        "model": load_deep_model(run).fingerprint,
         "made": _gradient_embeddings_facts(run)["made"],
     },
     facts=_gradient_embeddings_facts,

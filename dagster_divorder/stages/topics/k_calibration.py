@@ -20,7 +20,7 @@ from dagster_divorder.pipeline.drift import has_changed
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES, fit_settings
+from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
@@ -37,11 +37,11 @@ PICTURE = "picture.png"
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.view.pictures import k_calibration
 
-    space, how = load_space(run), fit_settings(run.settings)
+    space = load_space(run)
     documents = int(run.receipt("raw_docs").facts["texts"])
     tried = run.settings.clusters.tried
     values = [k for k in tried if k <= documents] or [documents]
-    most = max(SAMPLE, most_points(values[-1], how["method"]))
+    most = max(SAMPLE, most_points(values[-1]))
     by_id = records_by_text(run.records, run.view, min(most, space.most_rows(run.view, SAMPLE_BYTES)))
     vectors = space.rows(run.view, by_id)
     sample = vectors[:SAMPLE]
@@ -52,7 +52,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     if above := [k for k in tried if k > documents]:
         notes.append(f"{', '.join(map(str, above))} not tried: there are only {documents:,} different texts")
     for k in counted(run.progress, "fitting clusters", values, len(values), "numbers of clusters"):
-        fitted = fit(vectors[: most_points(k, how["method"])], k, centre=space.centre, **how)
+        fitted = fit(vectors[: most_points(k)], k, seed=run.settings.seed, centre=space.centre)
         if len(fitted.centroids) in [row["clusters"] for row in rows]:
             notes.append(f"{k} left out: it gives no more clusters than a smaller number ({fitted.note})")
             continue
@@ -116,7 +116,7 @@ K_CALIBRATION = PinnedFit(
     decided_by=lambda run: {
         "space": chosen_space_key(run),
         "tried": run.settings.clusters.tried,
-        **fit_settings(run.settings),
+        "seed": run.settings.seed,
     },
     doing="calibrating the number of clusters",
     compute=_calibrate_k,

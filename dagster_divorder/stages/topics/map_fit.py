@@ -1,4 +1,4 @@
-"""map_fit: the map of the documents, fitted by UMAP to the `advanced.map_documents` documents with the smallest ids,
+"""map_fit: the map of the documents, fitted by UMAP to the DOCUMENTS documents with the smallest ids,
 which is a random sample."""
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 
+DOCUMENTS = 20_000
+"""Most documents that the map is fitted to: more make it fuller, at more time."""
+
 ARRAYS = "map.safetensors"
 
 
 def sampled_rows(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
-    rows = fit_rows(run, "map_fit", run.settings.advanced.map_documents)
+    rows = fit_rows(run, "map_fit", DOCUMENTS)
     return run.records.text_ids(run.view.fragments)[rows], rows
 
 
@@ -46,8 +49,9 @@ MAP_FIT: PinnedFit = PinnedFit(
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
-    settings=("advanced.map_documents", "seed"),
+    settings=("seed",),
     decided_by=lambda run: {
+        "documents": DOCUMENTS,
         **MAP_FIT.given(run.settings),
         "space": chosen_space_key(run),
         **fit_inputs(run, "map_fit"),

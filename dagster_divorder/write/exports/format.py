@@ -18,12 +18,12 @@ from dagster_divorder.write.exports.rows import Rows
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How an export's files are written. tag: 8 hex digits of the export's key, in file names. shard_bytes: approximate
-    file size. batch: sequences in a global batch. columns: further columns of `parquet`."""
+    file size. batch: sequences in a global batch. labels: whether `parquet` has labels."""
 
     tag: str
     shard_bytes: int
     batch: int = 1
-    columns: tuple[str, ...] = ()
+    labels: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

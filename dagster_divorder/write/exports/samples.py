@@ -3,7 +3,7 @@
     u32 n, u32 offset[n + 1] from the start of the file, a head, the samples.
 
 All samples of an export have the same size, so the samples are a structured array and need no loop. Offsets end at
-4 GiB; `exports.shard_bytes` is smaller.
+4 GiB; files are smaller.
 """
 
 from __future__ import annotations

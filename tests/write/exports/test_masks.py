@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.parquet import COLUMNS
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import litdata_rows, mds_rows
@@ -27,10 +26,7 @@ def parquet(folder: Path, rows: Rows) -> Masks:
     table = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     for row in table:
         ids, labels = row["input_ids"], row["labels"]
-        assert row["assistant_masks"] == row["completion_mask"] == [int(label != -100) for label in labels]
         assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
-        assert row["position_ids"] == [place for length in row["seq_lengths"] for place in range(length)]
-        assert row["attention_mask"] == [1] * len(ids)
     return [[label != -100 for label in row["labels"]] for row in table]
 
 
@@ -54,7 +50,7 @@ READERS: dict[str, Callable[[Path, Rows], Masks]] = {
 
 def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
     with tempfile.TemporaryDirectory() as path:
-        options = Options(tag=TAG, shard_bytes=shard_bytes, columns=tuple(COLUMNS))
+        options = Options(tag=TAG, shard_bytes=shard_bytes, labels=True)
         FORMATS[name].write(rows, Folder(Path(path)), options)  # type: ignore[arg-type]
         read = READERS[name](Path(path), rows)
         whole = masks_of(rows)
@@ -85,13 +81,11 @@ def test_without_a_mask_no_file_knows_of_one(name: str, tmp_path: Path) -> None:
     assert b"loss_mask" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_further_columns_of_text_without_a_mask_train_on_every_token(tmp_path: Path) -> None:
+def test_labels_of_text_without_a_mask_train_on_every_token(tmp_path: Path) -> None:
     rows, folder = rows_of([30, 4], index=False), Folder(tmp_path)
-    options = Options(tag=TAG, shard_bytes=1 << 20, columns=("labels", "assistant_masks"))
+    options = Options(tag=TAG, shard_bytes=1 << 20, labels=True)
     FORMATS["parquet"].write(rows, folder, options)  # type: ignore[arg-type]
     (path,) = tmp_path.glob("*.parquet")
     ids = [[token for _, _, ids in runs for token in ids] for runs in runs_of(rows)]
     table = pq.read_table(path)
     assert table["labels"].to_pylist() == ids
-    assert table["assistant_masks"].to_pylist() == [[1] * len(row) for row in ids]
-    assert table.schema.field("assistant_masks").type.value_type == "int8"

@@ -15,7 +15,6 @@ import pytest
 from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.parquet import COLUMNS
 from dagster_divorder.write.exports.rows import Rows
 from tests.trainers.test_trl import QUIET, tokens_and_model
 from tests.write.exports.made import TAG, Folder, masks_of, rows_of, runs_of
@@ -26,10 +25,10 @@ LENGTHS = [3, 30, 1, 9, 17, 5, 64, 2, 8, 11, 40]
 LENGTH = 16
 
 
-def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200, columns: tuple[str, ...] = ()) -> Path:
+def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200, labels: bool = False) -> Path:
     path.mkdir()
     folder = Folder(path)
-    FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes, columns=columns))  # type: ignore[arg-type]
+    FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=shard_bytes, labels=labels))  # type: ignore[arg-type]
     padded = int((rows.tokens < rows.length).sum())
     manifest = {
         "sequence_length": rows.length,
@@ -179,24 +178,12 @@ def sft_trainer(path: Path, **config: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "options"),
-    [
-        (("labels",), {}),
-        (("assistant_masks",), {}),
-        (("completion_mask",), {"completion_only_loss": True}),
-        (tuple(COLUMNS), {}),
-    ],
-    ids=["labels", "assistant_masks", "completion_mask", "all columns"],
-)
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 @pytest.mark.parametrize("form", ["plain", "flattened"])
-def test_labels_of_trl_are_those_of_the_mask(
-    form: str, method: str, columns: tuple[str, ...], options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_labels_of_trl_are_those_of_the_mask(form: str, method: str, tmp_path: Path) -> None:
     rows = rows_of(LENGTHS, length=LENGTH, method=method, index=False, masked=True)
-    path = written("parquet", tmp_path / "export", rows, shard_bytes=1 << 20, columns=columns)
-    trainer = sft_trainer(path, packing=False, padding_free=form == "flattened", **options)
+    path = written("parquet", tmp_path / "export", rows, shard_bytes=1 << 20, labels=True)
+    trainer = sft_trainer(path, packing=False, padding_free=form == "flattened")
     batches = list(trainer.get_train_dataloader())
     assert len(batches) == -(-len(rows) // 2)
     for at, batch in enumerate(batches):
@@ -228,7 +215,7 @@ def test_the_flattened_form_of_the_reader_is_trls(tmp_path: Path) -> None:
     from tests.readers.made import write_export
 
     corpus = {"lengths": LENGTHS, "length": LENGTH, "method": "best_fit", "masked": True}
-    write_export(tmp_path / "parquet", "parquet", corpus, columns=("labels",))
+    write_export(tmp_path / "parquet", "parquet", corpus, labels=True)
     dataset = SequenceDataset(tmp_path / "parquet", form="flattened")
     trainer = sft_trainer(tmp_path / "parquet", packing=False, padding_free=True)
     for at, batch in enumerate(trainer.get_train_dataloader()):
