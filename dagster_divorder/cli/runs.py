@@ -1,10 +1,9 @@
-"""Commands that make an order and show it: init, plan, run, summary, report, prune."""
+"""Commands that make an order and show it: plan, run, summary, report, prune."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import webbrowser
 from collections.abc import Mapping, Sequence
@@ -12,17 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_divorder.cli.dagster_files import write_dagster_files
-from dagster_divorder.cli.terminal import can_ask, shown
-from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
-from dagster_divorder.errors import InputError, MissingStageError, SettingsError
+from dagster_divorder.cli.verb import Verb, add_refit, settings_of
+from dagster_divorder.errors import MissingStageError, SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 from dagster_divorder.view.words import cells, count
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
-    from dagster_divorder.propose import InputBlock, Proposal
     from dagster_divorder.settings import Settings
     from dagster_divorder.trainers import Trainer
     from dagster_divorder.trainers.replay import Shape
@@ -31,145 +27,7 @@ if TYPE_CHECKING:
 Figures = Mapping[str, Mapping[str, Any]]
 ROWS, CELL = 20, 60
 """Rows of a stage's table that are printed, and characters of a text in it."""
-NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
-
-
-def init(options: Options) -> Answer:
-    """Write a settings file, and with --dagster Dagster's files. Shows the fields of the records and their use.
-
-    Raises:
-        InputError: no corpus is named; see also `propose.look` and `Proposal.toml`. SettingsError: the file exists, or
-        cannot be written.
-    """
-    from dagster_divorder.propose import write_settings
-    from dagster_divorder.settings import DEFAULT_FILE
-
-    file = Path(config_of(options) or DEFAULT_FILE)
-    if not options.paths and options.dagster:
-        return Answer(*write_dagster_files(file))
-    try:
-        proposal, fields, replaces = _proposed(options, file)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing was written") from None
-    settings = write_settings(proposal, file, replaces=replaces)
-    blocks = proposal.blocks
-    read = " and ".join(
-        dict.fromkeys(block.structure.name if block.structure else repr(block.text) for block in blocks)
-    )
-    verb = "it reads" if any(block.structure for block in blocks) else "the text is in"
-    option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    looked_at, refused = (
-        sum(getattr(block.refusals, name) for block in blocks) for name in ("looked_at", "refused")
-    )
-    dagster_parts, dagster_files = (
-        write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {"dagster": None, "workspace": None})
-    )
-    return Answer(
-        [
-            f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
-            f"{', '.join(settings.order.traits)}",
-            *fields,
-            *proposal.warnings,
-            "check it, then:",
-            f"  divorder{option} plan    # what a run would compute",
-            f"  divorder{option} run     # the order, in {settings.output.path}",
-            *_verify_line(proposal, settings, option),
-            *dagster_parts,
-        ],
-        {
-            "settings": str(file),
-            "text_fields": [block.text or None for block in blocks],
-            "inputs": [block.data() for block in blocks],
-            "looked_at": looked_at,
-            "refused": refused,
-            "will_stop": refused > settings.input.max_reject_share * looked_at,
-            "traits": list(settings.order.traits),
-            "sequence": settings.sequence.model_dump(include={"length", "batch"}),
-            "trainer": proposal.trainer,
-            "exports": settings.exports.model_dump(
-                mode="json", include={"formats", "world_size", "micro_batch", "workers"}
-            ),
-            **dagster_files,
-        },
-    )
-
-
-def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
-    """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
-    from dagster_divorder.cli import dialogue
-    from dagster_divorder.propose import NUMBERS, Proposal, look, refuse_existing
-    from dagster_divorder.trainers import TRAINERS
-
-    if not options.paths:
-        raise InputError(
-            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
-        )
-    asks = can_ask() and not options.yes and not getattr(options, "json", False)
-    replaces = asks and file.is_file() and dialogue.replaces(str(file))
-    if not replaces:
-        refuse_existing(file)
-    numbers = {name: getattr(options, "sequence_length" if name == "length" else name) for name in NUMBERS}
-    # A trainer of texts that are records reads prompts, and no answers beside them.
-    prompt = "prompt" if "text" in getattr(TRAINERS.get(options.trainer), "forms", ()) else None
-    proposal = Proposal(
-        blocks=look(options.paths, options.text_field or prompt),
-        trainer=options.trainer,
-        numbers={name: number for name, number in numbers.items() if number is not None},
-    )
-    if not asks:
-        return proposal, _fields(proposal), replaces
-    print(shown(_fields(proposal)))
-    return dialogue.complete(proposal), [], replaces
-
-
-def _fields(proposal: Proposal) -> list[Part]:
-    """The fields of each input, the files that are not read, and what the fields are taken for."""
-    from dagster_divorder.propose import FIELDS_SHOWN, NAME_CHARACTERS
-
-    parts: list[Part] = []
-    for block in proposal.blocks:
-        data = block.data()["fields"]
-        title = f"{', '.join(block.paths)}: " if len(proposal.blocks) > 1 else ""
-        rows = cells(data[:FIELDS_SHOWN], NAME_CHARACTERS)
-        parts += ["", TextTable(rows, f"{title}fields of {count(block.records, 'record')}")]
-        if len(data) > FIELDS_SHOWN:
-            parts.append(f"and {len(data) - FIELDS_SHOWN:,} more: --json has all of them")
-        if block.listing.others:
-            others = ", ".join(f"{number:,} {ending}" for ending, number in block.listing.others.items())
-            parts.append(f"files that are not read: {others}")
-        parts += ["", *(_reasons(block) if block.read else [])]
-    return parts
-
-
-def _reasons(block: InputBlock) -> list[Part]:
-    parts: list[Part] = [f"text: {block.text!r}, {block.why}"]
-    if block.structure:
-        parts = [f"format: {block.form}, as these are {block.why}", f"first record: {block.first}"]
-    if block.label:
-        parts.append(
-            f"label: {block.label!r} says whether an answer is wanted, so that a sequence holds one record"
-        )
-    own_id = "none: no field named id, url or similar has a different text or whole number in each record"
-    source = "none: no field named source, dataset or similar has few different texts"
-    if block.own_id:
-        own_id = f"{block.own_id!r}, different in each record"
-    if block.source:
-        source = f"{block.source!r}, {count(len(block.fields[block.source].values), 'value')}"
-    return [*parts, f"id: {own_id}", f"source: {source}"]
-
-
-def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[str]:
-    """The command that shows what the given trainer reads of the export, or of the output."""
-    if not proposal.trainer:
-        return []
-    exports = [f"{settings.exports.path}/{name}" for name in settings.exports.formats]
-    read = next(iter(exports), str(settings.output.path))
-    ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
-    return [
-        f"  divorder{option} verify {shlex.quote(read)} --trainer {proposal.trainer}{ranks}"
-        "    # then: its lines"
-    ]
 
 
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
@@ -599,27 +457,6 @@ def _bytes_by_part(title: str, sizes: Mapping[str, int]) -> TextTable:
     return TextTable([{"part of the store": part, "size": byte_size(size)} for part, size in rows], title)
 
 
-def _add_init(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; quote globs")
-    parser.add_argument("--yes", action="store_true", help="ask nothing: accept every proposal")
-    parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
-    parser.add_argument("--trainer", metavar="NAME", help="write the export that this trainer reads")
-    for name, meaning in (
-        ("world-size", "data-parallel ranks of the trainer"),
-        ("micro-batch", "sequences that a rank reads at a time"),
-        ("workers", "loader processes of a rank"),
-        ("sequence-length", "tokens of a sequence"),
-        ("batch", "sequences of a batch, over all ranks"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
-    parser.add_argument(
-        "--dagster",
-        action="store_true",
-        help="also write dagster.yaml and workspace.yaml, so that `dagster dev` shows the corpus and keeps its "
-        "history; without a corpus, write only these",
-    )
-
-
 def _add_details(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--details", action="store_true", help="also show every order, and every stage and its time"
@@ -666,15 +503,6 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
 
 
 VERBS = (
-    Verb(
-        "init",
-        "writes divorder.toml for a corpus, from its records",
-        "divorder init 'corpus/*.jsonl'",
-        "seconds",
-        init,
-        _add_init,
-        asks=True,
-    ),
     Verb(
         "plan",
         "shows what a run would compute and why; stores nothing",
