@@ -130,7 +130,8 @@ def command_parser(given: Container[str] | None = None) -> argparse.ArgumentPars
             parents=[shared],
         )
         if given is None or verb.name in given:
-            verb.add(verb_parser)
+            for add in verb.add:
+                add(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 

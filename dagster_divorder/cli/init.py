@@ -185,6 +185,6 @@ VERB = Verb(
     "divorder init 'corpus/*.jsonl'",
     "seconds",
     init,
-    _add_init,
+    (_add_init,),
     asks=True,
 )

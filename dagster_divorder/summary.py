@@ -1,0 +1,310 @@
+"""The results of the last run in short: whether the order beats shuffling, what to give to a trainer, how the records
+that were read add up; and what any stage shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run, stage_row, stages_table
+from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
+from dagster_divorder.readers.export import read_export_manifest
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import is_url
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.measure.diversity_metrics import load_verdict
+from dagster_divorder.stages.order.pieces import left_out_lines
+from dagster_divorder.stages.output.exports import records_shape
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
+from dagster_divorder.store.state import load_state
+from dagster_divorder.trainers import TRAINERS, Trainer
+from dagster_divorder.trainers.replay import Shape, keeps_order
+from dagster_divorder.units import byte_size
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, mix_rows, side_by_side
+from dagster_divorder.view.words import TRAIN_ON, cells, count, points
+from dagster_divorder.write.curated import RECORDS
+
+Figures = Mapping[str, Mapping[str, Any]]
+"""Figures of stages, by stage."""
+ROWS, CELL = 20, 60
+"""Rows of a stage's table that are shown, and characters of a text in it."""
+MEASURES_SHOWN, EXPORTS_SHOWN = 6, 2
+"""Most measures and exports of a summary without details."""
+
+
+def summarise(settings: Settings, *, details: bool = False) -> Answer:
+    """The results of the last run, in at most 30 lines of 80 columns. details: also the measures of every order, all
+    files, and new documents and time of every stage, in as many lines as they take.
+
+    Raises:
+        MissingStageError: the pipeline has not run to its end on this store.
+    """
+    run = open_run(settings)
+    figures = _figures_of_the_last_run(run)
+    verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
+    rows = {row["order"]: row for row in orders}
+    measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
+    in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
+    corpus, mixes = count_records(figures), verdict.metrics[TRAIN_ON].get("mixes")
+    drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
+    stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
+    claim, because = verdict.sentences
+    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
+    files = {**{name: output[name] for name in ("folder", "written", "bytes")}, "files": _files(figures)}
+    parts: list[Part] = [
+        Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
+        because,
+        *([drift] if drift else []),
+        *(figures["scores"]["notes"] if "scores" in figures else []),
+        "",
+        *_for_the_trainer(run, exports, output, rows),
+        "",
+        TextTable([row.shown() for row in in_short[:MEASURES_SHOWN]]),
+        "",
+        *_corpus_lines(settings, corpus, figures),
+    ]
+    if details:
+        parts += [f"files in {output['folder']}: {', '.join(files['files'])}", ""]
+        parts += [Line(f"{row.measure.label}: {row.measure.meaning}", "quiet") for row in measured]
+        parts += [*_mix_along(mixes), *_all_orders(run, figures)]
+        parts += ["", stages_table(stages, "the last run of each stage")]
+    else:
+        parts.append("measures explained, every order, file and stage: divorder summary --details")
+    return Answer(
+        parts,
+        {
+            "beats_shuffling": verdict.passed if verdict.compared else None,
+            "verdict": [claim, because],
+            "drift": drift,
+            "mixes": mixes,
+            "off_schedule": verdict.metrics[TRAIN_ON].get("off_schedule"),
+            "measures": [row.data() for row in measured],
+            "orders": orders,
+            "findings": figures["diversity_metrics"]["findings"],
+            "corpus": corpus,
+            "sequence_length": settings.sequence.length,
+            "batch": settings.sequence.batch,
+            "clusters": figures["clusters"]["k"],
+            "strategy": figures["greedy_order"]["strategy"],
+            "exports": exports,
+            "output": files,
+            "stages": stages,
+        },
+    )
+
+
+def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
+    """What stages show of their last results, one after the other.
+
+    Raises:
+        InputError: there is no such stage. MissingStageError: a stage has no current result.
+    """
+    run, parts, data = open_run(settings), list[Part](), dict[str, dict[str, Any]]()
+    for name in stages:
+        stage = GRAPH[one_of("stage", name, GRAPH)]
+        receipt = run.receipt(name)
+        data[name] = dict(receipt.figures)
+        parts += ["", Line(f"{name}: {stage.description}", "strong")]
+        for key, value in receipt.figures.items():
+            if isinstance(value, (str, int, float)):
+                parts.append(f"  {key.replace('_', ' ')}: {value}")
+        for title, shown in stage.show(run, receipt).items():
+            label = title.replace("_", " ")
+            match shown:
+                case Table(rows):
+                    more = f" (the first {ROWS} of {len(rows):,}; --json has all)" if len(rows) > ROWS else ""
+                    parts += ["", TextTable(cells(rows[:ROWS], CELL), label + more)]
+                    data[name][title] = rows
+                case Text(markdown):
+                    parts += ["", *markdown.splitlines()]
+                case Picture(path, _) | Link(path):
+                    parts.append(f"  {label}: {path}")
+                    data[name][title] = str(path)
+                case number:
+                    data[name][title] = number
+    return Answer(parts[1:], data)
+
+
+def count_records(figures: Figures) -> dict[str, Any]:
+    """The records of the last run. `read` is the sum of `rejected_records`, `trained_records` (in a sequence) and all
+    of `left_out`, a count by reason; `records` were accepted, `documents` are their distinct texts."""
+    raw_docs, tokens = figures["raw_docs"], figures["token_counts"]
+    trained, left_out = (
+        figures["packed_sequences"]["records"],
+        dict(figures.get("repeats", {}).get("left_out", {})),
+    )
+    # Such as texts without a token, or too long ones that packing.too_long drops.
+    left_out["in no sequence"] = raw_docs["records"] - trained - sum(left_out.values())
+    return {
+        "read": raw_docs["records"] + raw_docs["rejected_records"],
+        **{name: raw_docs[name] for name in ("records", "rejected_records", "partial_lines")},
+        "documents": raw_docs["texts"],
+        "trained_records": trained,
+        "left_out": left_out,
+        **{name: tokens[name] for name in ("tokens", "trained_tokens") if name in tokens},
+    }
+
+
+def repeats_lines(figures: Figures) -> list[str]:
+    """A line on the records that an epoch reads several times, if there are any."""
+    repeats = figures.get("repeats", {"most_repeats": 1})
+    if repeats["most_repeats"] < 2:
+        return []
+    return [f"an epoch reads them {repeats['items']:,} times, none over {repeats['most_repeats']:,} times"]
+
+
+def _figures_of_the_last_run(run: Run) -> Figures:
+    """Figures by stage, with evidence if it is up to date.
+
+    Raises:
+        MissingStageError: a needed stage has none.
+    """
+    settings, recorded = run.settings, load_state(run.store).receipts
+    needed = [stage for stage in GRAPH.needed(settings, OUTPUT) if GRAPH[stage].asset]
+    figures = {
+        stage: recorded[stage].figures
+        for stage in GRAPH.upstream(settings, among=recorded)
+        if stage in recorded and (stage in needed or run.is_current(stage))
+    }
+    if missing := [stage for stage in needed if stage not in figures]:
+        raise MissingStageError(
+            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
+            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
+        )
+    return figures
+
+
+def _for_the_trainer(
+    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any], orders: Figures
+) -> list[Part]:
+    """What to give to a trainer: exports, or records. orders: rows of the summary, by name."""
+    settings, parts = run.settings, list[Part]()
+    if "pairs" in settings.forms:
+        shape = records_shape(run, settings.output.path)
+        size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
+        readers = [trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms]
+        return [*_to_train_on(shape.path, size), *_lines_of_one(readers, shape), *_off(settings, orders)]
+    if not exports:
+        parts = [Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")]
+    for export in exports[:EXPORTS_SHOWN]:
+        folder = export["folder"]
+        parts += _to_train_on(folder, export["bytes"])
+        if not is_url(folder) and not Path(folder).is_dir():
+            parts[-1] = "  it is no longer there: run again to write it"
+        elif not is_url(folder) and export is exports[0]:
+            readers = [
+                trainer
+                for trainer in TRAINERS.values()
+                if export["format"] in trainer.formats
+                and not trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
+            ]
+            # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
+            readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
+            parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
+    if others := exports[EXPORTS_SHOWN:]:
+        parts.append(f"other exports: {', '.join(_here(export['folder']) for export in others)}")
+    contents = "whole documents" if settings.packing.packs else "records"
+    file = _here(f"{output['folder']}/{next(iter(output['files']))}")
+    readers_of_it = "trainers of conversations and tools" if settings.masked else "tools"
+    parts.append(f"{file} has {contents} in the order of training, for {readers_of_it} that do not pack.")
+    return [*parts, *_off(settings, orders)]
+
+
+def _off(settings: Settings, orders: Figures) -> list[str]:
+    """A line on the batches of records, unless the corpus is smaller than a batch."""
+    off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
+    if None in off:
+        return []
+    curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
+    if settings.packing.packs:
+        return [
+            f"If a trainer packs it, its batches are {curated} % off the mix; batches of the sequences, {planned} %; "
+            f"of shuffled ones, {shuffled} %."
+        ]
+    return [
+        f"If a trainer reads {settings.sequence.batch:,} records a step, its batches are {planned} % off the mix; of "
+        f"shuffled ones, {shuffled} %."
+    ]
+
+
+def _to_train_on(place: str, size: int) -> list[Part]:
+    return [
+        Line(f"Give your trainer {_here(place)} ({byte_size(size)}), unshuffled. Its lines:", "strong"),
+        f"  divorder verify {_here(place)} --trainer NAME",
+    ]
+
+
+def _here(place: str) -> str:
+    """A path below the working directory relative to it, any other place as it is."""
+    return os.path.relpath(place) if Path(place).is_relative_to(Path.cwd()) else place
+
+
+def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
+    """The configuration of the first trainer that keeps the order of the rows as they lie."""
+    trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
+    if trainer is None:
+        return []
+    lines = shape.configuration(trainer, reading := shape.reading())
+    ranks = count(reading.world_size, "rank")
+    return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
+
+
+def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str]:
+    """How the records add up, and what the order is made of."""
+    terms = {
+        "trained": corpus["trained_records"],
+        **corpus["left_out"],
+        "rejected": corpus["rejected_records"],
+    }
+    numbers = [f"{number:,} {name}" for name, number in terms.items() if number or name == "trained"]
+    partial, packed = corpus["partial_lines"], figures["packed_sequences"]
+    trained = f" ({packed['trained_tokens']:,} trained on)" if "trained_tokens" in packed else ""
+    return [
+        f"{corpus['read']:,} read = {' + '.join(numbers)}; {corpus['documents']:,} different texts",
+        *([f"{count(partial, 'line')} more cut short at the end of a file"] if partial else []),
+        *repeats_lines(figures),
+        f"{packed['tokens']:,} tokens{trained} in {count(packed['sequences'], 'sequence')} of "
+        f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}, {figures['clusters']['k']} clusters, "
+        f"strategy {figures['greedy_order']['strategy']}",
+        *left_out_lines(packed, settings.packing.too_long),
+        *filter(None, [figures.get("subset_selection", {}).get("note")]),
+    ]
+
+
+def _files(figures: Figures) -> list[str]:
+    """Names of the files in the output folder, documents first."""
+    page, films = figures.get("ordering_report"), figures.get("ordering_animation")
+    return [
+        *figures["curated_output"]["files"],
+        "curated_meta.json",
+        *([Path(page["path"]).name, *page["beside"]] if page else []),
+        *(films["films"] if films else []),
+    ]
+
+
+def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
+    """The asked and achieved mix of every stretch, if there are several."""
+    if not mixes:
+        return []
+    after = zip(mixes["values"], mixes.get("next", ()), strict=False)
+    shares = [f"{value} {points(share)} %" for value, share in after]
+    behind = [f"the first batch behind what stays: {', '.join(shares)}"] if shares else []
+    return ["", TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training"), *behind]
+
+
+def _all_orders(run: Run, figures: Figures) -> list[Part]:
+    """The measures of every order, and the tables of a selection and of the records that packing leaves out."""
+    metrics = figures["diversity_metrics"]
+    parts: list[Part] = ["", TextTable(side_by_side(metrics["summary"]), "all orders"), *metrics["findings"]]
+    for stage in ("subset_selection", "set_diversity", "packed_sequences"):
+        tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
+        for name, table in tables.items():
+            if isinstance(table, Table) and table.rows:
+                parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
+    return parts
