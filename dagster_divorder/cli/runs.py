@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
     from dagster_divorder.trainers import Trainer
     from dagster_divorder.trainers.replay import Shape
+    from dagster_divorder.view.verdict import Verdict
 
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -237,7 +238,7 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
     from dagster_divorder.stages.mix.consumed import last_change
-    from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
+    from dagster_divorder.view.measures import beside_shuffled, in_short, legend
     from dagster_divorder.view.words import TRAIN_ON
 
     run = open_run(settings)
@@ -247,7 +248,7 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
     rows = {row["order"]: row for row in orders}
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
-    in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
+    first = in_short(measured)
     raw_docs, counted = figures["raw_docs"], figures["token_counts"]
     corpus = {
         **{name: raw_docs[name] for name in ("records", "rejected_records", "partial_lines")},
@@ -255,7 +256,7 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
         **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
     }
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    for_trainer, files = _for_the_trainer(run, figures, rows)
+    for_trainer, files = _for_the_trainer(run, figures, verdict)
     mixes = verdict.metrics[TRAIN_ON].get("mixes")
     claim, because = verdict.sentences
     parts: list[Part] = [
@@ -266,8 +267,8 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
         "",
         *for_trainer,
         *_mix_along(mixes),
-        TextTable([row.shown() for row in in_short]),
-        *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
+        TextTable([row.shown() for row in first]),
+        *(Line(f"  {line}", "quiet") for line in legend(first)),
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
@@ -399,16 +400,14 @@ def _figures_of_the_last_run(run: Run) -> Figures:
     return figures
 
 
-def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[Part], dict[str, Any]]:
-    """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
-    the summary, by name."""
+def _for_the_trainer(run: Run, figures: Figures, verdict: Verdict) -> tuple[list[Part], dict[str, Any]]:
+    """(the exports with a trainer's configuration, and the use of the other files; the same as data)."""
     from dagster_divorder.readers.export import read_export_manifest
     from dagster_divorder.settings.places import is_url
     from dagster_divorder.stages.output.exports import records_shape
     from dagster_divorder.stages.text.loss_mask import has_loss_mask
     from dagster_divorder.trainers import TRAINERS
     from dagster_divorder.trainers.replay import Shape
-    from dagster_divorder.view.measures import MEASURES
     from dagster_divorder.write.curated import RECORDS
 
     exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
@@ -451,17 +450,8 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
             "tools that do not pack."
         )
     parts += _lines_of_others(readers, output["folder"])
-    off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    # A corpus smaller than a batch has no figure.
-    if None not in off:
-        curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
-        parts.append(
-            f"  If a trainer packs it, its batches are {curated} % off the mix; batches of the sequences above, "
-            f"{planned} %; of shuffled ones, {shuffled} %."
-            if settings.packing.packs
-            else f"  If a trainer reads {settings.sequence.batch:,} records a step, its batches are {planned} % off "
-            f"the mix; of shuffled ones, {shuffled} %."
-        )
+    if of_file := verdict.of_file(packs=settings.packing.packs):
+        parts.append(f"  {of_file}")
     parts += [f"  beside it: {', '.join(files[1:])}", ""]
     facts = {name: output[name] for name in ("folder", "written", "bytes")}
     return parts, {"exports": exports, "output": {**facts, "files": files}}
