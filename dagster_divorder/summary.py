@@ -26,7 +26,7 @@ from dagster_divorder.trainers import TRAINERS, Trainer
 from dagster_divorder.trainers.replay import Shape, keeps_order
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
-from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled, mix_rows, side_by_side
+from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
 from dagster_divorder.view.words import TRAIN_ON, cells, count, points
 from dagster_divorder.write.curated import RECORDS
 
@@ -50,7 +50,6 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
     rows = {row["order"]: row for row in orders}
     measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
-    in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
     corpus, mixes = count_records(figures), verdict.metrics[TRAIN_ON].get("mixes")
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
     stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
@@ -63,15 +62,15 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
         *([drift] if drift else []),
         *(figures["scores"]["notes"] if "scores" in figures else []),
         "",
-        *_for_the_trainer(run, exports, output, rows),
+        *filter(None, _for_the_trainer(run, exports, output, verdict.of_file(packs=settings.packing.packs))),
         "",
-        TextTable([row.shown() for row in in_short[:MEASURES_SHOWN]]),
+        TextTable([row.shown() for row in in_short(measured)[:MEASURES_SHOWN]]),
         "",
         *_corpus_lines(settings, corpus, figures),
     ]
     if details:
         parts += [f"files in {output['folder']}: {', '.join(files['files'])}", ""]
-        parts += [Line(f"{row.measure.label}: {row.measure.meaning}", "quiet") for row in measured]
+        parts += [Line(line, "quiet") for line in legend(measured)]
         parts += [*_mix_along(mixes), *_all_orders(run, figures)]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
@@ -181,15 +180,15 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 
 
 def _for_the_trainer(
-    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any], orders: Figures
+    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any], of_file: str
 ) -> list[Part]:
-    """What to give to a trainer: exports, or records. orders: rows of the summary, by name."""
+    """What to give to a trainer: exports, or records. of_file: a sentence on a trainer that reads records."""
     settings, parts = run.settings, list[Part]()
     if "pairs" in settings.forms:
         shape = records_shape(run, settings.output.path)
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
         readers = [trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms]
-        return [*_to_train_on(shape.path, size), *_lines_of_one(readers, shape), *_off(settings, orders)]
+        return [*_to_train_on(shape.path, size), *_lines_of_one(readers, shape), of_file]
     if not exports:
         parts = [Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")]
     for export in exports[:EXPORTS_SHOWN]:
@@ -213,24 +212,7 @@ def _for_the_trainer(
     file = _here(f"{output['folder']}/{next(iter(output['files']))}")
     readers_of_it = "trainers of conversations and tools" if settings.masked else "tools"
     parts.append(f"{file} has {contents} in the order of training, for {readers_of_it} that do not pack.")
-    return [*parts, *_off(settings, orders)]
-
-
-def _off(settings: Settings, orders: Figures) -> list[str]:
-    """A line on the batches of records, unless the corpus is smaller than a batch."""
-    off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    if None in off:
-        return []
-    curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
-    if settings.packing.packs:
-        return [
-            f"If a trainer packs it, its batches are {curated} % off the mix; batches of the sequences, {planned} %; "
-            f"of shuffled ones, {shuffled} %."
-        ]
-    return [
-        f"If a trainer reads {settings.sequence.batch:,} records a step, its batches are {planned} % off the mix; of "
-        f"shuffled ones, {shuffled} %."
-    ]
+    return [*parts, of_file]
 
 
 def _to_train_on(place: str, size: int) -> list[Part]:

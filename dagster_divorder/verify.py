@@ -30,6 +30,7 @@ from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Kept, Trainer
 from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
+from dagster_divorder.units import batch_advice
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side, summary_row
 from dagster_divorder.write.exports import FORMATS
@@ -42,7 +43,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
 
     Raises:
         InputError: the folder holds neither, or one of its files was altered; no such trainer, or it reads something
-            else; impossible ranks.
+            else; less than one batch; impossible ranks.
         MissingStageError: without a folder, if there is no plan under these settings.
     """
     run = open_run(settings)
@@ -53,6 +54,11 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         head, shapes, other = _of_output(run, folder, chosen)
     else:
         head, shapes, other = _of_export(run, folder, chosen)
+    if not (read := next(iter(shapes.values())).reading()).steps:
+        raise InputError(
+            f"there is nothing to verify: {read.length:,} rows are less than one batch of {read.batch:,}. "
+            f"{batch_advice(read.length)}"
+        )
     replays = {name: replay(shape, TRAINERS[name], **ranks) for name, shape in shapes.items()}
     reading = next(iter(replays.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
@@ -328,7 +334,11 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
     for name, way in _losing(replayed).items():
         reads[name] = _sequences_read(replayed, way, order)
         measured[name] = measure_order(run, reads[name][: order.shape[1]])
-    rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
+    traits = run.receipt("diversity_metrics").figures["traits"]
+    rows = [
+        summary_row(name, figures, traits) | drift_columns(drift)
+        for name, (figures, drift) in measured.items()
+    ]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
     return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.units import batch_advice
 
 Rows: TypeAlias = NDArray[np.int64]
 
@@ -127,7 +128,13 @@ class Trainer:
         return ""
 
     def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
-        """The lines for `best`. prefix: of the names of the export's files. sequence_length: tokens of a row."""
+        """The lines for `best`, or why it would take no step. prefix: of the names of the export's files.
+        sequence_length: tokens of a row."""
+        if not reading.steps:
+            return (
+                f"# {reading.length:,} rows are less than one batch of {reading.batch:,}, so {self.title} takes no step. "
+                f"{batch_advice(reading.length)}\n"
+            )
         return self.lines.format(
             **asdict(reading),
             path=path,
