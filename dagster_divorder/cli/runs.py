@@ -193,8 +193,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     ]
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
-    if planned.choice:
-        parts += ["", Line(planned.choice, "bad")]
+    if planned.refusal:
+        parts += ["", Line(planned.refusal, "bad")]
     if planned.moved:
         parts += ["", planned.moved]
     return Answer(parts, asdict(planned))
@@ -236,7 +236,6 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     from dagster_divorder.pipeline.run import stage_row
     from dagster_divorder.stages import GRAPH, open_run
     from dagster_divorder.stages.measure.diversity_metrics import load_verdict
-    from dagster_divorder.stages.mix.consumed import last_change
     from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
     from dagster_divorder.view.words import TRAIN_ON
 
@@ -276,8 +275,6 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
         parts += _details(run, figures, rows_of_stages)
     else:
         parts.append("every order, every stage and its time: divorder summary --details")
-    change = last_change(run, by_the_last_run=True)
-    parts += [Line(change.sentence, "bad")] if change else []
     return Answer(
         parts,
         {
@@ -295,7 +292,6 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
             "clusters": figures["clusters"]["k"],
             "strategy": figures["greedy_order"]["strategy"],
             **files,
-            "reordered": change.sentence if change else None,
             "stages": rows_of_stages,
         },
     )

@@ -56,8 +56,6 @@ def freeze(options: Options) -> Answer:
     """Freezes what a trainer has read of the published plan: writes `order.frozen_tokens`. Without a number, shows
     it."""
     from dagster_divorder.forensics import plan_freeze
-    from dagster_divorder.stages import open_run
-    from dagster_divorder.stages.mix.consumed import last_change
 
     settings = settings_of(options)
     asked = {name: getattr(options, name) for name in ("step", "sequences", "tokens")}
@@ -74,17 +72,13 @@ def freeze(options: Options) -> Answer:
                 'order.append is "extend": every document and every full sequence of the published plan stays',
                 "if a trainer has read a last one that is not full: divorder freeze --step N",
             ]
-        unknown = dict.fromkeys(("step", "sequences", "records", "rest", "plan", "reordered", "file"))
+        unknown = dict.fromkeys(("step", "sequences", "records", "rest", "plan", "file"))
         return Answer(parts, {"order.frozen_tokens": frozen, **unknown})
     if given:
         _write(options, {})  # refuses before the work
     planned = plan_freeze(settings, **(given or {"tokens": frozen}), plan=options.plan)
-    change = last_change(open_run(settings), by_the_last_run=True) if planned.tokens else None
-    changed = change and change.sentence
     file = _write(options, {"order.frozen_tokens": planned.tokens}) if given else None
     parts = [*_frozen_lines(planned)]
-    if changed:
-        parts.append(Line(f"the frozen part is plan {planned.plan} as it is now, but {changed}", "bad"))
     if file:
         parts.append(
             f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
@@ -94,7 +88,6 @@ def freeze(options: Options) -> Answer:
         {
             "order.frozen_tokens": planned.tokens,
             **{name: getattr(planned, name) for name in ("step", "sequences", "records", "rest", "plan")},
-            "reordered": changed,
             "file": file and str(file),
         },
     )
