@@ -43,8 +43,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     ]
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
-    if planned.choice:
-        parts += ["", Line(planned.choice, "bad")]
+    if planned.refusal:
+        parts += ["", Line(planned.refusal, "bad")]
     if planned.moved:
         parts += ["", planned.moved]
     return Answer(parts, asdict(planned))

@@ -28,6 +28,7 @@ token_dims = 16
 k = 4
 [order]
 length_bins = 5
+frozen_tokens = 0
 traits = { cluster = 1, length = 1, source = 1 }
 [sequence]
 length = 128

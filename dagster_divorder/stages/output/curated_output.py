@@ -47,7 +47,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
-from dagster_divorder.stages.mix.consumed import reordered
+from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
     heldout_table,
@@ -150,9 +150,7 @@ def _write_curated_output(run: Run) -> Made:
     before = read_manifest(folder, replaced=True)
     fingerprint = plan_fingerprint(run)
     trained_on = [str(place) for place, name in in_training_order(run.settings) if name == MANIFEST]
-    change = reordered(run, fingerprint, trained_on, "record")
-    if change:
-        run.progress.note(change.sentence)
+    refuse_to_reorder(run, fingerprint, trained_on, "record")
     record_plan(run, fingerprint, {str(folder): key})
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file and not run.store.shared:
@@ -166,7 +164,6 @@ def _write_curated_output(run: Run) -> Made:
         "folder": str(folder),
         "files": files,
         "bytes": sum(entry["bytes"] for entry in files.values()),
-        **({"reordered": change.figures} if change else {}),
     }
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})

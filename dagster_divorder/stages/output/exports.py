@@ -51,7 +51,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.chat_template import template_of
-from dagster_divorder.stages.mix.consumed import last_change, reordered
+from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -78,15 +78,12 @@ from dagster_divorder.write.exports.rows import Rows, Tokens
 
 TAG_DIGITS = 8
 KEEP_THE_ORDER = "trainers_keep_the_order"
-"""The check that also reports which outputs a trainer may have read in another order."""
 
 
 def _write_exports(run: Run) -> Made:
     plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
     keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
-    change = reordered(run, fingerprint, [*keys])
-    if change:
-        run.progress.note(change.sentence)
+    refuse_to_reorder(run, fingerprint, [*keys])
     tokens = stored_tokens(run, load_base_model(run).directory)
     for name in run.settings.exports.formats:
         FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
@@ -111,11 +108,10 @@ def _write_exports(run: Run) -> Made:
                 "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             }
         )
-    figures = {"exports": table, **({"reordered": change.figures} if change else {})}
     facts = {"formats": list(hashes), "plan": fingerprint}
     if form := run.memo.get("form"):
         facts["tokenizer"] = form
-    return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
+    return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, {"exports": table})
 
 
 def stored_tokens(run: Run, directory: Path) -> Tokens:
@@ -549,10 +545,8 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
         "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
     )
-    remedies = ["set exports.world_size, micro_batch and workers to the trainer's"] if unordered else []
-    if change := last_change(run):
-        text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
-    return Finding(passed=not remedies, text=text, remedy="; ".join(remedies), figures={"trainers": rows})
+    remedy = "set exports.world_size, micro_batch and workers to the trainer's" if unordered else ""
+    return Finding(passed=not unordered, text=text, remedy=remedy, figures={"trainers": rows})
 
 
 EXPORTS = WholeCorpus(
@@ -580,8 +574,7 @@ EXPORTS = WholeCorpus(
         Check(
             name=KEEP_THE_ORDER,
             description="At least one trainer reads each export in the order of the plan, global batch for global "
-            "batch; a table lists all trainers that read it, by default and at their best. No run has reordered rows "
-            "that a trainer may have read, unless order.frozen_tokens allows it.",
+            "batch; a table lists all trainers that read it, by default and at their best.",
             check=_trainers_keep_the_order,
         ),
     ),
