@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import MissingStageError
@@ -25,17 +25,18 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.trainers import TRAINERS, Trainer
 from dagster_divorder.trainers.replay import Shape, keeps_order
 from dagster_divorder.units import byte_size
-from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
 from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
 from dagster_divorder.view.words import TRAIN_ON, cells, count, points
 from dagster_divorder.write.curated import RECORDS
 
+Texts = Sequence[str | Line]
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of stages, by stage."""
 ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
-MEASURES_SHOWN, EXPORTS_SHOWN = 6, 2
-"""Most measures and exports of a summary without details."""
+LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
+"""Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
 
 
 def summarise(settings: Settings, *, details: bool = False) -> Answer:
@@ -48,33 +49,34 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     run = open_run(settings)
     figures = _figures_of_the_last_run(run)
     verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
-    rows = {row["order"]: row for row in orders}
-    measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
+    by_order = {row["order"]: row for row in orders}
+    measured = beside_shuffled(by_order[TRAIN_ON], by_order["sequences_random"])
     corpus, mixes = count_records(figures), verdict.metrics[TRAIN_ON].get("mixes")
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
     stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
-    claim, because = verdict.sentences
     exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
     files = {**{name: output[name] for name in ("folder", "written", "bytes")}, "files": _files(figures)}
-    parts: list[Part] = [
-        Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
-        because,
-        *([drift] if drift else []),
-        *(figures["scores"]["notes"] if "scores" in figures else []),
-        "",
-        *filter(None, _for_the_trainer(run, exports, output, verdict.of_file(packs=settings.packing.packs))),
-        "",
-        TextTable([row.shown() for row in in_short(measured)[:MEASURES_SHOWN]]),
-        "",
-        *_corpus_lines(settings, corpus, figures),
-    ]
+    claim, because = verdict.sentences
+    give, configuration, others = _for_the_trainer(run, exports, output)
+    of_file = [*filter(None, [verdict.of_file(packs=settings.packing.packs)])]
+    if settings.masked or not settings.packing.packs:
+        # Trainers of conversations, and of records that are not packed, read the file.
+        others, of_file = [*others, *of_file], []
+    tone: Literal["good", "bad", "strong"] = (
+        "good" if verdict.passed else "bad" if verdict.compared else "strong"
+    )
+    head = [Line(claim, tone), because, *([drift] if drift else []), "", *give]
+    foot, notes = ["", *_corpus_lines(settings, corpus, figures)], _notes(settings, figures)
+    table = [row.shown() for row in in_short(measured)]
     if details:
-        parts += [f"files in {output['folder']}: {', '.join(files['files'])}", ""]
-        parts += [Line(line, "quiet") for line in legend(measured)]
+        parts: list[Part] = [*head, *configuration, *others, "", TextTable(table), *foot, *notes, *of_file]
+        parts += ["", *(Line(line, "quiet") for line in legend(measured))]
+        parts += [f"files in {output['folder']}: {', '.join(files['files'])}"]
         parts += [*_mix_along(mixes), *_all_orders(run, figures)]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
-        parts.append("measures explained, every order, file and stage: divorder summary --details")
+        foot.append("measures explained, every order, file and stage: divorder summary --details")
+        parts = _fitted(head, configuration, [*others, ""], table, foot, notes)
     return Answer(
         parts,
         {
@@ -96,6 +98,28 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
             "stages": stages,
         },
     )
+
+
+def _fitted(
+    head: Texts,
+    configuration: Texts,
+    others: Texts,
+    table: Sequence[Mapping[str, str]],
+    foot: Texts,
+    notes: Texts,
+) -> list[Part]:
+    """The parts of a summary that fit into LINES: head, others, foot and the first measure; then notes before the
+    foot's last line, the trainer's configuration, which `verify` shows too, and more measures."""
+    room, kept = LINES - height([*head, *others, *foot], COLUMNS) - 2, list[str | Line]()
+    for note in notes:
+        if (lines := height([note], COLUMNS)) <= room:
+            kept.append(note)
+            room -= lines
+    lines = height(configuration, COLUMNS)
+    if lines > room:
+        configuration, lines = [], 0
+    shown = table[: min(MEASURES_SHOWN, 1 + room - lines)]
+    return [*head, *configuration, *others, TextTable(shown), *foot[:-1], *kept, foot[-1]]
 
 
 def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
@@ -180,23 +204,25 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 
 
 def _for_the_trainer(
-    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any], of_file: str
-) -> list[Part]:
-    """What to give to a trainer: exports, or records. of_file: a sentence on a trainer that reads records."""
-    settings, parts = run.settings, list[Part]()
+    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]
+) -> tuple[list[str | Line], list[str | Line], list[str | Line]]:
+    """(what to give to a trainer, its configuration, other exports and the curated file)."""
+    settings = run.settings
     if "pairs" in settings.forms:
         shape = records_shape(run, settings.output.path)
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
         readers = [trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms]
-        return [*_to_train_on(shape.path, size), *_lines_of_one(readers, shape), of_file]
-    if not exports:
-        parts = [Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")]
-    for export in exports[:EXPORTS_SHOWN]:
+        return _to_train_on(shape.path, size), _lines_of_one(readers, shape), []
+    give: list[str | Line] = [
+        Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")
+    ]
+    configuration = list[str | Line]()
+    for export in exports[:1]:
         folder = export["folder"]
-        parts += _to_train_on(folder, export["bytes"])
+        give = _to_train_on(folder, export["bytes"])
         if not is_url(folder) and not Path(folder).is_dir():
-            parts[-1] = "  it is no longer there: run again to write it"
-        elif not is_url(folder) and export is exports[0]:
+            give[-1] = "  it is no longer there: run again to write it"
+        elif not is_url(folder):
             readers = [
                 trainer
                 for trainer in TRAINERS.values()
@@ -205,17 +231,21 @@ def _for_the_trainer(
             ]
             # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
             readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
-            parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
-    if others := exports[EXPORTS_SHOWN:]:
-        parts.append(f"other exports: {', '.join(_here(export['folder']) for export in others)}")
-    contents = "whole documents" if settings.packing.packs else "records"
-    file = _here(f"{output['folder']}/{next(iter(output['files']))}")
-    readers_of_it = "trainers of conversations and tools" if settings.masked else "tools"
-    parts.append(f"{file} has {contents} in the order of training, for {readers_of_it} that do not pack.")
-    return [*parts, of_file]
+            configuration = _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
+    others = list[str | Line]()
+    if exports[1:]:
+        others.append(
+            f"The same for other trainers: {', '.join(_here(other['folder']) for other in exports[1:])}"
+        )
+    contents = "Whole documents" if settings.packing.packs else "Records"
+    file = f"{output['folder']}/{next(iter(output['files']))}"
+    others.append(f"{contents} in the order of training, for tools that do not pack: {_here(file)}")
+    if settings.masked:
+        others.append(f"  divorder verify {_here(output['folder'])} --trainer NAME")
+    return give, configuration, others
 
 
-def _to_train_on(place: str, size: int) -> list[Part]:
+def _to_train_on(place: str, size: int) -> list[str | Line]:
     return [
         Line(f"Give your trainer {_here(place)} ({byte_size(size)}), unshuffled. Its lines:", "strong"),
         f"  divorder verify {_here(place)} --trainer NAME",
@@ -227,7 +257,7 @@ def _here(place: str) -> str:
     return os.path.relpath(place) if Path(place).is_relative_to(Path.cwd()) else place
 
 
-def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
+def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[str | Line]:
     """The configuration of the first trainer that keeps the order of the rows as they lie."""
     trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
     if trainer is None:
@@ -237,7 +267,7 @@ def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
     return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
 
 
-def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str]:
+def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str | Line]:
     """How the records add up, and what the order is made of."""
     terms = {
         "trained": corpus["trained_records"],
@@ -254,8 +284,16 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figure
         f"{packed['tokens']:,} tokens{trained} in {count(packed['sequences'], 'sequence')} of "
         f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}, {figures['clusters']['k']} clusters, "
         f"strategy {figures['greedy_order']['strategy']}",
-        *left_out_lines(packed, settings.packing.too_long),
-        *filter(None, [figures.get("subset_selection", {}).get("note")]),
+    ]
+
+
+def _notes(settings: Settings, figures: Figures) -> list[str | Line]:
+    """What packing leaves out, and what a selection and scores are unable to do."""
+    selection, scores = figures.get("subset_selection", {}), figures.get("scores", {})
+    return [
+        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
+        *filter(None, [selection.get("note")]),
+        *scores.get("notes", []),
     ]
 
 

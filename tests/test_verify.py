@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
+from dagster_divorder.summary import summarise
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
 
@@ -90,12 +90,12 @@ def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settin
 
 def test_the_answer_of_a_run_proposes_trl_first(settings: Settings) -> None:
     run_all(settings, Silent())
-    said = str(summary(settings))
+    said = str(summarise(settings))
     before, _, lines = said.partition("  trl, 2 ranks:\n")
     assert f"Give your trainer {settings.exports.path / 'parquet'}" in before and lines.startswith(
         "    SFTConfig("
     )
-    assert f"torchtune): divorder verify {settings.output.path} --trainer NAME" in lines
+    assert f"  divorder verify {settings.output.path} --trainer NAME\n" in lines
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_the_answer_of_a_run_has_the_lines_of_a_trainer_that_keeps_its_rows_in_o
     settings = make_settings(exports=exports, sequence={"length": 32, "batch": 4})
     run_all(settings, Silent())
     ranks = layout.get("world_size", 2)
-    assert re.findall(r"^  (\S+), (\d+) ranks:$", str(summary(settings)), re.M) == (
+    assert re.findall(r"^  (\S+), (\d+) ranks:$", str(summarise(settings)), re.M) == (
         [(named, str(ranks))] if named else []
     )

@@ -631,8 +631,8 @@ class Order(_Section):
     less, but if its topics are new, they stand together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
-    output. Later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps have
-    read."""
+    output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
+    have read."""
     separate_copies: bool | Literal["subsets"] = False
     """Deal records of equal text to different parts of training, as far apart as possible. subsets: as many parts as
     the most copied text has copies, however small."""

@@ -19,7 +19,6 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.tokenize import special_ids
@@ -38,6 +37,7 @@ from dagster_divorder.store.manifests import (
     export_manifest_file,
 )
 from dagster_divorder.store.output_manifests import damaged_file
+from dagster_divorder.summary import summarise
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
@@ -334,7 +334,7 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
             verify(settings, place, "torchtitan")
         readers = {row["trainer"] for row in verify(settings, place, None).data["trainers"]}
         assert "hf-trainer" in readers and not {"torchtitan", "torchtitan-streaming"} & readers
-    assert "torchtitan" not in str(summary(settings))
+    assert "torchtitan" not in str(summarise(settings))
 
 
 def test_the_short_last_row_of_an_epoch_is_said_of_trainers_that_join_rows(make: Make) -> None:
