@@ -21,7 +21,8 @@ from dagster_divorder.defs.factory import build_definitions  # noqa: E402
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:
-    defs = build_definitions(executor=dg.in_process_executor)
+    # Assets picked by hand run in one process too.
+    defs = dg.Definitions.merge(build_definitions(), dg.Definitions(executor=dg.in_process_executor))
 except dg.DagsterInvalidDefinitionError as error:
     # Commands end with one sentence.
     message = f"divorder: {error}"
