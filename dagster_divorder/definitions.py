@@ -22,9 +22,9 @@ from dagster_divorder.defs.log import short_lines  # noqa: E402
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:
-    defs = dg.Definitions.merge(
-        build_definitions(executor=dg.in_process_executor), dg.Definitions(loggers={"console": short_lines})
-    )
+    # Assets picked by hand run in one process too.
+    own = dg.Definitions(executor=dg.in_process_executor, loggers={"console": short_lines})
+    defs = dg.Definitions.merge(build_definitions(), own)
 except dg.DagsterInvalidDefinitionError as error:
     # Commands end with one sentence.
     message = f"divorder: {error}"

@@ -622,9 +622,8 @@ class Order(_Section):
     """Quantile bins of document length (and of numeric columns)."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
-    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but runs
-    report changes to an export, and the sensor starts no run that would change one. `divorder freeze` sets it from a
-    trainer's step."""
+    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but a
+    run refuses to change the order of an export. `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
     """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
     section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
@@ -1030,5 +1029,5 @@ class Advanced(_Section):
     film_frames: int = Field(600, ge=2, le=10_000)
     """Frames of each film. As it rises: smoother, and longer to draw."""
     settle_seconds: float = Field(10.0, ge=0, le=YEAR_SECONDS)
-    """Dagster's sensor starts a run once a changed input file has been still for this long. It looks every third of
-    this time, every 4 to 30 seconds. As it rises: fewer looks, and fewer runs on half-written files."""
+    """Dagster's sensor starts a run once a changed input file has been still for this long. It looks as often,
+    and at most every 4 seconds. As it rises: fewer looks, and fewer runs on half-written files."""

@@ -1,7 +1,5 @@
 """The log of a run on a terminal."""
 
-from __future__ import annotations
-
 import dagster as dg
 import pytest
 

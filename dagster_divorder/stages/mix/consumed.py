@@ -37,7 +37,8 @@ from dagster_divorder.store.state import Receipt, Result, TrainingPlan, load_rec
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 REMEDY = "or set order.frozen_tokens = 0 to order everything again"
-WHOLE = 'or order everything again by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole DIVORDER_ORDER__FROZEN_TOKENS=0 divorder run)'
+ANEW = "DIVORDER_ORDER__APPEND=whole DIVORDER_ORDER__FROZEN_TOKENS=0 divorder run"
+WHOLE = f'or order everything again by one run with order.append = "whole" ({ANEW})'
 
 Orders = Mapping[str, Receipt | Result]
 """Results of ORDERS; each was made from the one before."""
@@ -388,8 +389,8 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def refuse_to_reorder(run: Run, fingerprint: str, among: Sequence[str], unit: str = "row") -> None:
-    """Protects outputs that a trainer may have read. among: folders that a plan of this fingerprint is to be written to.
-    Nothing is refused if every row (or record) keeps its place, such as in a first run or behind an unchanged beginning.
+    """Protects outputs that a trainer may have read. among: folders that a plan of this fingerprint is written to. A
+    first run is not refused, nor one that keeps every row (or record) in its place.
 
     Raises:
         InputError: a folder holds another plan, whose order would change, and `order.frozen_tokens` is unset.
@@ -408,7 +409,9 @@ def refuse_to_reorder(run: Run, fingerprint: str, among: Sequence[str], unit: st
     if change and change[0] == change[1]:
         return
     place = " and ".join(changed)
-    begins = f"from {unit} {change[0]:,} of {change[1]:,} on" if change else f"perhaps from the first {unit} on"
+    begins = (
+        f"from {unit} {change[0]:,} of {change[1]:,} on" if change else f"perhaps from the first {unit} on"
+    )
     raise InputError(
         f"order.frozen_tokens is unset, and {place} would change {begins}: {SAY_WHAT_WAS_READ}; then run again"
     )

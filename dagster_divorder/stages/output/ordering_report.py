@@ -467,11 +467,12 @@ def _parts(text: str, spans: Sequence[tuple[int, int]]) -> Example:
 
 
 def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
-    titles, missing = (
-        Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
+    listed = {
+        name: Text("\n".join(f"- {item}" for item in receipt.figures[name]))
         for name in ("sections", "missing")
-    )
-    return {"path": Link(run.settings.output.path / PAGE), "sections": titles, "missing": missing}
+        if receipt.figures[name]
+    }
+    return {"path": Link(run.settings.output.path / PAGE), **listed}
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
