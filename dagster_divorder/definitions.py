@@ -23,8 +23,10 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:
     # Assets picked by hand run in one process too.
-    own = dg.Definitions(executor=dg.in_process_executor, loggers={"console": short_lines})
-    defs = dg.Definitions.merge(build_definitions(), own)
+    defs = dg.Definitions.merge(
+        build_definitions(),
+        dg.Definitions(executor=dg.in_process_executor, loggers={"console": short_lines}),
+    )
 except dg.DagsterInvalidDefinitionError as error:
     # Commands end with one sentence.
     message = f"divorder: {error}"

@@ -110,7 +110,8 @@ def _fitted(
 ) -> list[Part]:
     """The parts of a summary that fit into LINES: head, others, foot and the first measure; then notes before the
     foot's last line, the trainer's configuration, which `verify` shows too, and more measures."""
-    room, kept = LINES - height([*head, *others, *foot], COLUMNS) - 2, list[str | Line]()
+    # A table has names and, in colours, a rule above its first row.
+    room, kept = LINES - height([*head, *others, *foot], COLUMNS) - 3, list[str | Line]()
     for note in notes:
         if (lines := height([note], COLUMNS)) <= room:
             kept.append(note)

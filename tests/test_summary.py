@@ -115,9 +115,10 @@ def check(settings: Settings) -> dict[str, Any]:
     left_out = sum(corpus["left_out"].values())
     assert corpus["read"] == corpus["trained_records"] + left_out + corpus["rejected_records"]
 
-    lines = as_text(answer.parts, width=80).splitlines()
-    assert len(lines) <= 30
-    assert max(map(len, lines)) <= 80
+    for colour in (False, True):
+        lines = re.sub(r"\x1b\[[\d;]*m", "", as_text(answer.parts, width=80, colour=colour)).splitlines()
+        assert len(lines) <= 30
+        assert max(map(len, lines)) <= 80
     return terms
 
 
