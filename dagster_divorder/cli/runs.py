@@ -15,13 +15,11 @@ from dagster_divorder.cli.verb import Verb, add_refit, settings_of
 from dagster_divorder.errors import MissingStageError, SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
-from dagster_divorder.view.words import cells, count
+from dagster_divorder.view.words import cells
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
     from dagster_divorder.settings import Settings
-    from dagster_divorder.trainers import Trainer
-    from dagster_divorder.trainers.replay import Shape
 
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -260,12 +258,9 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[Part], dict[str, Any]]:
     """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
     the summary, by name."""
-    from dagster_divorder.readers.export import read_export_manifest
-    from dagster_divorder.settings.places import is_url
+    from dagster_divorder.settings.places import as_place
     from dagster_divorder.stages.output.exports import records_shape
-    from dagster_divorder.stages.text.loss_mask import has_loss_mask
-    from dagster_divorder.trainers import TRAINERS
-    from dagster_divorder.trainers.replay import Shape
+    from dagster_divorder.verify import lines_of_trainer
     from dagster_divorder.view.measures import MEASURES
     from dagster_divorder.write.curated import RECORDS
 
@@ -278,28 +273,16 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
             Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")
         )
     for export in exports:
-        folder = export["folder"]
-        parts.append(_to_train_on(folder, export["bytes"]))
-        readers = [
-            trainer
-            for trainer in TRAINERS.values()
-            if export["format"] in trainer.formats
-            and not trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
-        ]
-        # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
-        readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
-        if not is_url(folder) and not Path(folder).is_dir():
+        folder = as_place(export["folder"])
+        parts.append(_to_train_on(str(folder), export["bytes"]))
+        if isinstance(folder, Path) and not folder.is_dir():
             parts.append("  it is no longer there: run again to write it")
-        elif readers and not is_url(folder):
-            parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
-        parts += _lines_of_others(readers, folder)
-    readers = [
-        trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms and settings.masked
-    ]
+        else:
+            parts += lines_of_trainer(run, folder, export["format"])
     if pairs:
         shape = records_shape(run, settings.output.path)
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
-        parts += [_to_train_on(shape.path, size), *_lines_of_one(readers, shape)]
+        parts.append(_to_train_on(shape.path, size))
     else:
         contents = (
             "whole documents in order" if settings.packing.packs else "records in the order of training"
@@ -308,7 +291,7 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
             f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has {contents}, for "
             "tools that do not pack."
         )
-    parts += _lines_of_others(readers, output["folder"])
+    parts += lines_of_trainer(run, settings.output.path, None)
     off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
     # A corpus smaller than a batch has no figure.
     if None not in off:
@@ -327,27 +310,6 @@ def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[
 
 def _to_train_on(place: str, size: int) -> Line:
     return Line(f"Give your trainer {place} ({byte_size(size)}), unshuffled.", "strong")
-
-
-def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
-    """The configuration of the first trainer that keeps the order of the rows as they lie."""
-    from dagster_divorder.trainers.replay import keeps_order
-
-    trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
-    if trainer is None:
-        return []
-    lines = shape.configuration(trainer, reading := shape.reading())
-    ranks = count(reading.world_size, "rank")
-    return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
-
-
-def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
-    names = ", ".join(trainer.name for trainer in readers)
-    return (
-        [f"  configuration of your trainer ({names}): divorder verify {folder} --trainer NAME"]
-        if readers
-        else []
-    )
 
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
