@@ -4,6 +4,7 @@ that were read add up; and what any stage shows."""
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,18 +14,14 @@ from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row, stages_table
 from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
-from dagster_divorder.readers.export import read_export_manifest
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.places import is_url
+from dagster_divorder.settings.places import Place, as_place
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_verdict
 from dagster_divorder.stages.order.pieces import left_out_lines
-from dagster_divorder.stages.output.exports import records_shape
-from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.store.state import load_state
-from dagster_divorder.trainers import TRAINERS, Trainer
-from dagster_divorder.trainers.replay import Shape, keeps_order
 from dagster_divorder.units import byte_size
+from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
 from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
 from dagster_divorder.view.words import TRAIN_ON, cells, count, points
@@ -206,66 +203,46 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 
 def _for_the_trainer(
     run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]
-) -> tuple[list[str | Line], list[str | Line], list[str | Line]]:
-    """(what to give to a trainer, its configuration, other exports and the curated file)."""
-    settings = run.settings
+) -> tuple[Texts, Texts, Texts]:
+    """(what to give to a trainer, the configuration of the one that is set, other exports and the curated file)."""
+    settings, folder = run.settings, run.settings.output.path
+    of_records = lines_of_trainer(run, folder, None)
     if "pairs" in settings.forms:
-        shape = records_shape(run, settings.output.path)
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
-        readers = [trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms]
-        return _to_train_on(shape.path, size), _lines_of_one(readers, shape), []
-    give: list[str | Line] = [
-        Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")
-    ]
-    configuration = list[str | Line]()
-    for export in exports[:1]:
-        folder = export["folder"]
-        give = _to_train_on(folder, export["bytes"])
-        if not is_url(folder) and not Path(folder).is_dir():
-            give[-1] = "  it is no longer there: run again to write it"
-        elif not is_url(folder):
-            readers = [
-                trainer
-                for trainer in TRAINERS.values()
-                if export["format"] in trainer.formats
-                and not trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
-            ]
-            # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
-            readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
-            configuration = _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
+        return _to_train_on(settings, folder, size), of_records, []
     others = list[str | Line]()
+    if exports:
+        export, place = exports[0], as_place(exports[0]["folder"])
+        give = _to_train_on(settings, place, export["bytes"])
+        if isinstance(place, Path) and not place.is_dir():
+            give, lines = [*give[:1], "  it is no longer there: run again to write it"], list[str]()
+        else:
+            lines = lines_of_trainer(run, place, export["format"])
+    else:
+        no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
+        give, lines = [Line(no_export, "strong")], []
     if exports[1:]:
         others.append(
             f"The same for other trainers: {', '.join(_here(other['folder']) for other in exports[1:])}"
         )
     contents = "Whole documents" if settings.packing.packs else "Records"
-    file = f"{output['folder']}/{next(iter(output['files']))}"
+    file = f"{folder}/{next(iter(output['files']))}"
     others.append(f"{contents} in the order of training, for tools that do not pack: {_here(file)}")
-    if settings.masked:
-        others.append(f"  divorder verify {_here(output['folder'])} --trainer NAME")
-    return give, configuration, others
+    return give, [*lines, *of_records], others
 
 
-def _to_train_on(place: str, size: int) -> list[str | Line]:
-    return [
-        Line(f"Give your trainer {_here(place)} ({byte_size(size)}), unshuffled. Its lines:", "strong"),
-        f"  divorder verify {_here(place)} --trainer NAME",
-    ]
+def _to_train_on(settings: Settings, place: Place, size: int) -> Texts:
+    folder = _here(place)
+    said = f"Give your trainer {folder} ({byte_size(size)}), unshuffled."
+    if settings.exports.trainer:
+        return [Line(said, "strong")]
+    verify = f"  divorder verify {shlex.quote(folder)} --trainer NAME"
+    return [Line(f"{said} For its lines set exports.trainer, or:", "strong"), verify]
 
 
-def _here(place: str) -> str:
+def _here(place: str | Place) -> str:
     """A path below the working directory relative to it, any other place as it is."""
-    return os.path.relpath(place) if Path(place).is_relative_to(Path.cwd()) else place
-
-
-def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[str | Line]:
-    """The configuration of the first trainer that keeps the order of the rows as they lie."""
-    trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
-    if trainer is None:
-        return []
-    lines = shape.configuration(trainer, reading := shape.reading())
-    ranks = count(reading.world_size, "rank")
-    return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
+    return os.path.relpath(place) if Path(place).is_relative_to(Path.cwd()) else str(place)
 
 
 def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str | Line]:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster_divorder.cli.dagster_files import write_dagster_files
 from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, config_of
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.words import cells, count
 
 if TYPE_CHECKING:
-    from dagster_divorder.propose import InputBlock, Proposal
-    from dagster_divorder.settings import Settings
+    from dagster_divorder.propose import InputBlock
 
+Answered = TypeVar("Answered")
+FIELDS, CELL = 40, 60
+"""Fields in the table, and characters of a cell."""
+NUMBERS = {
+    "world_size": "data-parallel ranks of the trainer",
+    "micro_batch": "sequences that a rank reads at a time",
+    "workers": "loader processes of a rank",
+    "sequence_length": "tokens of a sequence",
+    "batch": "sequences of a batch, over all ranks",
+}
 NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 
 
@@ -25,23 +35,40 @@ def init(options: Options) -> Answer:
     """Write a settings file, and with --dagster Dagster's files. Shows the fields of the records and their use.
 
     Raises:
-        InputError: no corpus is named; see also `propose.look` and `Proposal.toml`. SettingsError: the file exists, or
-        cannot be written.
+        InputError: no corpus is named; see also `propose.look` and `propose.write_settings`. SettingsError: the file
+            exists, or cannot be written.
     """
-    from dagster_divorder.propose import write_settings
+    from dagster_divorder.propose import Proposal, look, refuse_existing, write_settings
     from dagster_divorder.settings import DEFAULT_FILE
+    from dagster_divorder.trainers import TRAINERS, trainer_named
 
     file = Path(config_of(options) or DEFAULT_FILE)
     if not options.paths and options.dagster:
         return Answer(*write_dagster_files(file))
-    try:
-        proposal, fields, replaces = _proposed(options, file)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing was written") from None
-    settings = write_settings(proposal, file, replaces=replaces)
-    blocks = proposal.blocks
+    if not options.paths:
+        raise InputError(
+            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
+        )
+    refuse_existing(file)
+    trainer = trainer_named(options.trainer).name if options.trainer else None
+    numbers = {name: given for name in NUMBERS if (given := getattr(options, name)) is not None}
+    # A trainer of texts that are records reads prompts, and no answers beside them.
+    prompt = "prompt" if trainer and "text" in TRAINERS[trainer].forms else None
+    blocks = look(options.paths, options.text_field or prompt)
+    titles = [f"{', '.join(block.paths)}: " if len(blocks) > 1 else "" for block in blocks]
+    fields = [part for block, title in zip(blocks, titles, strict=True) for part in _fields(block, title)]
+    if can_ask() and not options.yes and not getattr(options, "json", False):
+        print(shown(fields))
+        fields = []
+        trainer = trainer or _ask(
+            f"Trainer: {', '.join(TRAINERS)} [none]", lambda name: trainer_named(name).name
+        )
+        if trainer and "world_size" not in numbers and (ranks := _ask("Its ranks [unknown]", _ranks)):
+            numbers["world_size"] = ranks
+    proposal = Proposal(blocks=blocks, trainer=trainer, numbers=numbers)
+    settings = write_settings(proposal, file)
     read = " and ".join(
-        dict.fromkeys(block.structure.name if block.structure else repr(block.text) for block in blocks)
+        dict.fromkeys(block.structure.name if block.structure else repr(block.text_field) for block in blocks)
     )
     verb = "it reads" if any(block.structure for block in blocks) else "the text is in"
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
@@ -60,102 +87,92 @@ def init(options: Options) -> Answer:
             "check it, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
-            *_verify_line(proposal, settings, option),
+            *([f"  divorder{option} verify  # what {trainer} reads of it"] if trainer else []),
             *dagster_parts,
         ],
         {
             "settings": str(file),
-            "text_fields": [block.text or None for block in blocks],
-            "inputs": [block.data() for block in blocks],
+            "inputs": [_data(block) for block in blocks],
             "looked_at": looked_at,
             "refused": refused,
             "will_stop": refused > settings.input.max_reject_share * looked_at,
             "traits": list(settings.order.traits),
             "sequence": settings.sequence.model_dump(include={"length", "batch"}),
-            "trainer": proposal.trainer,
             "exports": settings.exports.model_dump(
-                mode="json", include={"formats", "world_size", "micro_batch", "workers"}
+                mode="json", include={"formats", "trainer"} | settings.exports.ranks.keys()
             ),
             **dagster_files,
         },
     )
 
 
-def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
-    """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
-    from dagster_divorder.cli import dialogue
-    from dagster_divorder.propose import NUMBERS, Proposal, look, refuse_existing
-    from dagster_divorder.trainers import TRAINERS
+def _ask(question: str, read: Callable[[str], Answered]) -> Answered | None:
+    """The answer to a question, asked again until `read` takes it; None for Enter."""
+    while True:
+        try:
+            answer = input(f"{question}: ").strip()
+            return read(answer) if answer else None
+        except (DivOrderError, UnicodeDecodeError) as error:
+            print(f"  {error}")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            raise KeyboardInterrupt("nothing was written; --yes asks nothing") from None
 
-    if not options.paths:
-        raise InputError(
-            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
+
+def _ranks(answer: str) -> int:
+    if not answer.isdecimal() or not int(answer):
+        raise InputError(f"{answer!r} is no number of ranks; expected 1 or more")
+    return int(answer)
+
+
+def _data(block: InputBlock) -> dict[str, Any]:
+    """What is known of an input, and of each of its fields."""
+    names = ("paths", "records", "format", "text_field", "why", "id_field", "source_field")
+    return {
+        **{name: getattr(block, name) or None for name in names},
+        "looked_at": block.refusals.looked_at,
+        "refused": block.refusals.refused,
+        "first_refusal": block.refusals.first or None,
+        "fields": [
+            {
+                "field": name,
+                "type": each.type,
+                "share": each.records / block.records,
+                "distinct": len(each.values) or None,
+                "example": each.example,
+            }
+            for name, each in block.fields.items()
+        ],
+    }
+
+
+def _fields(block: InputBlock, title: str) -> list[Part]:
+    """The fields of an input, the files that are not read, and what the fields are taken for."""
+    rows, others = _data(block)["fields"], block.listing.others
+    parts: list[Part] = [
+        "",
+        TextTable(cells(rows[:FIELDS], CELL), f"{title}fields of {count(block.records, 'record')}"),
+    ]
+    if len(rows) > FIELDS:
+        parts.append(f"and {len(rows) - FIELDS:,} more: --json has all of them")
+    if others:
+        parts.append(
+            f"files that are not read: {', '.join(f'{number:,} {ending}' for ending, number in others.items())}"
         )
-    asks = can_ask() and not options.yes and not getattr(options, "json", False)
-    replaces = asks and file.is_file() and dialogue.replaces(str(file))
-    if not replaces:
-        refuse_existing(file)
-    numbers = {name: getattr(options, "sequence_length" if name == "length" else name) for name in NUMBERS}
-    # A trainer of texts that are records reads prompts, and no answers beside them.
-    prompt = "prompt" if "text" in getattr(TRAINERS.get(options.trainer), "forms", ()) else None
-    proposal = Proposal(
-        blocks=look(options.paths, options.text_field or prompt),
-        trainer=options.trainer,
-        numbers={name: number for name, number in numbers.items() if number is not None},
-    )
-    if not asks:
-        return proposal, _fields(proposal), replaces
-    print(shown(_fields(proposal)))
-    return dialogue.complete(proposal), [], replaces
-
-
-def _fields(proposal: Proposal) -> list[Part]:
-    """The fields of each input, the files that are not read, and what the fields are taken for."""
-    from dagster_divorder.propose import FIELDS_SHOWN, NAME_CHARACTERS
-
-    parts: list[Part] = []
-    for block in proposal.blocks:
-        data = block.data()["fields"]
-        title = f"{', '.join(block.paths)}: " if len(proposal.blocks) > 1 else ""
-        rows = cells(data[:FIELDS_SHOWN], NAME_CHARACTERS)
-        parts += ["", TextTable(rows, f"{title}fields of {count(block.records, 'record')}")]
-        if len(data) > FIELDS_SHOWN:
-            parts.append(f"and {len(data) - FIELDS_SHOWN:,} more: --json has all of them")
-        if block.listing.others:
-            others = ", ".join(f"{number:,} {ending}" for ending, number in block.listing.others.items())
-            parts.append(f"files that are not read: {others}")
-        parts += ["", *(_reasons(block) if block.read else [])]
-    return parts
-
-
-def _reasons(block: InputBlock) -> list[Part]:
-    parts: list[Part] = [f"text: {block.text!r}, {block.why}"]
-    if block.structure:
-        parts = [f"format: {block.form}, as these are {block.why}", f"first record: {block.first}"]
+    read = f"text: {block.text_field!r}, {block.why}"
+    parts += ["", f"format: {block.format}, as these are {block.why}" if block.structure else read]
     if block.label:
         parts.append(
             f"label: {block.label!r} says whether an answer is wanted, so that a sequence holds one record"
         )
-    own_id = "none: no field named id, url or similar has a different text or whole number in each record"
-    source = "none: no field named source, dataset or similar has few different texts"
-    if block.own_id:
-        own_id = f"{block.own_id!r}, different in each record"
-    if block.source:
-        source = f"{block.source!r}, {count(len(block.fields[block.source].values), 'value')}"
-    return [*parts, f"id: {own_id}", f"source: {source}"]
-
-
-def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[str]:
-    """The command that shows what the given trainer reads of the export, or of the output."""
-    if not proposal.trainer:
-        return []
-    exports = [f"{settings.exports.path}/{name}" for name in settings.exports.formats]
-    read = next(iter(exports), str(settings.output.path))
-    ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
-    return [
-        f"  divorder{option} verify {shlex.quote(read)} --trainer {proposal.trainer}{ranks}"
-        "    # then: its lines"
-    ]
+    parts.append(f"id: {block.id_field or 'none: no field such as id or url differs in each record'}")
+    values = len(block.fields[block.source_field].values) if block.source_field else 0
+    source = (
+        f"{block.source_field}, {count(values, 'value')}"
+        if values
+        else "none: no field such as source has few texts"
+    )
+    return [*parts, f"source: {source}"]
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
@@ -163,14 +180,8 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="ask nothing: accept every proposal")
     parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
     parser.add_argument("--trainer", metavar="NAME", help="write the export that this trainer reads")
-    for name, meaning in (
-        ("world-size", "data-parallel ranks of the trainer"),
-        ("micro-batch", "sequences that a rank reads at a time"),
-        ("workers", "loader processes of a rank"),
-        ("sequence-length", "tokens of a sequence"),
-        ("batch", "sequences of a batch, over all ranks"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
+    for name, meaning in NUMBERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
     parser.add_argument(
         "--dagster",
         action="store_true",

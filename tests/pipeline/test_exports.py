@@ -280,7 +280,7 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     answer = verify(settings, folder, "hf-trainer")
     passed, text = answer.passed, str(answer)
     assert not passed and "the first difference is in batch 0" in text
-    assert "with exports.world_size = 1, exports.workers = 1, and its lines" in text
+    assert 'with exports.trainer = "hf-trainer", and its lines' in text
     # What is read is measured beside the plan.
     assert "features that drift" in text
     # The plan as it would be exported for it.

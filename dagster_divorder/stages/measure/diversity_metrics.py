@@ -78,7 +78,6 @@ from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
     MEASURES,
-    TV_OF,
     followed,
     measures,
     mix_rows,

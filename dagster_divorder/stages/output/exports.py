@@ -67,7 +67,7 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
+from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks, trainer_named
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
 from dagster_divorder.write.exports import FORMATS
@@ -419,12 +419,30 @@ def _check_settings(run: Run) -> None:
     """Check that formats can hold the loss mask, no foreign file would be overwritten, and the tokenizer has its
     special tokens."""
     _refuse_unmasked(run.settings)
+    trainer = run.settings.exports.trainer
+    if trainer and (why := unread(trainer_named(trainer), run.settings)):
+        raise InputError(f"exports.trainer is {trainer!r}, and {why}; name another, or none")
     for name in run.settings.exports.formats:
         beside = "|".join(map(re.escape, ("manifest.json", *TOKENIZER_FILES)))
         written = re.compile(rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*{re.escape(TRAINED)})")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
     if not _was_checked(run):
         check_special_tokens(run.settings)
+
+
+def unread(trainer: Trainer, settings: Settings) -> str:
+    """Why a trainer cannot read what these settings write; "" if it can."""
+    if trainer.forms:
+        held, read = " and ".join(sorted(settings.forms)), " or ".join(trainer.forms)
+        known = settings.forms & {*trainer.forms}
+        return "" if known else f"it reads records of {read}, and the inputs hold {held}"
+    if "pairs" in settings.forms:
+        return "it reads exports, and a sequence of tokens cannot hold a pair of answers"
+    masked = has_loss_mask(settings)
+    if masked and not FORMATS[trainer.formats[0]].masks:
+        train_on = settings.chats.train_on
+        return f"{trainer.formats[0]} cannot say that chats.train_on = {train_on!r} leaves tokens untrained"
+    return trainer.obstacle(masked=masked, short_rows=settings.packing.pads)
 
 
 def _was_checked(run: Run) -> bool:
@@ -525,8 +543,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
             # If ranks read contiguous parts, their number is the one that the rows are laid out for.
             ranks = shape.layout.get("world_size", 1)
             replays = [
-                replay(shape, trainer, world_size=ranks if trainer.contiguous_ranks else None)
-                for trainer in trainers
+                replay(shape, trainer, world_size=ranks if trainer.parts else None) for trainer in trainers
             ]
             rows += [
                 {
@@ -545,7 +562,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
         "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
     )
-    remedy = "set exports.world_size, micro_batch and workers to the trainer's" if unordered else ""
+    remedy = "name your trainer in exports.trainer, and its ranks in exports.world_size" if unordered else ""
     return Finding(passed=not unordered, text=text, remedy=remedy, figures={"trainers": rows})
 
 
