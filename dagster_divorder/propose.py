@@ -78,7 +78,7 @@ NUMBERS = {
     "batch": ("Sequences of a batch", 1, 1 << 20),
 }
 """Numbers that may be given: what each counts, the least and the most."""
-BUILT_IN_TRAITS = {"cluster": "  # topics, found by clustering", "length": ""}
+BUILT_IN_TRAITS = {"cluster": "  # found by k-means on vectors of the texts", "length": ""}
 
 TEMPLATE = """\
 # Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:

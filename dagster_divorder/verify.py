@@ -335,7 +335,10 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
         reads[name] = _sequences_read(replayed, way, order)
         measured[name] = measure_order(run, reads[name][: order.shape[1]])
     traits = run.receipt("diversity_metrics").figures["traits"]
-    rows = [summary_row(name, figures, traits) | drift_columns(drift) for name, (figures, drift) in measured.items()]
+    rows = [
+        summary_row(name, figures, traits) | drift_columns(drift)
+        for name, (figures, drift) in measured.items()
+    ]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
     return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
 

@@ -132,7 +132,7 @@ class Trainer:
         sequence_length: tokens of a row."""
         if not reading.steps:
             return (
-                f"# {reading.length:,} rows are less than one batch of {reading.batch:,}, so {self.title} takes no step. "
+                f"# {reading.length:,} rows are less than one batch of {reading.batch:,}, so no step is taken. "
                 f"{batch_advice(reading.length)}\n"
             )
         return self.lines.format(

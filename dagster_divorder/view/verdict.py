@@ -85,8 +85,8 @@ class Verdict:
         )
 
     def of_file(self, *, packs: bool) -> str:
-        """How far batches are off the mix if a trainer packs the curated file itself, beside the sequences, and which of
-        the two is nearer; "" without enough batches to tell. packs: records are packed."""
+        """How far batches are off the mix if a trainer packs the curated file itself, beside the sequences, and whether
+        the file is nearer; "" without enough batches to tell. packs: records are packed."""
         if not self.compared:
             return ""
         trait, batch = self.traits[0], self.metrics["sequences"]["batch"]
@@ -101,7 +101,11 @@ class Verdict:
                 f"{of_shuffled} % shuffled."
             )
         sums = [sum(off[shown] for shown in self.traits) for off in (file, planned)]
-        figures = f"batch TV of {trait} {of_file} %, of the sequences {of_planned} %, shuffled {of_shuffled} %"
+        figures = (
+            f"batch TV of {trait} {of_file} %, of the sequences {of_planned} %, shuffled {of_shuffled} %"
+        )
         if NEARER * file[trait] < planned[trait] and NEARER * sums[0] < sums[1]:
-            return f"A trainer that packs it in this order is nearer to the mix: {figures}. Give it this file."
+            return (
+                f"A trainer that packs it in this order is nearer to the mix: {figures}. Give it this file."
+            )
         return f"If a trainer packs it in this order: {figures}."

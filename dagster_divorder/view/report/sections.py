@@ -186,9 +186,7 @@ def windows(verdict: Verdict) -> Section:
             shown = [*((at, np.asarray(line), SHUFFLES) for line in lines["shuffled"])]
             shown.append((at, np.asarray(lines["ours"]), SERIES["sequences"]))
             panels.append(Panel(f"{trait}, {title}", partial(charts.along, lines=shown, log=True)))
-    summary = [
-        summary_row(name, metrics[name], verdict.traits) for name in ("sequences", "sequences_random")
-    ]
+    summary = [summary_row(name, metrics[name], verdict.traits) for name in ("sequences", "sequences_random")]
     measured = [row.shown() | {"meaning": row.measure.meaning} for row in beside_shuffled(*summary)]
     whose = "the mix of their stretch" if verdict.stretches > 1 else "the corpus’s mix"
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))
