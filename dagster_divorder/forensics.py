@@ -68,7 +68,7 @@ def where(
     Raises:
         InputError: see `find_plan`; or a step or sequence is beyond the plan's end, steps had another batch than these
             settings, a record of the plan is no longer in the input, no record has an id, or nothing is given.
-        MissingStageError: documents have no topics under these settings.
+        MissingStageError: documents have no clusters under these settings.
     """
     import pandas as pd
 

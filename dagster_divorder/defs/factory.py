@@ -32,7 +32,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
     "explore": (
         EXPLORED,
-        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, "
+        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the clusters, "
         "and the diversity of the corpus.",
     ),
     "prove": (

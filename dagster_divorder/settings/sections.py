@@ -618,7 +618,7 @@ class Order(_Section):
     """Traits to balance and their weights, from 1e-6 to 1e6: `cluster`, `length`, any field of the
     input, or for conversations `turns`, `prompt_length` and `answer_length`."""
     within: float = Field(1.0, ge=0.0, le=1.0)
-    """Aim of the order of documents. 1: more topics in each packed sequence; 0: windows of whole documents, as in
+    """Aim of the order of documents. 1: more clusters in each packed sequence; 0: windows of whole documents, as in
     curated.jsonl, are nearer to the mix. The more tokens long documents have, the more the two differ."""
     length_bins: int = Field(100, ge=1, le=10_000)
     """Quantile bins of document length (and of numeric columns)."""
@@ -629,7 +629,7 @@ class Order(_Section):
     append: Literal["whole", "extend"] = "whole"
     """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
     section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
-    less, but if its topics are new, they stand together at the end."""
+    less, but text of a new kind stands together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
     output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
@@ -764,7 +764,7 @@ class Packing(_Section):
     left out; drop: all of it is left out; split_turns: a conversation is cut after an answer; error: the run fails.
     Unset: truncate for conversations, else cut."""
     piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Longer documents are cut into pieces of this many tokens before packing; 0: never. As it falls: more topics and
+    """Longer documents are cut into pieces of this many tokens before packing; 0: never. As it falls: more clusters and
     less long context in a sequence."""
     end_of_text: bool = False
     """Whether one end-of-text token follows every document."""

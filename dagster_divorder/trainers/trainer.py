@@ -137,8 +137,8 @@ class Trainer:
         sequence_length: tokens of a row. Where the number of ranks is assumed, the lines call it `ranks`."""
         if not reading.steps:
             return (
-                f"# {reading.length:,} rows are less than one batch of {reading.batch:,}, so {self.title} takes no "
-                f"step. {batch_advice(reading.length)}\n"
+                f"# {reading.length:,} rows are less than one batch of {reading.batch:,}, so no step is taken. "
+                f"{batch_advice(reading.length)}\n"
             )
 
         def of_a_rank(rows: int) -> str:

@@ -85,8 +85,8 @@ class Verdict:
         )
 
     def of_file(self, *, packs: bool) -> str:
-        """How far batches are off the mix if a trainer packs the curated file itself, beside the sequences, and which of
-        the two is nearer; "" without enough batches to tell. packs: records are packed."""
+        """How far batches are off the mix if a trainer packs the curated file itself, beside the sequences, and whether
+        the file is nearer; "" without enough batches to tell. packs: records are packed."""
         if not self.compared:
             return ""
         trait, batch = self.traits[0], self.metrics["sequences"]["batch"]

@@ -23,7 +23,9 @@ def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
 
 
 @pytest.mark.parametrize("batches", [10, 9])
-def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are_too_few(batches: int) -> None:
+def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are_too_few(
+    batches: int,
+) -> None:
     traits = {"cluster": [0, 1, 0, 1] * 5, "of batches": [0, 0, 1, 1] * 5}
     diversity = measure(
         range(2 * batches),
@@ -44,7 +46,11 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
     assert row["batch TV of of batches"] == (0.5 if known else None)
     first = in_short(beside_shuffled(row, row))
     assert [beside.measure.name for beside in first] == [
-        *(["batch TV of of batches, mean", "worst share of of batches", "batch TV of cluster, mean"] if known else []),
+        *(
+            ["batch TV of of batches, mean", "worst share of of batches", "batch TV of cluster, mean"]
+            if known
+            else []
+        ),
         "clusters in a sequence, mean",
         "prefix deviation, mean",
     ]

@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -250,7 +251,11 @@ def deviation(window: int, worst: float, mean: float, partial: bool = False) -> 
 
 
 def a_check(
-    ours: float, shuffled: float, sequences: int = 1000, traits: Sequence[str] = ("cluster",), file: float = 0.5
+    ours: float,
+    shuffled: float,
+    sequences: int = 1000,
+    traits: Sequence[str] = ("cluster",),
+    file: float = 0.5,
 ) -> Verdict:
     """file: batch TV of the curated file; the sequences have half of `ours`."""
 
@@ -261,9 +266,7 @@ def a_check(
             for name, size in sizes.items()
         }
 
-    found = beats_shuffling(
-        windows(ours), windows(shuffled), traits, 10**6, batches=sequences // 4
-    )
+    found = beats_shuffling(windows(ours), windows(shuffled), traits, 10**6, batches=sequences // 4)
     metrics = {
         name: {
             "windows": {

@@ -581,9 +581,9 @@ DIVERSITY_METRICS = WholeCorpus(
         Check(
             name="order_beats_shuffling",
             description="Every sequence, batch and stretch of ten batches keeps the corpus's mix of the balanced "
-            "traits (order.traits: sources, clusters, ...) better than after shuffling, wherever it begins, even across "
-            "the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), the mix "
-            "is that of its stretch, and the shuffles stay inside stretches.",
+            "traits (order.traits: sources, clusters, ...) better than after shuffling, wherever it begins, even "
+            "across the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), "
+            "the mix is that of its stretch, and the shuffles stay inside stretches.",
             check=_order_beats_shuffling,
         ),
         Check(

@@ -485,10 +485,10 @@ def _show_curated_output(run: Run, receipt: Receipt) -> Shown:
 
 
 def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
-    topics = (*space_reads(settings), "centroids", "clusters", "cluster_names")
+    clusters = (*space_reads(settings), "centroids", "clusters", "cluster_names")
     stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     orders = (*ORDERS, "diversity_metrics", "stationarity")
-    return ("raw_docs", "base_model", "token_counts", *topics, *stream, *orders)
+    return ("raw_docs", "base_model", "token_counts", *clusters, *stream, *orders)
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
