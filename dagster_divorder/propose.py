@@ -359,7 +359,7 @@ class Proposal:
         """
         several, inputs, names = len(self.blocks) > 1, list[str](), list[str]()
         traits = {
-            "cluster": "  # topics, found by clustering",
+            "cluster": "  # found by k-means on vectors of the texts",
             "length": "",
             **({"source": ""} if several else {}),
         }

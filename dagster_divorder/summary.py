@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +25,14 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
 from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
+from dagster_divorder.view.verdict import RECOMMENDED
 from dagster_divorder.view.words import TRAIN_ON, cells, count, points
 from dagster_divorder.write.curated import RECORDS
 
 Texts = Sequence[str | Line]
+Blocks = Sequence[tuple[int, Texts]]
+"""Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
+MORE = "measures explained, every order, file and stage: divorder summary --details"
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of stages, by stage."""
 ROWS, CELL = 20, 60
@@ -54,26 +59,31 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
     files = {**{name: output[name] for name in ("folder", "written", "bytes")}, "files": _files(figures)}
     claim, because = verdict.sentences
-    give, configuration, others = _for_the_trainer(run, exports, output)
-    of_file = [*filter(None, [verdict.of_file(packs=settings.packing.packs)])]
-    if settings.masked or not settings.packing.packs:
-        # Trainers of conversations, and of records that are not packed, read the file.
-        others, of_file = [*others, *of_file], []
     tone: Literal["good", "bad", "strong"] = (
         "good" if verdict.passed else "bad" if verdict.compared else "strong"
     )
-    head = [Line(claim, tone), because, *([drift] if drift else []), "", *give]
-    foot, notes = ["", *_corpus_lines(settings, corpus, figures)], _notes(settings, figures)
+    of_file = verdict.of_file(packs=settings.packing.packs)
+    before: Blocks = [
+        (0, [Line(claim, tone), because, *([drift] if drift else []), ""]),
+        *_for_the_trainer(run, exports, output),
+        # Whoever names a trainer wants its lines, unless the file is the better one.
+        (1 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
+        (0, [""]),
+    ]
+    after: Blocks = [
+        (0, ["", *_corpus_lines(settings, corpus, figures)]),
+        *((3, [note]) for note in _notes(settings, figures)),
+    ]
     table = [row.shown() for row in in_short(measured)]
     if details:
-        parts: list[Part] = [*head, *configuration, *others, "", TextTable(table), *foot, *notes, *of_file]
+        texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
+        parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
         parts += ["", *(Line(line, "quiet") for line in legend(measured))]
         parts += [f"files in {output['folder']}: {', '.join(files['files'])}"]
         parts += [*_mix_along(mixes), *_all_orders(run, figures)]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
-        foot.append("measures explained, every order, file and stage: divorder summary --details")
-        parts = _fitted(head, configuration, [*others, ""], table, foot, notes)
+        parts = _fitted(before, table, [*after, (0, [MORE])])
     return Answer(
         parts,
         {
@@ -97,27 +107,21 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     )
 
 
-def _fitted(
-    head: Texts,
-    configuration: Texts,
-    others: Texts,
-    table: Sequence[Mapping[str, str]],
-    foot: Texts,
-    notes: Texts,
-) -> list[Part]:
-    """The parts of a summary that fit into LINES: head, others, foot and the first measure; then notes before the
-    foot's last line, the trainer's configuration, which `verify` shows too, and more measures."""
-    # A table has names and, in colours, a rule above its first row.
-    room, kept = LINES - height([*head, *others, *foot], COLUMNS) - 3, list[str | Line]()
-    for note in notes:
-        if (lines := height([note], COLUMNS)) <= room:
-            kept.append(note)
-            room -= lines
-    lines = height(configuration, COLUMNS)
-    if lines > room:
-        configuration, lines = [], 0
-    shown = table[: min(MEASURES_SHOWN, 1 + room - lines)]
-    return [*head, *configuration, *others, TextTable(shown), *foot[:-1], *kept, foot[-1]]
+def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
+    """The blocks around a table that fit into LINES, those of the lowest rank first, and then as many rows of the table
+    as fit; blocks of rank 0 and a first row always stand."""
+    blocks = [*before, *after]
+    heights = [height(texts, COLUMNS) for _, texts in blocks]
+    # The table has names and, in colours, a rule above its first row.
+    room = LINES - 3 - sum(lines for (rank, _), lines in zip(blocks, heights, strict=True) if rank == 0)
+    kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
+    for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
+        if at not in kept and heights[at] <= room:
+            kept.add(at)
+            room -= heights[at]
+    texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
+    rows = TextTable(table[: min(MEASURES_SHOWN, 1 + room)])
+    return [*chain(*texts[: len(before)]), rows, *chain(*texts[len(before) :])]
 
 
 def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
@@ -203,41 +207,37 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 
 def _for_the_trainer(
     run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]
-) -> tuple[Texts, Texts, Texts]:
-    """(what to give to a trainer, the configuration of the one that is set, other exports and the curated file)."""
+) -> list[tuple[int, Texts]]:
+    """What to give to a trainer, the configuration of the one that is set, other exports and the curated file."""
     settings, folder = run.settings, run.settings.output.path
     of_records = lines_of_trainer(run, folder, None)
     if "pairs" in settings.forms:
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
-        return _to_train_on(settings, folder, size), of_records, []
-    others = list[str | Line]()
-    if exports:
-        export, place = exports[0], as_place(exports[0]["folder"])
-        give = _to_train_on(settings, place, export["bytes"])
-        if isinstance(place, Path) and not place.is_dir():
-            give, lines = [*give[:1], "  it is no longer there: run again to write it"], list[str]()
-        else:
-            lines = lines_of_trainer(run, place, export["format"])
-    else:
-        no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
-        give, lines = [Line(no_export, "strong")], []
-    if exports[1:]:
-        others.append(
-            f"The same for other trainers: {', '.join(_here(other['folder']) for other in exports[1:])}"
-        )
+        return [(0, _to_train_on(settings, folder, size)), (2, of_records)]
     contents = "Whole documents" if settings.packing.packs else "Records"
-    file = f"{folder}/{next(iter(output['files']))}"
-    others.append(f"{contents} in the order of training, for tools that do not pack: {_here(file)}")
-    return give, [*lines, *of_records], others
+    file = _here(f"{folder}/{next(iter(output['files']))}")
+    others = [f"{contents} in the order of training, for tools that do not pack: {file}"]
+    if exports[1:]:
+        folders = ", ".join(_here(export["folder"]) for export in exports[1:])
+        others.insert(0, f"The same for other trainers: {folders}")
+    if not exports:
+        no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
+        return [(0, [Line(no_export, "strong")]), (2, of_records), (4, others)]
+    place = as_place(exports[0]["folder"])
+    give = _to_train_on(settings, place, exports[0]["bytes"])
+    if isinstance(place, Path) and not place.is_dir():
+        return [(0, [give[0], "  it is no longer there: run again to write it"]), (4, others)]
+    return [(0, give), (2, [*lines_of_trainer(run, place, exports[0]["format"]), *of_records]), (4, others)]
 
 
 def _to_train_on(settings: Settings, place: Place, size: int) -> Texts:
-    folder = _here(place)
-    said = f"Give your trainer {folder} ({byte_size(size)}), unshuffled."
-    if settings.exports.trainer:
-        return [Line(said, "strong")]
-    verify = f"  divorder verify {shlex.quote(folder)} --trainer NAME"
-    return [Line(f"{said} For its lines set exports.trainer, or:", "strong"), verify]
+    """The folder for a trainer, and the command that says what it reads."""
+    folder, trainer = _here(place), settings.exports.trainer
+    what = f"What {trainer} reads" if trainer else "For its lines set exports.trainer, or"
+    return [
+        Line(f"Give your trainer {folder} ({byte_size(size)}), unshuffled. {what}:", "strong"),
+        f"  divorder verify {shlex.quote(folder)}{'' if trainer else ' --trainer NAME'}",
+    ]
 
 
 def _here(place: str | Place) -> str:
@@ -245,8 +245,8 @@ def _here(place: str | Place) -> str:
     return os.path.relpath(place) if Path(place).is_relative_to(Path.cwd()) else str(place)
 
 
-def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str | Line]:
-    """How the records add up, and what the order is made of."""
+def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str]:
+    """How the records add up, and what sequences hold."""
     terms = {
         "trained": corpus["trained_records"],
         **corpus["left_out"],
@@ -260,12 +260,11 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figure
         *([f"{count(partial, 'line')} more cut short at the end of a file"] if partial else []),
         *repeats_lines(figures),
         f"{packed['tokens']:,} tokens{trained} in {count(packed['sequences'], 'sequence')} of "
-        f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}, {figures['clusters']['k']} clusters, "
-        f"strategy {figures['greedy_order']['strategy']}",
+        f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}",
     ]
 
 
-def _notes(settings: Settings, figures: Figures) -> list[str | Line]:
+def _notes(settings: Settings, figures: Figures) -> list[str]:
     """What packing leaves out, and what a selection and scores are unable to do."""
     selection, scores = figures.get("subset_selection", {}), figures.get("scores", {})
     return [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.verb import Verb, flag, settings_of
 from dagster_divorder.errors import InputError
-from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.answer import Answer, Line, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
@@ -53,7 +53,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+    from dagster_divorder.view.evidence import evidence_parts
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -62,25 +62,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
-    rows = order_rows(summary)
-    first, *verdict = summary["verdict"]
-    columns = ("order", "held-out loss", "less shuffled")
-    in_short = TextTable([{name: row[name] for name in columns} for row in rows])
-    parts: list[Part] = [Line(first, "strong"), *verdict, *summary["notes"], "", in_short]
-    if not details:
-        parts += ["", "more about the trainings, and every source: --details"]
-    else:
-        # Orders are columns here, because the figures do not fit into a line.
-        by_figure = [
-            {"figure": name, **{row["order"]: row[name] for row in rows}}
-            for name in rows[0]
-            if name not in columns
-        ]
-        parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
-        parts += ["", "*: differs from the same sequences shuffled beyond noise"]
-        if rates := rate_rows(summary):
-            parts += ["", TextTable(rates)]
-    return Answer(parts, summary)
+    return Answer(evidence_parts(summary, details=details), summary)
 
 
 VERBS = (

@@ -60,7 +60,9 @@ def where(options: Options) -> Answer:
     ]
     head = f"plan {of['plan']}, steps of {of['batch']:,} sequences"
     ids = list(dict.fromkeys(row["id"] for row in runs))
-    return Answer([head, "", TextTable(rows)], {"plan": of["plan"], "batch": of["batch"], "ids": ids, "runs": runs})
+    return Answer(
+        [head, "", TextTable(rows)], {"plan": of["plan"], "batch": of["batch"], "ids": ids, "runs": runs}
+    )
 
 
 def freeze(options: Options) -> Answer:

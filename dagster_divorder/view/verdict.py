@@ -10,6 +10,7 @@ from dagster_divorder.core.measure import ShufflingCheck
 from dagster_divorder.units import BATCHES, batch_advice
 from dagster_divorder.view.words import count, listed, points
 
+RECOMMENDED = "Give it this file."
 SHOWN = ("sequences", "sequences_random", "original")
 """Orders whose figures the sentences quote."""
 NEARER = 1.05
@@ -105,7 +106,5 @@ class Verdict:
             f"batch TV of {trait} {of_file} %, of the sequences {of_planned} %, shuffled {of_shuffled} %"
         )
         if NEARER * file[trait] < planned[trait] and NEARER * sums[0] < sums[1]:
-            return (
-                f"A trainer that packs it in this order is nearer to the mix: {figures}. Give it this file."
-            )
+            return f"A trainer that packs it in this order is nearer to the mix: {figures}. {RECOMMENDED}"
         return f"If a trainer packs it in this order: {figures}."
