@@ -64,7 +64,8 @@ sample: install ## build the sample corpus, data/sample/docs.jsonl (there alread
 	@$(BIN)/python data/build_sample.py
 
 demo: sample ## order the sample corpus with Dagster and show what it changed
-	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions
+	@DIVORDER_CONFIG=data/demo.toml $(DAGSTER) asset materialize --select '*' -m dagster_divorder.definitions \
+		--config-json '{"loggers": {"console": {}}}'
 	@DIVORDER_CONFIG=data/demo.toml $(BIN)/divorder summary
 
 # `loadfile`: tests of one file stay together, with the fixtures that they share; the slow files come first.

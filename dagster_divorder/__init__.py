@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dagster_divorder.defs.component import DivOrderComponent
     from dagster_divorder.defs.factory import build_definitions
-    from dagster_divorder.forensics import cut, where
+    from dagster_divorder.forensics import where
     from dagster_divorder.models.validation import loss_by_source
     from dagster_divorder.results import load_results
     from dagster_divorder.settings import Settings, load_settings
     from dagster_divorder.stages import run_all, run_stage
     from dagster_divorder.streams import balance
+    from dagster_divorder.summary import summarise
     from dagster_divorder.tables.comparison import compare, plot
     from dagster_divorder.tables.ordering import order, reorder
 
@@ -28,7 +29,6 @@ _WHERE = {
     "balance": "dagster_divorder.streams",
     "build_definitions": "dagster_divorder.defs.factory",
     "compare": "dagster_divorder.tables.comparison",
-    "cut": "dagster_divorder.forensics",
     "load_results": "dagster_divorder.results",
     "load_settings": "dagster_divorder.settings",
     "loss_by_source": "dagster_divorder.models.validation",
@@ -38,6 +38,7 @@ _WHERE = {
     "run_all": "dagster_divorder.stages",
     "run_stage": "dagster_divorder.stages",
     "Settings": "dagster_divorder.settings",
+    "summarise": "dagster_divorder.summary",
     "where": "dagster_divorder.forensics",
 }
 
@@ -47,7 +48,6 @@ __all__ = [
     "balance",
     "build_definitions",
     "compare",
-    "cut",
     "load_results",
     "load_settings",
     "loss_by_source",
@@ -56,6 +56,7 @@ __all__ = [
     "reorder",
     "run_all",
     "run_stage",
+    "summarise",
     "where",
 ]
 

@@ -16,12 +16,17 @@ gc.set_threshold(10_000, 20, 20)
 atexit.register(gc.freeze)
 
 from dagster_divorder.defs.factory import build_definitions  # noqa: E402
+from dagster_divorder.defs.log import short_lines  # noqa: E402
 
 # Our use of a selection of `*` is stable.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 try:
-    defs = build_definitions(executor=dg.in_process_executor)
+    # Assets picked by hand run in one process too.
+    defs = dg.Definitions.merge(
+        build_definitions(),
+        dg.Definitions(executor=dg.in_process_executor, loggers={"console": short_lines}),
+    )
 except dg.DagsterInvalidDefinitionError as error:
     # Commands end with one sentence.
     message = f"divorder: {error}"

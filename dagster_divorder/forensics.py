@@ -1,5 +1,4 @@
-"""Which documents a trainer read at which step, where a document is read, and the rest of a training without some
-documents.
+"""Which documents a trainer read at which step, where a document is read, and what of a plan stays because it was read.
 
 All of it goes by the published plan (`pipeline.published`), or by another `plan`: a fingerprint, or the folder of an
 export. Steps and sequences count from 0 through all epochs, in the order of training: step i reads sequences [i * B,
@@ -33,12 +32,22 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.state import TrainingPlan, load_receipt
+from dagster_divorder.view.words import count
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_IDS = 100_000
-"""Most ids that `cut` puts into settings."""
+NOTHING_FROZEN = {
+    "whole": (
+        "order.frozen_tokens is 0 or unset: nothing is frozen; every run reorders everything",
+        "to keep what a trainer has read: divorder freeze --step N, with N the steps it has taken",
+    ),
+    "extend": (
+        'order.append is "extend": every document and every full sequence of the published plan stays',
+        "if a trainer has read a last one that is not full: divorder freeze --step N",
+    ),
+}
+"""What stays where `order.frozen_tokens` says nothing, by `order.append`."""
 
 
 def where(
@@ -59,7 +68,7 @@ def where(
     Raises:
         InputError: see `find_plan`; or a step or sequence is beyond the plan's end, steps had another batch than these
             settings, a record of the plan is no longer in the input, no record has an id, or nothing is given.
-        MissingStageError: documents have no topics under these settings.
+        MissingStageError: documents have no clusters under these settings.
     """
     import pandas as pd
 
@@ -130,84 +139,6 @@ def _load_plan(run: Run, plan: TrainingPlan) -> tuple[PackedSequences, np.ndarra
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Documents cut out of the rest of a training. settings: plan the rest without them. plan: the fingerprint of what
-    was read. step: the first of the rest. ids: of the cut documents. tokens: of the cut documents in the rest. rest:
-    all tokens of the rest."""
-
-    settings: Settings
-    plan: str
-    step: int
-    ids: tuple[str, ...]
-    tokens: int
-    rest: int
-
-
-def plan_cut(
-    settings: Settings,
-    *,
-    steps: Iterable[int] = (),
-    ids: Collection[str] = (),
-    resume_at: int | None = None,
-    plan: str | None = None,
-) -> Cut:
-    """Cuts the documents of `ids`, and all documents that some steps read, out of the rest of a training. Steps before
-    `resume_at` (default: the first of the steps) stay. A `plan` counts as published from then on.
-
-    Raises:
-        InputError: see `where`; or `resume_at` is missing or beyond the plan; or no document is named.
-    """
-    run, steps = _last_run(settings), _rising("steps", steps)
-    if not (steps or ids):
-        raise InputError(
-            "no document is named; give steps that read documents (--step 1200..1210), or document ids (--id)"
-        )
-    resume_at = steps[0] if resume_at is None and steps else resume_at
-    if resume_at is None:
-        raise InputError(
-            "the step to resume at is unknown; give the step of the checkpoint, counted from 0 (--resume-at)"
-        )
-    found = find_plan(run, plan)
-    packed, order = _load_plan(run, found)
-    positions = _positions(order.size, found.batch, steps, ())
-    frozen = _tokens_of_steps(run, found, "resume_at", resume_at)
-    stream = load_stream(run)
-    runs, _ = runs_in_order(packed.indptr, order[positions])
-    records = np.union1d(stream.record(packed.document[runs]), find_records(run, ids))
-    if len(records) > MAX_IDS:
-        raise InputError(
-            f"{len(records):,} documents would be cut; expected at most {MAX_IDS:,}: name fewer steps, or remove the "
-            f"documents from the input"
-        )
-    names = tuple(sorted({*settings.order.cut, *record_names(run, records)}))
-    rest, _ = runs_in_order(packed.indptr, order[resume_at * found.batch :])
-    removed = rest[np.isin(stream.record(packed.document[rest]), records)]
-    if plan is not None:
-        hold_plan(run.store, found)
-    new = settings.order.model_copy(update={"frozen_tokens": frozen, "cut": names})
-    return Cut(
-        settings=settings.model_copy(update={"order": new}),
-        plan=found.fingerprint,
-        step=resume_at,
-        ids=names,
-        tokens=int(packed.length[removed].sum()),
-        rest=int(packed.length[rest].sum()),
-    )
-
-
-def cut(
-    settings: Settings,
-    *,
-    steps: Iterable[int] = (),
-    ids: Collection[str] = (),
-    resume_at: int | None = None,
-    plan: str | None = None,
-) -> Settings:
-    """The settings of `plan_cut`; same arguments and errors."""
-    return plan_cut(settings, steps=steps, ids=ids, resume_at=resume_at, plan=plan).settings
-
-
-@dataclass(frozen=True)
 class Freeze:
     """The frozen beginning of a plan, which a trainer has read. settings: keep it. plan: its fingerprint. tokens: its
     tokens, with padding. step: the number of steps that read it, None if it ends inside one. sequences, records: in it.
@@ -220,6 +151,24 @@ class Freeze:
     sequences: int
     records: int
     rest: int
+
+    @property
+    def sentences(self) -> list[str]:
+        """What stays, and what the next run may move."""
+        if not self.tokens:
+            return ["nothing is frozen; the next run reorders everything"]
+        sequence, rest = self.settings.sequence, count(self.rest, "sequence")
+        steps = "" if self.step is None else f", {count(self.step, 'step')} of {sequence.batch:,}"
+        behind = f"the next run may move the {rest} after them, and puts new data there"
+        if not self.rest:
+            behind = "nothing comes after them yet; the next run puts new data there"
+        elif self.settings.order.extends:
+            behind = f"full ones of the {rest} after them stay, too (order.append)"
+        return [
+            f"the first {self.tokens:,} tokens of plan {self.plan} stay: {count(self.sequences, 'sequence')} of "
+            f"{sequence.length:,}{steps}, with {count(self.records, 'record')}",
+            behind,
+        ]
 
 
 def plan_freeze(
@@ -251,7 +200,7 @@ def plan_freeze(
         raise InputError("the part that a trainer has read is unknown; give steps, sequences or tokens")
     files = freeze_prefix(run, tokens, found) if tokens else {}
     kept = {name: unpack(data) for name, data in files.items()}
-    count = len(kept[SEQUENCES]["indptr"]) - 1 if kept else 0
+    stay = len(kept[SEQUENCES]["indptr"]) - 1 if kept else 0
     of_step = found.batch * sequence.length
     if plan is not None:
         hold_plan(run.store, found)
@@ -262,9 +211,9 @@ def plan_freeze(
         plan=found.fingerprint,
         tokens=tokens,
         step=tokens // of_step if step is None and tokens % of_step == 0 else step,
-        sequences=count,
+        sequences=stay,
         records=len(kept[DOCUMENTS]["id"]) if kept else 0,
-        rest=found.orders["packed_sequences"].facts["sequences"] - count,
+        rest=found.orders["packed_sequences"].facts["sequences"] - stay,
     )
 
 

@@ -89,6 +89,9 @@ VERBS: dict[str, str] = {
     "stats": "`divorder run diversity_metrics stationarity` measures the order without an output",
     "grid-shuffle": 'sequence.strategy = "grid_shuffle" shuffles as it did',
     "shards": "`dagster_divorder.torch.rotate_shards(export, sequences)` gives the files from a step on",
+    "cut": "`divorder where --step A..B --json` lists the `ids` to paste into order.cut; `divorder freeze --step N` "
+    "keeps what was read before",
+    "loss": "`dagster_divorder.loss_by_source(model, heldout)` in Python (docs/exports.md)",
     "estimate": "README.md has a table of costs; `divorder plan` counts the documents that each stage would compute",
 }
 """A verb of the command line -> what to do instead."""

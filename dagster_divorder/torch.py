@@ -7,7 +7,7 @@ for batch in stream:                               # {"input_ids", "labels"} int
     ...
 torch.save(stream.state_dict(), ...)               # resumes on any number of ranks
 
-sampler = BalancedSampler(table, by="topic")       # row numbers of your data set, a new order each epoch
+sampler = BalancedSampler(table, by="source")      # row numbers of your data set, a new order each epoch
 """
 
 from dagster_divorder.readers.export import Export, open_export

@@ -1,10 +1,13 @@
-"""Readable durations and numbers of bytes, and the time after which a file's times tell every write."""
+"""Readable durations and numbers of bytes, the time after which a file's times tell every write, and the batches that
+an order needs to be judged."""
 
 from __future__ import annotations
 
 import math
 
 BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+BATCHES = 10
+"""Fewest batches in which an order is compared with shuffles."""
 SETTLED_NS = 2_000_000_000
 """The coarsest clock of the file systems in use."""
 
@@ -19,6 +22,14 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{hours // 24:,} days {hours % 24} h"
+
+
+def batch_advice(sequences: int) -> str:
+    """A sentence: the batch size, a power of two, with which sequences make BATCHES batches or more."""
+    if sequences < BATCHES:
+        return f"No batch size makes {BATCHES}: order more documents, or set a shorter sequence.length."
+    batch = 1 << (sequences // BATCHES).bit_length() - 1
+    return f"sequence.batch = {batch} makes {sequences // batch:,}."
 
 
 def byte_size(size: float) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 from dagster_divorder.core.measure import measure_packed
 from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.core.measure.tables import drift_columns
-from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -24,41 +23,52 @@ from dagster_divorder.stages.measure.stationarity import drift_along, load_stati
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
-from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape
-from dagster_divorder.stages.text.loss_mask import has_loss_mask
+from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape, unread
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
-from dagster_divorder.trainers import TRAINERS, Kept, Trainer
+from dagster_divorder.trainers import TRAINERS, Kept, Trainer, trainer_named
 from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
+from dagster_divorder.units import batch_advice
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.measures import side_by_side, summary_row
+from dagster_divorder.view.words import count
 from dagster_divorder.write.exports import FORMATS
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **ranks: int | None) -> Answer:
     """What trainers read of an export or of the curated output; without a folder, of the plan. A trainer: in full;
-    none: a line on each. Passed if the trainer, or any trainer, can read every global batch. ranks: see
-    `Shape.reading`.
+    none: exports.trainer if it reads this, else a line on each. Passed if the trainer, or any trainer, can read every
+    global batch. ranks: see `Shape.reading`; without them, those of the settings.
 
     Raises:
         InputError: the folder holds neither, or one of its files was altered; no such trainer, or it reads something
-            else; impossible ranks.
+            else; less than one batch; impossible ranks.
         MissingStageError: without a folder, if there is no plan under these settings.
     """
     run = open_run(settings)
-    chosen = TRAINERS[one_of("trainer", trainer, TRAINERS)] if trainer else None
+    chosen, own = trainer_named(trainer) if trainer else None, settings.exports.trainer
     if folder is None:
+        chosen = chosen or (trainer_named(own) if own else None)
         head, shapes, other = _of_plan(run, chosen)
     elif read_manifest(folder) is not None:
         head, shapes, other = _of_output(run, folder, chosen)
     else:
         head, shapes, other = _of_export(run, folder, chosen)
-    replays = {name: replay(shape, TRAINERS[name], **ranks) for name, shape in shapes.items()}
+    if not (read := next(iter(shapes.values())).reading()).steps:
+        raise InputError(
+            f"there is nothing to verify: {read.length:,} rows are less than one batch of {read.batch:,}. "
+            f"{batch_advice(read.length)}"
+        )
+    if chosen is None and own in shapes:
+        chosen, shapes = trainer_named(own), {own: shapes[own]}
+    asked = _asked(settings, ranks)
+    replays = {name: replay(shape, TRAINERS[name], **asked) for name, shape in shapes.items()}
     reading = next(iter(replays.values())).reading
     numbers = ("world_size", "micro_batch", "workers", "nodes")
     parts: list[Part] = [
         head,
-        ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers),
+        ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers)
+        + ("; the number of ranks is unknown, and two stand for several" if reading.assumed else ""),
         "",
     ]
     parts += _in_full(run, replays[chosen.name], shapes[chosen.name], other) if chosen else _table(replays)
@@ -83,6 +93,31 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
     return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
 
 
+def _asked(settings: Settings, given: Mapping[str, int | None]) -> dict[str, int]:
+    """The numbers given, and those of the settings for the same ranks."""
+    numbers = {name: number for name, number in given.items() if number is not None}
+    own = settings.exports.ranks
+    return {**(own if numbers.get("world_size") in (None, own.get("world_size")) else {}), **numbers}
+
+
+def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
+    """The configuration with which exports.trainer reads an export, or the curated output (no format); none if it does
+    not, or is unset."""
+    settings = run.settings
+    if settings.exports.trainer is None:
+        return []
+    named = trainer_named(settings.exports.trainer)
+    reads = format in named.formats if format else bool(settings.forms & {*named.forms})
+    if not reads or unread(named, settings):
+        return []
+    manifest = read_manifest(folder, EXPORT_MANIFEST) if format else None
+    shape = Shape.of(manifest, str(folder)) if manifest else records_shape(run, folder)
+    reading = shape.reading(**settings.exports.ranks)
+    ranks = "ranks: your number" if reading.assumed else count(reading.world_size, "rank")
+    lines = shape.configuration(named, reading).strip().splitlines()
+    return [f"  {named.name}, {ranks}:", *(f"    {line}" for line in lines)]
+
+
 Readings = tuple[str, dict[str, Shape], str]
 """The first line of the answer, what each trainer reads, by name, and why that cannot be measured; "" if it can."""
 NOT_SEQUENCES = "measures need packed sequences, and its rows are records"
@@ -90,17 +125,14 @@ NOT_SEQUENCES = "measures need packed sequences, and its rows are records"
 
 def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
     settings = run.settings
-    records = [reader for reader in TRAINERS.values() if set(reader.forms) & settings.forms]
-    able = {name for name, format in FORMATS.items() if format.masks or not has_loss_mask(settings)}
-    able_readers = [reader for reader in TRAINERS.values() if able & set(reader.formats[:1])]
-    readers = [reader for reader in able_readers if not _obstacle(reader, settings)]
-    if "pairs" in settings.forms:
-        readers = []
-    if settings.masked or chosen in records:
-        readers += records
+    readers = [
+        reader
+        for reader in TRAINERS.values()
+        if (reader.formats or settings.masked or reader is chosen) and not unread(reader, settings)
+    ]
     if chosen and chosen not in readers:
         raise InputError(
-            f"{chosen.name} does not read this plan: {_not_for(chosen, settings)}; expected one of "
+            f"{chosen.name} does not read this plan: {unread(chosen, settings)}; expected one of "
             f"{', '.join(reader.name for reader in readers)}"
         )
     readers = [chosen] if chosen else readers
@@ -112,22 +144,6 @@ def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
         shapes,
         _not_sequences(run, first),
     )
-
-
-def _not_for(trainer: Trainer, settings: Settings) -> str:
-    """Why a trainer cannot read what these settings write."""
-    if trainer.forms:
-        held = " and ".join(sorted(settings.forms))
-        return f"it reads records of {' or '.join(trainer.forms)}, and the inputs hold {held}"
-    if "pairs" in settings.forms:
-        return "it reads exports, and a sequence of tokens cannot hold a pair of answers"
-    if obstacle := _obstacle(trainer, settings):
-        return obstacle
-    return f"{trainer.formats[0]} cannot say that chats.train_on = {settings.chats.train_on!r} leaves tokens untrained"
-
-
-def _obstacle(trainer: Trainer, settings: Settings) -> str:
-    return trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
 
 
 def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
@@ -328,7 +344,11 @@ def _measures(run: Run, replayed: Replay) -> list[Part]:
     for name, way in _losing(replayed).items():
         reads[name] = _sequences_read(replayed, way, order)
         measured[name] = measure_order(run, reads[name][: order.shape[1]])
-    rows = [summary_row(name, figures) | drift_columns(drift) for name, (figures, drift) in measured.items()]
+    traits = run.receipt("diversity_metrics").figures["traits"]
+    rows = [
+        summary_row(name, figures, traits) | drift_columns(drift)
+        for name, (figures, drift) in measured.items()
+    ]
     claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
     return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
 

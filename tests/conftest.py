@@ -308,6 +308,7 @@ def make_settings(tmp_path: Path) -> Callable[..., Settings]:
             "output": {"path": tmp_path / "curated", "sidecars": ()},
             "advanced": {"vocab_size": 512, "token_dims": 16},
             "clusters": {"k": 4},
+            "order": {"frozen_tokens": 0},
             "sequence": {"length": 128, "batch": 4},
         }
         for name, section in sections.items():

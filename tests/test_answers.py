@@ -84,7 +84,6 @@ COMMANDS = {
     "compare": [],
     "where": ["--step", "0..1"],
     "freeze": ["--step", "1"],
-    "cut": ["--step", "0..1", "--write"],
     "init": ["docs.jsonl", "--config", "other.toml", "--yes"],
     "report": [],
     "prune": ["--dry-run"],

@@ -60,7 +60,7 @@ def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, s
 
 
 def test_what_is_escaped_is_still_toml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Printed settings, as `divorder cut` has them, can be read back from a console of few letters."""
+    """Printed settings can be read back from a console of few letters."""
     monkeypatch.setattr(sys, "stdout", console := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert main(["init", "docs.jsonl"]) == 0
     line = 'id = "é海🙂"'

@@ -1,4 +1,4 @@
-"""The questions of `divorder init`, on a real terminal: a pseudo-terminal that the command is in the foreground of."""
+"""The two questions of `divorder init`, on a pseudo-terminal that the command is in the foreground of."""
 
 from __future__ import annotations
 
@@ -87,22 +87,8 @@ class Terminal:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    records = [{**record, "lang": "en" if record["length"] else "de"} for record in _records()]
-    write_jsonl(tmp_path / "docs.jsonl", records)
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     return tmp_path
-
-
-def _records() -> list[dict[str, object]]:
-    return [
-        {
-            "name": f"n{n}",
-            "text": record["text"],
-            "body": record["text"] * 3,
-            "src": "ab"[n % 2],
-            "length": n % 2,
-        }
-        for n, record in enumerate(topic_records(20))
-    ]
 
 
 @pytest.fixture
@@ -113,55 +99,29 @@ def terminal(folder: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.slow
-def test_answers_are_taken_and_asked_for_again_where_they_cannot_be(terminal: Terminal) -> None:
+def test_trainer_and_ranks_are_asked_for_until_they_can_be_used(terminal: Terminal) -> None:
     for question, given in (
-        ("Text field [body]: ", "txt\n"),
-        ("the text field is 'txt'; expected one of", "text\n"),
-        ("Field of your own ids [none]: ", "name\n"),
-        ("Field of the source [none]: ", "src\n"),
-        (
-            "Traits to balance, separated by commas [cluster, length, src, lang]: ",
-            "cluster, lang, langs\n",
-        ),
-        ("a trait is 'langs'", "cluster, lang\n"),
-        ("[none]: ", "torchtitn\n"),
-        ("did you mean 'torchtitan'?", "torchtitan\n"),
-        ("Ranks (the world size) [1]: ", "four\n"),
-        ("'four' is not a whole number", "4\n"),
-        ("Sequences that a rank reads at a time [1]: ", "2\n"),
-        ("Loader processes of a rank [1]: ", "\n"),
-        ("Tokens of a sequence [512]: ", "2\n"),
-        ("sequence.length = 2; expected 16 to", "64\n"),
-        ("Sequences of a batch [8]: ", "12\n"),
-        ("A batch of 12 sequences is not a whole number of steps", "16\n"),
+        ("[none]: ", "hf\n"),
+        ("did you mean 'hf-trainer'?", ""),
+        ("[none]: ", "torchtitan\n"),
+        ("Its ranks [unknown]: ", "four\n"),
+        ("'four' is no number of ranks", ""),
+        ("Its ranks [unknown]: ", "4\n"),
     ):
         terminal.answer(question, given)
     assert terminal.end() == 0, terminal.said
-    settings = load_settings()
-    assert (settings.input.text_field, settings.input.id_field, settings.input.source_field) == (
-        "text",
-        "name",
-        "src",
-    )
-    assert list(settings.order.traits) == ["cluster", "lang"]
-    assert (settings.sequence.length, settings.sequence.batch) == (64, 16)
-    exports = settings.exports
-    assert (exports.formats, exports.world_size, exports.micro_batch, exports.workers) == (
-        ("parquet",),
-        4,
-        2,
-        1,
-    )
-    # The table came before the questions, and not again.
+    exports = load_settings().exports
+    assert (exports.formats, exports.trainer, exports.world_size) == (("parquet",), "torchtitan", 4)
+    # The table comes before the questions, and not again.
     assert terminal.said.count("fields of") == 1
-    assert terminal.said.index("fields of") < terminal.said.index("Text field")
+    assert terminal.said.index("fields of") < terminal.said.index("Trainer: ")
 
 
 @pytest.mark.slow
 def test_enter_takes_what_is_proposed_without_a_terminal(terminal: Terminal, folder: Path) -> None:
-    for question in ("Text field", "own ids", "the source", "Traits", "Trainer", "Tokens", "Sequences"):
-        terminal.answer(question, "\n")
+    terminal.answer("[none]: ", "\n")
     assert terminal.end() == 0, terminal.said
+    assert "ranks [" not in terminal.said
     answered = Path("divorder.toml").read_text(encoding="utf-8")
     Path("divorder.toml").unlink()
     assert main(["init", "docs.jsonl"]) == 0
@@ -169,71 +129,25 @@ def test_enter_takes_what_is_proposed_without_a_terminal(terminal: Terminal, fol
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("key", "status", "said"),
-    [
-        (CTRL_C, 130, "divorder: stopped; nothing was written"),
-        (CTRL_D, 1, "nothing was written; --yes takes"),
-    ],
-)
-def test_a_broken_off_dialogue_leaves_nothing(
-    key: str, status: int, said: str, terminal: Terminal, folder: Path
-) -> None:
-    terminal.answer("Text field [body]: ", "\n")
-    terminal.answer("Field of your own ids [none]: ", "")
+@pytest.mark.parametrize("key", [CTRL_C, CTRL_D])
+def test_a_broken_off_dialogue_leaves_nothing(key: str, terminal: Terminal, folder: Path) -> None:
+    terminal.answer("[none]: ", "trl\n")
+    terminal.answer("Its ranks [unknown]: ", "")
     terminal.press(key)
-    assert terminal.end() == status
-    assert said in terminal.said and "Traceback" not in terminal.said
+    assert terminal.end() == 130
+    assert "divorder: stopped; nothing was written; --yes asks nothing" in terminal.said
+    assert "Traceback" not in terminal.said
     assert os.listdir(folder) == ["docs.jsonl"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "replaced"), [("\n", False), ("perhaps\nyes\n", True)])
-def test_a_settings_file_that_is_there_is_replaced_only_on_request(
-    answer: str, replaced: bool, folder: Path
-) -> None:
+def test_a_settings_file_that_is_there_is_refused_without_a_question(folder: Path) -> None:
     Path("divorder.toml").write_text("# mine\n", encoding="utf-8")
     terminal = Terminal("init", "docs.jsonl")
-    terminal.answer("divorder.toml is there already. Replace it [no]: ", answer)
-    if replaced:
-        for question in ("Text field", "own ids", "the source", "Traits", "Trainer", "Tokens", "Sequences"):
-            terminal.answer(question, "\n")
-    assert terminal.end() == (0 if replaced else 1), terminal.said
+    assert terminal.end() == 1
     terminal.close()
-    assert (Path("divorder.toml").read_text(encoding="utf-8") == "# mine\n") != replaced
-    if not replaced:
-        assert "divorder.toml is there already; remove it" in terminal.said
-    assert os.listdir(folder).count("divorder.toml") == 1
-
-
-@pytest.mark.slow
-def test_where_the_text_cannot_be_told_it_is_asked_for(folder: Path) -> None:
-    write_jsonl(
-        folder / "docs.jsonl", [{"en": "some words " * n, "de": "Worte hier " * n} for n in range(1, 30)]
-    )
-    terminal = Terminal("init", "docs.jsonl")
-    terminal.answer("the text may be in", "")
-    terminal.answer("Text field: ", "\n")
-    terminal.answer("name one of the fields", "de\n")
-    for question in ("own ids", "the source", "Traits", "Trainer", "Tokens", "Sequences"):
-        terminal.answer(question, "\n")
-    assert terminal.end() == 0, terminal.said
-    terminal.close()
-    assert load_settings().input.text_field == "de"
-
-
-@pytest.mark.slow
-def test_chats_have_a_format_and_no_question_for_a_text_field(folder: Path) -> None:
-    turns = [{"role": "user", "content": "what is it"}, {"role": "assistant", "content": "words of it " * 9}]
-    write_jsonl(folder / "chats.jsonl", [{"n": n, "messages": turns} for n in range(30)])
-    terminal = Terminal("init", "chats.jsonl")
-    for question in ("own ids", "the source", "Traits", "Trainer", "Tokens", "Sequences"):
-        terminal.answer(question, "\n")
-    assert terminal.end() == 0, terminal.said
-    terminal.close()
-    assert "format: messages, as these are chat messages" in terminal.said
-    assert "Text field" not in terminal.said
-    assert load_settings().input.format == "messages"
+    assert "divorder.toml is there already; remove it" in terminal.said and "Trainer" not in terminal.said
+    assert Path("divorder.toml").read_text(encoding="utf-8") == "# mine\n"
 
 
 @pytest.mark.slow
@@ -242,4 +156,4 @@ def test_nothing_is_asked_with(option: str, folder: Path) -> None:
     terminal = Terminal("init", "docs.jsonl", option)
     assert terminal.end() == 0, terminal.said
     terminal.close()
-    assert "Text field" not in terminal.said and Path("divorder.toml").is_file()
+    assert "[none]" not in terminal.said and Path("divorder.toml").is_file()

@@ -159,13 +159,13 @@ def modules_after(code: str) -> set[str]:
 
 BELOW_ALL = {"errors", "removed", "extras", "caches", "units"}
 """Modules that any layer may import; they import no layer."""
-BELOW_SETTINGS = {"core", "chats", *(f"{module}.py" for module in BELOW_ALL)}
+BELOW_SETTINGS = {"core", "chats", "trainers", *(f"{module}.py" for module in BELOW_ALL)}
 # What a layer may import of this package, BELOW_ALL aside; every layer above core may also import settings.
 ALLOWED = {
     **{f"{module}.py": set() for module in BELOW_ALL},
     "core": {"core"},
     "chats": {"chats"},
-    "settings": {"settings", "chats", "core"},
+    "settings": {"settings", "chats", "trainers", "core"},
     "view": {"view", "core"},
     "engine": {"engine"},
     "trainers": {"trainers"},

@@ -1,9 +1,15 @@
-"""docs/tables.md and docs/streams.md: their code runs as it stands, from top to bottom, and does what they say."""
+"""Pages can be pasted: code and commands need what `make install` installs, and what a pip line above them names.
+
+docs/tables.md and docs/streams.md: their code runs as it stands, from top to bottom, and does what they say.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +17,61 @@ import pandas as pd
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-DOCS = Path(__file__).parent.parent / "docs"
+from tests.page_needs import ROOT, distributions, hidden_commands, hidden_modules
+
+DOCS = ROOT / "docs"
 PAGE, STREAMS = ((DOCS / name).read_text() for name in ("tables.md", "streams.md"))
+PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "decisions" not in page.parts)]
+COMMAND = re.compile(r"(?:^\$ (?:\w+=\S+ )*|^    |`|# or )([a-z][\w-]*)(?= )", re.M)
+
+
+def blocks(page: str) -> Iterator[tuple[str, str]]:
+    """The page's Python: (what stands above a block, the block)."""
+    for block in re.finditer(r"```python\n(.*?)```", page, re.S):
+        yield page[: block.start()], block[1]
+
+
+def imported(code: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def unsaid(page: str) -> list[str]:
+    """What a page uses, and no pip line above it names."""
+    modules = [
+        name for above, code in blocks(page) for name in sorted(imported(code) & hidden_modules(above))
+    ]
+    named = [(page[: found.start()], found[1]) for found in COMMAND.finditer(page)]
+    return modules + [name for above, name in named if name in hidden_commands(above)]
+
+
+def test_every_page_names_what_it_needs_first() -> None:
+    assert {str(page.relative_to(ROOT)): found for page in PAGES if (found := unsaid(page.read_text()))} == {}
+
+
+def test_what_a_page_does_not_name_is_found() -> None:
+    block = "```python\nimport torch\nfrom datasets import Dataset\n```\n$ dg launch\n"
+    assert unsaid(block) == ["datasets", "dg"]
+    assert unsaid(f"`pip install trl` brings it.\n{block}") == ["dg"]
+    assert unsaid(f"    pip install -c constraints.txt trl dagster-dg-cli\n{block}") == []
+    assert {"ray", "obstore"} <= distributions(["dagster-divorder[ray,objects]"])
+    assert {"ray", "pytest", "ipykernel"} <= hidden_modules("") and "ray" in hidden_commands("")
 
 
 def run(page: str) -> dict[str, Any]:
+    """Runs each block of a page. What no pip line above it names cannot be imported."""
     names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, re.S):
-        exec(block, names)
+    runners = distributions(["pytest", "pytest-xdist"])
+    for above, block in blocks(page):
+        with pytest.MonkeyPatch.context() as patch:
+            for module in hidden_modules(above, *runners):
+                patch.setitem(sys.modules, module, None)
+            exec(block, names)
     return names
 
 

@@ -121,7 +121,7 @@ def test_settings_on_pages_can_be_loaded(block: str, before: dict) -> None:
 QUESTIONS = {
     "Is it worth it for me?": "proof.md",
     "I train with torchtitan on 8 GPUs": "trainers/torchtitan.md",
-    "I have embeddings of my own model": "topics.md",
+    "I have embeddings of my own model": "clusters_of_documents.md",
     "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
     "What is a prefix deviation?": "concepts.md#prefix-deviation",
     "500 GB: how long, and on what?": "decisions/scale.md",

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from dagster_divorder import run_all
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
+from dagster_divorder.stages import GRAPH
+from dagster_divorder.summary import summarise
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
 
@@ -88,29 +91,102 @@ def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settin
         verify(settings, settings.output.path, None)
 
 
-def test_the_answer_of_a_run_proposes_trl_first(settings: Settings) -> None:
+def test_the_answer_of_a_run_has_the_lines_of_the_trainer_of_the_settings(settings: Settings) -> None:
     run_all(settings, Silent())
-    said = str(summary(settings))
-    before, _, lines = said.partition("  trl, 2 ranks:\n")
-    assert f"Give your trainer {settings.exports.path / 'parquet'}" in before and lines.startswith(
-        "    SFTConfig("
-    )
-    assert f"torchtune): divorder verify {settings.output.path} --trainer NAME" in lines
+    said = str(summarise(settings))
+    export = settings.exports.path / "parquet"
+    assert "SFTConfig(" not in said and " ranks:" not in said
+    assert f"For its lines set exports.trainer, or:\n  divorder verify {export} --trainer NAME\n" in said
+    for ranks, head, steps in [
+        ({}, "trl, ranks: your number:", "gradient_accumulation_steps=4 / ranks,"),
+        ({"world_size": 2, "micro_batch": 1}, "trl, 2 ranks:", "gradient_accumulation_steps=2,"),
+    ]:
+        named = with_exports(settings, trainer="trl", **ranks)
+        # The trainer decides no bytes: nothing is out of date.
+        before, _, lines = str(summarise(named)).partition(f"  {head}\n")
+        assert f"Give your trainer {export}" in before and lines.startswith("    SFTConfig(")
+        assert steps in lines
+        for folder in (None, export):
+            answer = verify(named, folder, None)
+            assert [row["trainer"] for row in answer.data["trainers"]] == ["trl"]
+            assert steps in str(answer)
+        everyone = verify(named, settings.output.path, None).data["trainers"]
+        assert len(everyone) > 1, "trl reads no records"
+
+
+def with_exports(settings: Settings, **keys: Any) -> Settings:
+    return settings.model_copy(update={"exports": settings.exports.model_copy(update=keys)})
+
+
+def test_a_trainer_makes_nothing_again(settings: Settings) -> None:
+    run_all(settings, Silent())
+    export = settings.exports.path / "parquet"
+    written = {path.name: path.stat().st_mtime_ns for path in export.iterdir()}
+    named = with_exports(settings, trainer="hf-trainer", world_size=2, micro_batch=2)
+    planned = {stage.stage: stage.scope for stage in make_plan(GRAPH, named).stages}
+    assert planned["exports"] == "nothing"
+    run_all(named, Silent())
+    assert {path.name: path.stat().st_mtime_ns for path in export.iterdir()} == written
 
 
 @pytest.mark.parametrize(
-    ("layout", "named"),
-    [({}, "hf-trainer"), ({"world_size": 4}, "torchtitan"), ({"world_size": 4, "workers": 2}, None)],
-    ids=["in order", "ranks", "ranks and workers"],
+    ("exports", "said"),
+    [
+        ({"trainer": "hf"}, "did you mean 'hf-trainer'?"),
+        ({"trainer": "HF_Trainer"}, "did you mean 'hf-trainer'?"),
+        ({"trainer": "megatron"}, "which reads megatron; name that in exports.formats"),
+        ({"trainer": "torchtitan"}, "set exports.world_size to its number of ranks"),
+        ({"trainer": "trl", "world_size": 3}, "sequence.batch = 4 is no whole number of steps of trl with"),
+        ({"trainer": "trl", "world_size": 2, "micro_batch": 4}, "choose numbers with a product that divides"),
+    ],
 )
-def test_the_answer_of_a_run_has_the_lines_of_a_trainer_that_keeps_its_rows_in_order(
-    layout: dict[str, int], named: str | None, tmp_path: Path, make_settings: Make
+def test_a_trainer_that_cannot_read_the_plan_is_refused_with_the_settings(
+    exports: dict[str, Any], said: str, make_settings: Make
 ) -> None:
+    with pytest.raises((ValidationError, DivOrderError), match=re.escape(said)):
+        make_settings(exports={"formats": ("parquet",), **exports}, sequence={"length": 32, "batch": 4})
+
+
+def test_a_trainer_that_loses_the_loss_mask_is_refused_before_any_work(settings: Settings) -> None:
+    named = with_exports(settings, trainer="torchtitan", world_size=2)
+    with pytest.raises(InputError, match="'torchtitan', and it makes labels from the ids"):
+        run_all(named, Silent())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (
+            {"trainer": "torchtitan", "world_size": 4, "workers": 2},
+            {"world_size": 4, "micro_batch": 1, "workers": 1},
+        ),
+        (
+            {"trainer": "litdata", "world_size": 2, "workers": 2},
+            {"world_size": 2, "micro_batch": 1, "workers": 2},
+        ),
+        ({"trainer": "hf-trainer", "world_size": 4}, {}),
+        ({"world_size": 4}, {"world_size": 4, "micro_batch": 1, "workers": 1}),
+    ],
+    ids=str,
+)
+def test_rows_are_laid_out_for_the_trainer_of_the_settings(
+    ranks: dict[str, Any], layout: dict[str, int]
+) -> None:
+    assert Exports(**ranks).layout == layout
+
+
+def test_the_lines_of_a_trainer_of_parts_are_for_its_ranks(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(40))
-    exports = {"formats": ("parquet",), "path": tmp_path / "exports", **layout}
+    exports = {
+        "formats": ("parquet",),
+        "path": tmp_path / "exports",
+        "trainer": "torchtitan",
+        "world_size": 4,
+    }
     settings = make_settings(exports=exports, sequence={"length": 32, "batch": 4})
     run_all(settings, Silent())
-    ranks = layout.get("world_size", 2)
-    assert re.findall(r"^  (\S+), (\d+) ranks:$", str(summary(settings)), re.M) == (
-        [(named, str(ranks))] if named else []
+    assert re.findall(r"^  (\S+), (\d+) ranks:$", str(summarise(settings)), re.M) == [("torchtitan", "4")]
+    assert (
+        verify(settings, None, None).passed
+        and verify(settings, settings.exports.path / "parquet", None).passed
     )

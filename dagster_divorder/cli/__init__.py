@@ -18,7 +18,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 
 from dagster_divorder import __version__
-from dagster_divorder.cli import evidence, runs, training
+from dagster_divorder.cli import evidence, init, runs, training
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
@@ -27,7 +27,7 @@ from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.removed import removed_verb
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
-    "Make an order": runs.VERBS,
+    "Make an order": (init.VERB, *runs.VERBS),
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }
@@ -130,7 +130,8 @@ def command_parser(given: Container[str] | None = None) -> argparse.ArgumentPars
             parents=[shared],
         )
         if given is None or verb.name in given:
-            verb.add(verb_parser)
+            for add in verb.add:
+                add(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 

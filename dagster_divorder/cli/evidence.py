@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from dagster_divorder.cli.runs import epoch_lines
-from dagster_divorder.cli.verb import Verb, settings_of
+from dagster_divorder.cli.verb import Verb, flag, settings_of
 from dagster_divorder.errors import InputError
-from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.answer import Answer, Line, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
@@ -21,10 +19,12 @@ def compare(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
+    from dagster_divorder.summary import repeats_lines
     from dagster_divorder.view.measures import as_shown
     from dagster_divorder.view.strategies import DISTINCT, TV, by_batches, conclusions
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
+    figures = {stage: receipt.figures for stage, receipt in receipts.items()}
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
     columns = [*rows[0]] if details else ["documents", "sequences", DISTINCT, TV]
@@ -33,10 +33,10 @@ def compare(settings: Settings, *, details: bool) -> Answer:
         [
             *(Line(sentence, "strong") for sentence in sentences),
             "",
-            f"{receipts['raw_docs'].figures['documents']:,} documents, {receipts['token_counts'].figures['tokens']:,} "
-            f"tokens; packed by concat into sequences of {settings.sequence.length:,} tokens, batches of "
-            f"{settings.sequence.batch:,}, {receipts['clusters'].figures['k']} clusters",
-            *epoch_lines(receipts["repeats"].figures if "repeats" in receipts else None, settings),
+            f"{figures['raw_docs']['documents']:,} documents, {figures['token_counts']['tokens']:,} tokens; packed by "
+            f"concat into sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
+            f"{figures['clusters']['k']} clusters",
+            *repeats_lines(figures),
             "",
             TextTable(table),
             *([] if details else ["every measure: --details"]),
@@ -53,7 +53,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import order_rows, source_rows
+    from dagster_divorder.view.evidence import evidence_parts
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -62,33 +62,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
-    rows = order_rows(summary)
-    first, *verdict = summary["verdict"]
-    columns = ("order", "held-out loss", "less shuffled")
-    in_short = TextTable([{name: row[name] for name in columns} for row in rows])
-    parts: list[Part] = [Line(first, "strong"), *verdict, *summary["notes"], "", in_short]
-    if not details:
-        parts += ["", "more about the trainings, and every source: --details"]
-    else:
-        # Orders are columns here, because the figures do not fit into a line.
-        by_figure = [
-            {"figure": name, **{row["order"]: row[name] for row in rows}}
-            for name in rows[0]
-            if name not in columns
-        ]
-        parts += ["", TextTable(by_figure), "", TextTable(source_rows(summary))]
-        parts += ["", "*: differs from the same sequences shuffled beyond noise"]
-    return Answer(parts, summary)
-
-
-def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--details", action="store_true", help="every measure of each pair")
-
-
-def _add_details(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--details", action="store_true", help="also show every figure of each order, and every source"
-    )
+    return Answer(evidence_parts(summary, details=details), summary)
 
 
 VERBS = (
@@ -98,7 +72,7 @@ VERBS = (
         "divorder compare",
         "about as long as a run; grows with the pairs",
         lambda options: compare(settings_of(options), details=options.details),
-        _add_compare,
+        (flag("--details", "every measure of each pair"),),
     ),
     Verb(
         "prove",
@@ -106,6 +80,6 @@ VERBS = (
         "divorder prove",
         "minutes to hours; shows the time left",
         lambda options: prove(settings_of(options), details=options.details),
-        _add_details,
+        (flag("--details", "also show every figure of each order, and every source"),),
     ),
 )

@@ -1,175 +1,25 @@
-"""Commands that make an order and show it: init, plan, run, summary, report, prune."""
+"""Commands that make an order and show it: plan, run, summary, report, prune."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dagster_divorder.cli.dagster_files import write_dagster_files
-from dagster_divorder.cli.terminal import can_ask, shown
-from dagster_divorder.cli.verb import Options, Verb, add_refit, config_of, settings_of
-from dagster_divorder.errors import InputError, MissingStageError, SettingsError
+from dagster_divorder.cli.verb import Verb, add_refit, argument, flag, settings_of
+from dagster_divorder.errors import SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
-from dagster_divorder.view.words import cells, count
 
 if TYPE_CHECKING:
-    from dagster_divorder.pipeline.run import Run
-    from dagster_divorder.propose import InputBlock, Proposal
     from dagster_divorder.settings import Settings
-    from dagster_divorder.trainers import Trainer
-    from dagster_divorder.trainers.replay import Shape
 
-
-Figures = Mapping[str, Mapping[str, Any]]
-ROWS, CELL = 20, 60
-"""Rows of a stage's table that are printed, and characters of a text in it."""
-NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
-
-
-def init(options: Options) -> Answer:
-    """Write a settings file, and with --dagster Dagster's files. Shows the fields of the records and their use.
-
-    Raises:
-        InputError: no corpus is named; see also `propose.look` and `Proposal.toml`. SettingsError: the file exists, or
-        cannot be written.
-    """
-    from dagster_divorder.propose import write_settings
-    from dagster_divorder.settings import DEFAULT_FILE
-
-    file = Path(config_of(options) or DEFAULT_FILE)
-    if not options.paths and options.dagster:
-        return Answer(*write_dagster_files(file))
-    try:
-        proposal, fields, replaces = _proposed(options, file)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing was written") from None
-    settings = write_settings(proposal, file, replaces=replaces)
-    blocks = proposal.blocks
-    read = " and ".join(
-        dict.fromkeys(block.structure.name if block.structure else repr(block.text) for block in blocks)
-    )
-    verb = "it reads" if any(block.structure for block in blocks) else "the text is in"
-    option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    looked_at, refused = (
-        sum(getattr(block.refusals, name) for block in blocks) for name in ("looked_at", "refused")
-    )
-    dagster_parts, dagster_files = (
-        write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {"dagster": None, "workspace": None})
-    )
-    return Answer(
-        [
-            f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
-            f"{', '.join(settings.order.traits)}",
-            *fields,
-            *proposal.warnings,
-            "check it, then:",
-            f"  divorder{option} plan    # what a run would compute",
-            f"  divorder{option} run     # the order, in {settings.output.path}",
-            *_verify_line(proposal, settings, option),
-            *dagster_parts,
-        ],
-        {
-            "settings": str(file),
-            "text_fields": [block.text or None for block in blocks],
-            "inputs": [block.data() for block in blocks],
-            "looked_at": looked_at,
-            "refused": refused,
-            "will_stop": refused > settings.input.max_reject_share * looked_at,
-            "traits": list(settings.order.traits),
-            "sequence": settings.sequence.model_dump(include={"length", "batch"}),
-            "trainer": proposal.trainer,
-            "exports": settings.exports.model_dump(
-                mode="json", include={"formats", "world_size", "micro_batch", "workers"}
-            ),
-            **dagster_files,
-        },
-    )
-
-
-def _proposed(options: Options, file: Path) -> tuple[Proposal, list[Part], bool]:
-    """(the proposal, its fields unless already printed, whether it replaces an existing file)."""
-    from dagster_divorder.cli import dialogue
-    from dagster_divorder.propose import NUMBERS, Proposal, look, refuse_existing
-    from dagster_divorder.trainers import TRAINERS
-
-    if not options.paths:
-        raise InputError(
-            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
-        )
-    asks = can_ask() and not options.yes and not getattr(options, "json", False)
-    replaces = asks and file.is_file() and dialogue.replaces(str(file))
-    if not replaces:
-        refuse_existing(file)
-    numbers = {name: getattr(options, "sequence_length" if name == "length" else name) for name in NUMBERS}
-    # A trainer of texts that are records reads prompts, and no answers beside them.
-    prompt = "prompt" if "text" in getattr(TRAINERS.get(options.trainer), "forms", ()) else None
-    proposal = Proposal(
-        blocks=look(options.paths, options.text_field or prompt),
-        trainer=options.trainer,
-        numbers={name: number for name, number in numbers.items() if number is not None},
-    )
-    if not asks:
-        return proposal, _fields(proposal), replaces
-    print(shown(_fields(proposal)))
-    return dialogue.complete(proposal), [], replaces
-
-
-def _fields(proposal: Proposal) -> list[Part]:
-    """The fields of each input, the files that are not read, and what the fields are taken for."""
-    from dagster_divorder.propose import FIELDS_SHOWN, NAME_CHARACTERS
-
-    parts: list[Part] = []
-    for block in proposal.blocks:
-        data = block.data()["fields"]
-        title = f"{', '.join(block.paths)}: " if len(proposal.blocks) > 1 else ""
-        rows = cells(data[:FIELDS_SHOWN], NAME_CHARACTERS)
-        parts += ["", TextTable(rows, f"{title}fields of {count(block.records, 'record')}")]
-        if len(data) > FIELDS_SHOWN:
-            parts.append(f"and {len(data) - FIELDS_SHOWN:,} more: --json has all of them")
-        if block.listing.others:
-            others = ", ".join(f"{number:,} {ending}" for ending, number in block.listing.others.items())
-            parts.append(f"files that are not read: {others}")
-        parts += ["", *(_reasons(block) if block.read else [])]
-    return parts
-
-
-def _reasons(block: InputBlock) -> list[Part]:
-    parts: list[Part] = [f"text: {block.text!r}, {block.why}"]
-    if block.structure:
-        parts = [f"format: {block.form}, as these are {block.why}", f"first record: {block.first}"]
-    if block.label:
-        parts.append(
-            f"label: {block.label!r} says whether an answer is wanted, so that a sequence holds one record"
-        )
-    own_id = "none: no field named id, url or similar has a different text or whole number in each record"
-    source = "none: no field named source, dataset or similar has few different texts"
-    if block.own_id:
-        own_id = f"{block.own_id!r}, different in each record"
-    if block.source:
-        source = f"{block.source!r}, {count(len(block.fields[block.source].values), 'value')}"
-    return [*parts, f"id: {own_id}", f"source: {source}"]
-
-
-def _verify_line(proposal: Proposal, settings: Settings, option: str) -> list[str]:
-    """The command that shows what the given trainer reads of the export, or of the output."""
-    if not proposal.trainer:
-        return []
-    exports = [f"{settings.exports.path}/{name}" for name in settings.exports.formats]
-    read = next(iter(exports), str(settings.output.path))
-    ranks = "".join(f" --{name.replace('_', '-')} {number}" for name, number in proposal.ranks.items())
-    return [
-        f"  divorder{option} verify {shlex.quote(read)} --trainer {proposal.trainer}{ranks}"
-        "    # then: its lines"
-    ]
 
 
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
@@ -193,8 +43,8 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     ]
     in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
-    if planned.choice:
-        parts += ["", Line(planned.choice, "bad")]
+    if planned.refusal:
+        parts += ["", Line(planned.refusal, "bad")]
     if planned.moved:
         parts += ["", planned.moved]
     return Answer(parts, asdict(planned))
@@ -226,312 +76,10 @@ def run(settings: Settings, stages: Sequence[str] = (), *, details: bool) -> Ans
 
 
 def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = False) -> Answer:
-    """The results of the last run: whether and by how much the order beats shuffling, the files for a trainer, and the
-    measures. details: also the measures of every order, and new documents and time of every stage. stages: what these
-    stages show, instead.
+    """What the last run made, or what the named stages show."""
+    from dagster_divorder.summary import show_stages, summarise
 
-    Raises:
-        MissingStageError: the pipeline has not run to its end on this store, or a named stage has no current result.
-    """
-    from dagster_divorder.pipeline.run import stage_row
-    from dagster_divorder.stages import GRAPH, open_run
-    from dagster_divorder.stages.measure.diversity_metrics import load_verdict
-    from dagster_divorder.stages.mix.consumed import last_change
-    from dagster_divorder.view.measures import IN_FULL_ONLY, MEASURES, beside_shuffled
-    from dagster_divorder.view.words import TRAIN_ON
-
-    run = open_run(settings)
-    if stages:
-        return _shown_stages(run, stages)
-    figures = _figures_of_the_last_run(run)
-    verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
-    rows = {row["order"]: row for row in orders}
-    measured = beside_shuffled(rows[TRAIN_ON], rows["sequences_random"])
-    in_short = [row for row in measured if row.measure not in [MEASURES[name] for name in IN_FULL_ONLY]]
-    raw_docs, counted = figures["raw_docs"], figures["token_counts"]
-    corpus = {
-        **{name: raw_docs[name] for name in ("records", "rejected_records", "partial_lines")},
-        "documents": raw_docs["texts"],
-        **{name: counted[name] for name in ("tokens", "trained_tokens") if name in counted},
-    }
-    drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
-    for_trainer, files = _for_the_trainer(run, figures, rows)
-    mixes = verdict.metrics[TRAIN_ON].get("mixes")
-    claim, because = verdict.sentences
-    parts: list[Part] = [
-        Line(claim, "good" if verdict.passed else "bad" if verdict.compared else "strong"),
-        because,
-        *([drift] if drift else []),
-        *(figures["scores"]["notes"] if "scores" in figures else []),
-        "",
-        *for_trainer,
-        *_mix_along(mixes),
-        TextTable([row.shown() for row in in_short]),
-        *(Line(f"  {row.measure.label}: {row.measure.meaning}", "quiet") for row in in_short),
-        "",
-        *_corpus_lines(settings, corpus, figures),
-    ]
-    rows_of_stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
-    if details:
-        parts += _details(run, figures, rows_of_stages)
-    else:
-        parts.append("every order, every stage and its time: divorder summary --details")
-    change = last_change(run, by_the_last_run=True)
-    parts += [Line(change.sentence, "bad")] if change else []
-    return Answer(
-        parts,
-        {
-            "beats_shuffling": verdict.passed if verdict.compared else None,
-            "verdict": [claim, because],
-            "drift": drift,
-            "mixes": mixes,
-            "off_schedule": verdict.metrics[TRAIN_ON].get("off_schedule"),
-            "measures": [row.data() for row in measured],
-            "orders": orders,
-            "findings": figures["diversity_metrics"]["findings"],
-            "corpus": corpus,
-            "sequence_length": settings.sequence.length,
-            "batch": settings.sequence.batch,
-            "clusters": figures["clusters"]["k"],
-            "strategy": figures["greedy_order"]["strategy"],
-            **files,
-            "reordered": change.sentence if change else None,
-            "stages": rows_of_stages,
-        },
-    )
-
-
-def _shown_stages(run: Run, stages: Sequence[str]) -> Answer:
-    """What named stages show, one after the other.
-
-    Raises:
-        InputError: there is no such stage. MissingStageError: a stage has no current result.
-    """
-    from dagster_divorder.core.order.strategy import one_of
-    from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
-    from dagster_divorder.stages import GRAPH
-
-    parts: list[Part] = []
-    data: dict[str, dict[str, Any]] = {}
-    for name in stages:
-        stage = GRAPH[one_of("stage", name, GRAPH)]
-        receipt = run.receipt(name)
-        data[name] = dict(receipt.figures)
-        plain = {key: value for key, value in data[name].items() if isinstance(value, (str, int, float))}
-        parts += [
-            *([""] if parts else []),
-            Line(f"{name}: {stage.description}", "strong"),
-        ]
-        parts += [f"  {key.replace('_', ' ')}: {value}" for key, value in plain.items()]
-        for title, shown_part in stage.show(run, receipt).items():
-            label = title.replace("_", " ")
-            match shown_part:
-                case Table(rows):
-                    more = f" (the first {ROWS} of {len(rows):,}; --json has all)" if len(rows) > ROWS else ""
-                    parts += ["", TextTable(cells(rows[:ROWS], CELL), label + more)]
-                    data[name][title] = rows
-                case Text(markdown):
-                    parts += ["", *markdown.splitlines()]
-                case Picture(path, _) | Link(path):
-                    parts.append(f"  {label}: {path}")
-                    data[name][title] = str(path)
-                case number:
-                    data[name][title] = number
-    return Answer(parts, data)
-
-
-def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
-    """The asked and achieved mix of every stretch, if there are several."""
-    from dagster_divorder.view.measures import mix_rows
-    from dagster_divorder.view.words import points
-
-    if not mixes:
-        return []
-    table = TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training")
-    after = zip(mixes["values"], mixes.get("next", ()), strict=False)
-    shares = [f"{value} {points(share)} %" for value, share in after]
-    behind = [f"the first batch behind what stays: {', '.join(shares)}"] if shares else []
-    return [table, *behind, ""]
-
-
-def _details(run: Run, figures: Figures, stages: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Every order, tables of a selection and of the records that packing leaves out, and rows of `stage_row`."""
-    from dagster_divorder.pipeline.run import stages_table
-    from dagster_divorder.pipeline.stage import Table
-    from dagster_divorder.stages import GRAPH
-    from dagster_divorder.view.measures import side_by_side
-
-    parts: list[Part] = [
-        "",
-        TextTable(side_by_side(figures["diversity_metrics"]["summary"]), "all orders"),
-        *figures["diversity_metrics"]["findings"],
-    ]
-    for stage in ("subset_selection", "set_diversity", "packed_sequences"):
-        tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
-        for name, table in tables.items():
-            if isinstance(table, Table) and table.rows:
-                parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
-    return [*parts, "", stages_table(stages, "the last run of each stage")]
-
-
-def _figures_of_the_last_run(run: Run) -> Figures:
-    """Figures by stage, with evidence if it is up to date.
-
-    Raises:
-        MissingStageError: a needed stage has none.
-    """
-    from dagster_divorder.pipeline.graph import OUTPUT
-    from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.state import load_state
-
-    settings, recorded = run.settings, load_state(run.store).receipts
-    needed = [stage for stage in GRAPH.needed(settings, OUTPUT) if GRAPH[stage].asset]
-    figures = {
-        stage: recorded[stage].figures
-        for stage in GRAPH.upstream(settings, among=recorded)
-        if stage in recorded and (stage in needed or run.is_current(stage))
-    }
-    if missing := [stage for stage in needed if stage not in figures]:
-        raise MissingStageError(
-            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
-            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
-        )
-    return figures
-
-
-def _for_the_trainer(run: Run, figures: Figures, orders: Figures) -> tuple[list[Part], dict[str, Any]]:
-    """(the exports with a trainer's configuration, and the use of the other files; the same as data). orders: rows of
-    the summary, by name."""
-    from dagster_divorder.readers.export import read_export_manifest
-    from dagster_divorder.settings.places import is_url
-    from dagster_divorder.stages.output.exports import records_shape
-    from dagster_divorder.stages.text.loss_mask import has_loss_mask
-    from dagster_divorder.trainers import TRAINERS
-    from dagster_divorder.trainers.replay import Shape
-    from dagster_divorder.view.measures import MEASURES
-    from dagster_divorder.write.curated import RECORDS
-
-    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
-    settings, files = run.settings, _output_files(figures)
-    pairs = "pairs" in settings.forms
-    parts: list[Part] = []
-    if not exports and not pairs:
-        parts.append(
-            Line('No export is set: set exports.formats, such as ["parquet"], and run again.', "strong")
-        )
-    for export in exports:
-        folder = export["folder"]
-        parts.append(_to_train_on(folder, export["bytes"]))
-        readers = [
-            trainer
-            for trainer in TRAINERS.values()
-            if export["format"] in trainer.formats
-            and not trainer.obstacle(masked=has_loss_mask(settings), short_rows=settings.packing.pads)
-        ]
-        # TRL is the only trainer of conversations that reads the masks without a collator of the user's.
-        readers.sort(key=lambda trainer: settings.masked and trainer is not TRAINERS["trl"])
-        if not is_url(folder) and not Path(folder).is_dir():
-            parts.append("  it is no longer there: run again to write it")
-        elif readers and not is_url(folder):
-            parts += _lines_of_one(readers, Shape.of(read_export_manifest(Path(folder)), folder))
-        parts += _lines_of_others(readers, folder)
-    readers = [
-        trainer for trainer in TRAINERS.values() if set(trainer.forms) & settings.forms and settings.masked
-    ]
-    if pairs:
-        shape = records_shape(run, settings.output.path)
-        size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
-        parts += [_to_train_on(shape.path, size), *_lines_of_one(readers, shape)]
-    else:
-        contents = (
-            "whole documents in order" if settings.packing.packs else "records in the order of training"
-        )
-        parts.append(
-            f"{output['folder']}/{files[0]} ({'written' if output['written'] else 'unchanged'}) has {contents}, for "
-            "tools that do not pack."
-        )
-    parts += _lines_of_others(readers, output["folder"])
-    off = [orders[name]["batch TV, clusters"] for name in ("curated", "sequences", "sequences_random")]
-    # A corpus smaller than a batch has no figure.
-    if None not in off:
-        curated, planned, shuffled = map(MEASURES["batch TV, clusters"].show, off)
-        parts.append(
-            f"  If a trainer packs it, its batches are {curated} % off the mix; batches of the sequences above, "
-            f"{planned} %; of shuffled ones, {shuffled} %."
-            if settings.packing.packs
-            else f"  If a trainer reads {settings.sequence.batch:,} records a step, its batches are {planned} % off "
-            f"the mix; of shuffled ones, {shuffled} %."
-        )
-    parts += [f"  beside it: {', '.join(files[1:])}", ""]
-    facts = {name: output[name] for name in ("folder", "written", "bytes")}
-    return parts, {"exports": exports, "output": {**facts, "files": files}}
-
-
-def _to_train_on(place: str, size: int) -> Line:
-    return Line(f"Give your trainer {place} ({byte_size(size)}), unshuffled.", "strong")
-
-
-def _lines_of_one(readers: Sequence[Trainer], shape: Shape) -> list[Part]:
-    """The configuration of the first trainer that keeps the order of the rows as they lie."""
-    from dagster_divorder.trainers.replay import keeps_order
-
-    trainer = next((trainer for trainer in readers if keeps_order(shape, trainer)), None)
-    if trainer is None:
-        return []
-    lines = shape.configuration(trainer, reading := shape.reading())
-    ranks = count(reading.world_size, "rank")
-    return [f"  {trainer.name}, {ranks}:", *(f"    {line}" for line in lines.strip().splitlines())]
-
-
-def _lines_of_others(readers: Sequence[Trainer], folder: str) -> list[Part]:
-    names = ", ".join(trainer.name for trainer in readers)
-    return (
-        [f"  configuration of your trainer ({names}): divorder verify {folder} --trainer NAME"]
-        if readers
-        else []
-    )
-
-
-def _corpus_lines(settings: Settings, corpus: Mapping[str, int], figures: Figures) -> list[str]:
-    """The corpus and the settings of its order."""
-    from dagster_divorder.stages.order.pieces import left_out_lines
-
-    cut_short, tokens = corpus["partial_lines"], f"{corpus['tokens']:,} tokens"
-    if "trained_tokens" in corpus:
-        tokens += f", {corpus['trained_tokens']:,} trained on"
-    return [
-        f"{corpus['records']:,} records ({corpus['documents']:,} distinct documents, {tokens}), "
-        f"{corpus['rejected_records']:,} rejected"
-        + (f", {cut_short:,} cut short at the end of a file" if cut_short else ""),
-        *epoch_lines(figures.get("repeats"), settings),
-        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
-        *filter(None, [figures.get("subset_selection", {}).get("note")]),
-        f"sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
-        f"{figures['clusters']['k']} clusters, strategy {figures['greedy_order']['strategy']}",
-    ]
-
-
-def _output_files(figures: Figures) -> list[str]:
-    """Names of the files in the output folder, documents first."""
-    page, films = figures.get("ordering_report"), figures.get("ordering_animation")
-    return [
-        *figures["curated_output"]["files"],
-        "curated_meta.json",
-        *([Path(page["path"]).name, *page["beside"]] if page else []),
-        *(films["films"] if films else []),
-    ]
-
-
-def epoch_lines(repeats: Mapping[str, Any] | None, settings: Settings) -> list[str]:
-    """A line on the records of an epoch, unless each is read once; from the figures of `repeats`."""
-    if repeats is None:
-        return []
-    most, noun = repeats["most_repeats"], "trained tokens" if settings.counts_trained else "tokens"
-    return [
-        f"an epoch reads {repeats['items']:,} records, {repeats['tokens_trained_on']:,} {noun}: "
-        f"{repeats['left_out_records']:,} records are left out, "
-        + ("none is repeated" if most < 2 else f"none is read over {most:,} times")
-    ]
+    return show_stages(settings, stages) if stages else summarise(settings, details=details)
 
 
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
@@ -553,21 +101,13 @@ def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
         lines.append("it is at a URL: copy it to this machine to open it")
     elif browse:
         page = Path(figures["path"]).absolute()
-        opened = [
-            webbrowser.open(path.as_uri())
-            for path in (
-                page,
-                *sorted({*map(page.with_name, BESIDE)}.intersection(page.parent.glob("*.mp4"))),
-            )
-        ]
-        if not all(opened):
+        films = sorted({*map(page.with_name, BESIDE)}.intersection(page.parent.glob("*.mp4")))
+        if not all(webbrowser.open(path.as_uri()) for path in (page, *films)):
             browser = next(filter(shutil.which, BROWSERS), "open")
             lines.append("no browser could be opened, such as without a display; on a machine that has one:")
             lines.append(f"  {browser} {page}")
-    return Answer(
-        lines,
-        {name: figures[name] for name in ("path", "bytes", "better_than_shuffling", "missing")},
-    )
+    names = ("path", "bytes", "better_than_shuffling", "missing")
+    return Answer(lines, {name: figures[name] for name in names})
 
 
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
@@ -599,81 +139,22 @@ def _bytes_by_part(title: str, sizes: Mapping[str, int]) -> TextTable:
     return TextTable([{"part of the store": part, "size": byte_size(size)} for part, size in rows], title)
 
 
-def _add_init(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="FILE_OR_FOLDER", help="JSONL or Parquet; quote globs")
-    parser.add_argument("--yes", action="store_true", help="ask nothing: accept every proposal")
-    parser.add_argument("--text-field", metavar="NAME", help="the field that holds the text")
-    parser.add_argument("--trainer", metavar="NAME", help="write the export that this trainer reads")
-    for name, meaning in (
-        ("world-size", "data-parallel ranks of the trainer"),
-        ("micro-batch", "sequences that a rank reads at a time"),
-        ("workers", "loader processes of a rank"),
-        ("sequence-length", "tokens of a sequence"),
-        ("batch", "sequences of a batch, over all ranks"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
-    parser.add_argument(
-        "--dagster",
-        action="store_true",
-        help="also write dagster.yaml and workspace.yaml, so that `dagster dev` shows the corpus and keeps its "
-        "history; without a corpus, write only these",
-    )
+DETAILS = flag("--details", "also show every order, and every stage and its time")
 
 
-def _add_details(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--details", action="store_true", help="also show every order, and every stage and its time"
-    )
-
-
-def _add_stages(parser: argparse.ArgumentParser, does: str) -> None:
-    parser.add_argument(
-        "stages",
-        nargs="*",
-        metavar="STAGE",
-        help=f"{does}, such as k_calibration; `divorder plan --all` lists them",
-    )
-
-
-def _add_summary(parser: argparse.ArgumentParser) -> None:
-    _add_stages(parser, "show what these stages made, instead")
-    _add_details(parser)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    _add_stages(parser, "make these stages and what they read, and show them")
-    _add_details(parser)
-    add_refit(parser)
-
-
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--all", action="store_true", help="include all evidence, as report --all and prove make it"
-    )
-    parser.add_argument("--disk", action="store_true", help="also show the size of each part of the store")
-    add_refit(parser)
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--all", action="store_true", help="first make all evidence for the report; takes longer"
-    )
-    parser.add_argument("--open", action="store_true", help="then open it and the films in a browser")
-
-
-def _add_prune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only show what it would free")
+def _stages(does: str) -> Callable[[argparse.ArgumentParser], object]:
+    shown = f"{does}, such as k_calibration; `divorder plan --all` lists them"
+    return argument("stages", nargs="*", metavar="STAGE", help=shown)
 
 
 VERBS = (
     Verb(
-        "init",
-        "writes divorder.toml for a corpus, from its records",
-        "divorder init 'corpus/*.jsonl'",
-        "seconds",
-        init,
-        _add_init,
-        asks=True,
+        "run",
+        "runs every stage; computes only what is new",
+        "divorder run",
+        "a minute for 100 MB of text; seconds if nothing is new",
+        lambda options: run(settings_of(options), options.stages, details=options.details),
+        (_stages("make these stages and what they read, and show them"), DETAILS, add_refit),
     ),
     Verb(
         "plan",
@@ -681,15 +162,11 @@ VERBS = (
         "divorder plan",
         "reads the input once",
         lambda options: plan(settings_of(options), everything=options.all, disk=options.disk),
-        _add_plan,
-    ),
-    Verb(
-        "run",
-        "runs every stage; computes only what is new",
-        "divorder run",
-        "a minute for 100 MB of text; seconds if nothing is new",
-        lambda options: run(settings_of(options), options.stages, details=options.details),
-        _add_run,
+        (
+            flag("--all", "include all evidence, as report --all and prove make it"),
+            flag("--disk", "also show the size of each part of the store"),
+            add_refit,
+        ),
     ),
     Verb(
         "summary",
@@ -697,7 +174,7 @@ VERBS = (
         "divorder summary --details",
         "a second",
         lambda options: summary(settings_of(options), options.stages, details=options.details),
-        _add_summary,
+        (_stages("show what these stages made, instead"), DETAILS),
     ),
     Verb(
         "report",
@@ -705,7 +182,10 @@ VERBS = (
         "divorder report --open",
         "seconds after a run; --all makes all evidence, minutes",
         lambda options: report(settings_of(options), everything=options.all, browse=options.open),
-        _add_report,
+        (
+            flag("--all", "first make all evidence for the report; takes longer"),
+            flag("--open", "then open it and the films in a browser"),
+        ),
     ),
     Verb(
         "prune",
@@ -713,6 +193,6 @@ VERBS = (
         "divorder prune --dry-run",
         "seconds",
         lambda options: prune(settings_of(options), dry_run=options.dry_run),
-        _add_prune,
+        (flag("--dry-run", "only show what it would free"),),
     ),
 )

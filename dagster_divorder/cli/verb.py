@@ -6,8 +6,8 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dagster_divorder.view.answer import Answer
 
@@ -19,15 +19,25 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. does: its help. example: a line to copy. cost: time, in words. answer: computes the
-    answer from the options. add: adds its arguments to its parser. asks: whether it asks questions on a terminal."""
+    answer from the options. add: add its arguments to its parser. asks: whether it asks questions on a terminal."""
 
     name: str
     does: str
     example: str
     cost: str
     answer: Callable[[Options], Answer]
-    add: Callable[[argparse.ArgumentParser], object] = lambda parser: None
+    add: Sequence[Callable[[argparse.ArgumentParser], object]] = ()
     asks: bool = False
+
+
+def argument(*names: str, **given: Any) -> Callable[[argparse.ArgumentParser], object]:
+    """Adds an argument to a parser; as `add_argument`."""
+    return lambda parser: parser.add_argument(*names, **given)
+
+
+def flag(name: str, does: str) -> Callable[[argparse.ArgumentParser], object]:
+    """Adds an option without a value."""
+    return argument(name, action="store_true", help=does)
 
 
 def wrapped(text: str, indent: int = 0) -> str:

@@ -28,6 +28,15 @@ def value_at(record: Mapping[str, Any], field: str, missing: Any = None) -> Any:
     return missing
 
 
+def fields_of(record: Mapping[str, Any], depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """The fields of an object with their values, by name; those inside objects by their paths, to a depth."""
+    for name, value in record.items():
+        if isinstance(value, dict) and value and depth > 1:
+            yield from ((f"{name}.{inner}", own) for inner, own in fields_of(value, depth - 1))
+        else:
+            yield name, value
+
+
 def column_at(rows: pa.Table | pa.RecordBatch | pa.StructArray, field: str, inside: str = "") -> Any:
     """A field's column: a pa.ChunkedArray from a table, else a pa.Array; None if there is none. inside: a prefix of
     field names, for messages.

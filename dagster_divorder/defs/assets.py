@@ -17,7 +17,7 @@ from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.run import Run, run_graph
-from dagster_divorder.pipeline.stage import Stage
+from dagster_divorder.pipeline.stage import Finding, Stage
 from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
@@ -33,22 +33,17 @@ def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
 
 
 def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
-    parts = pipeline.graph.step(pipeline.settings, stage.name)
+    key, parts = pipeline.key(stage.name), pipeline.graph.step(pipeline.settings, stage.name)
     fits: list[FitName] = [fit for part in parts if (fit := getattr(pipeline.graph[part], "refit", None))]
     refit = dg.Field(
         bool, default_value=False, description=f"Learn again from the present corpus: {', '.join(fits)}."
     )
 
     @dg.multi_asset(
-        name=pipeline.key(stage.name).to_python_identifier(),
+        name=key.to_python_identifier(),
         specs=[pipeline.specs[stage.name]],
         check_specs=[
-            dg.AssetCheckSpec(
-                check.name,
-                asset=pipeline.key(stage.name),
-                description=check.description,
-                blocking=check.blocking,
-            )
+            dg.AssetCheckSpec(check.name, asset=key, description=check.description, blocking=check.blocking)
             for check in stage.checks
             if check.when(pipeline.settings)
         ],
@@ -72,7 +67,7 @@ def _materialize(
     context: dg.AssetExecutionContext, pipeline: Pipeline, stage: Stage, refit: list[FitName]
 ) -> dg.MaterializeResult[Any]:
     """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
-    graph, settings = pipeline.graph, pipeline.settings.refitting(*refit)
+    graph, settings, key = pipeline.graph, pipeline.settings.refitting(*refit), pipeline.key(stage.name)
     resend_interrupts()
     before = None
     with suppress(DivOrderError):  # the run says what is wrong
@@ -85,29 +80,25 @@ def _materialize(
         f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
         f"{'' if changed else '; the same result as before'}"
     )
+    blocking = {check.name: check.blocking for check in stage.checks}
+    findings = run_checks(graph, pipeline.settings, stage.name)
     return dg.MaterializeResult(
-        asset_key=pipeline.key(stage.name),
+        asset_key=key,
         metadata=asset_metadata(Run(settings, store_of(settings.store), graph), receipt, changed),
         data_version=dg.DataVersion(receipt.version),
-        check_results=_check_results(pipeline, stage),
+        check_results=[_check_result(key, name, found, blocking[name]) for name, found in findings.items()],
     )
 
 
-def _check_results(pipeline: Pipeline, stage: Stage) -> list[dg.AssetCheckResult]:
-    blocking = {check.name: check.blocking for check in stage.checks}
-    return [
-        dg.AssetCheckResult(
-            check_name=name,
-            asset_key=pipeline.key(stage.name),
-            passed=finding.passed,
-            severity=dg.AssetCheckSeverity.ERROR if blocking[name] else dg.AssetCheckSeverity.WARN,
-            description=finding.text
-            if finding.passed
-            else f"{finding.text}\n\nWhat to do: {finding.remedy}.",
-            metadata={
-                figure.replace("_", " "): table(value) if isinstance(value, list) else value
-                for figure, value in finding.figures.items()
-            },
-        )
-        for name, finding in run_checks(pipeline.graph, pipeline.settings, stage.name).items()
-    ]
+def _check_result(key: dg.AssetKey, name: str, finding: Finding, blocking: bool) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=name,
+        asset_key=key,
+        passed=finding.passed,
+        severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
+        description=finding.text if finding.passed else f"{finding.text}\n\nWhat to do: {finding.remedy}.",
+        metadata={
+            figure.replace("_", " "): table(value) if isinstance(value, list) else value
+            for figure, value in finding.figures.items()
+        },
+    )

@@ -9,19 +9,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 import dagster as dg
-from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.core.component_tree import ComponentTreeException
-from dagster.components.core.defs_module import ComponentLoc, ComponentPath, find_defs_or_component_yaml
 from pydantic import BaseModel, Field
 
 from dagster_divorder.errors import DivOrderError, SettingsError
-
-if TYPE_CHECKING:
-    from dagster_divorder.settings import Settings
 
 CONFIG = "divorder.toml"
 
@@ -50,7 +45,7 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
                 folder.rmdir()
             raise click.ClickException(str(error)) from None
         attributes = {"config": CONFIG, "key_prefix": re.sub(r"\W", "_", folder.name, flags=re.ASCII)}
-        scaffold_component(request, attributes)
+        dg.scaffold_component(request, attributes)
         if request.scaffold_format == "python":
             file = folder / "component.py"
             values = ", ".join(f'{name}="{value}"' for name, value in attributes.items())
@@ -121,10 +116,18 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         bool,
         dg.Resolver.default(
             description="Whether runs start automatically: by a sensor on new input and updates upstream, "
-            "and by a daily schedule (initially off).",
+            "and by a daily schedule that brings up to date what was made before.",
             examples=[False],
         ),
     ] = True
+    executor: Annotated[
+        Literal["in_process", "project"],
+        dg.Resolver.default(
+            description="Where the jobs of the corpus run: in one process, which is the fastest, or by the executor of "
+            "the project, by which *Materialize* runs in any case.",
+            examples=["project"],
+        ),
+    ] = "in_process"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of the corpus.
@@ -133,19 +136,27 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             ComponentTreeException: as `build_definitions`.
         """
         from dagster_divorder.defs.factory import build_definitions
+        from dagster_divorder.settings import load_settings
 
-        file = _file(context.component_loc)
+        # A component made in Python may have no file.
+        file = getattr(context.component_loc, "file_path", Path.cwd())
+        file = file / "defs.yaml" if file.is_dir() else file
         try:
+            if (self.settings is None) == (self.config is None):
+                which = "neither" if self.config is None else "both"
+                raise SettingsError(f"expected either settings or config; the component has {which}")
+            config = None if self.config is None else file.parent / os.path.expanduser(self.config)
             return build_definitions(
-                self._load(file),
-                file=self._config(file) or file,
+                load_settings(config or self.settings, within=file),
+                file=config or file,
                 key_prefix=self._prefix,
                 upstream=self.upstream,
                 automation=self.automation,
+                **({} if self.executor == "in_process" else {"executor": None}),
             )
         except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
             # Dagster shows this kind of error directly; any other would stand below the tree of all components.
-            raise ComponentTreeException(f"{file or 'DivOrderComponent'}: {error}") from None
+            raise ComponentTreeException(f"{file}: {error}") from None
 
     @property
     def _prefix(self) -> list[str]:
@@ -153,23 +164,3 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         parts = given if isinstance(given, list) else [] if given is None else [given]
         # A template such as {{ env.YEAR }} gives a number.
         return [part for given in parts for part in str(given).split("/")]
-
-    def _load(self, file: Path | None) -> "Settings":
-        from dagster_divorder.settings import load_settings
-
-        if (self.settings is None) == (self.config is None):
-            which = "neither" if self.config is None else "both"
-            raise SettingsError(f"expected either settings or config; the component has {which}")
-        return load_settings(self._config(file) or self.settings, within=file)
-
-    def _config(self, file: Path | None) -> Path | None:
-        folder = file.parent if file else Path.cwd()
-        return None if self.config is None else folder / os.path.expanduser(self.config)
-
-
-def _file(loc: ComponentLoc) -> Path | None:
-    """The file of a component; None if it has none."""
-    if not isinstance(loc, ComponentPath):
-        return None
-    path = loc.file_path
-    return find_defs_or_component_yaml(path) if path.is_dir() else path

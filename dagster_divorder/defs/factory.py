@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
     "explore": (
         EXPLORED,
-        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the topics, "
+        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the clusters, "
         "and the diversity of the corpus.",
     ),
     "prove": (
@@ -54,7 +53,7 @@ def build_definitions(
     file: Path | None = None,
     key_prefix: str | Sequence[str] | None = None,
     upstream: Mapping[str, Any] | None = None,
-    executor: dg.ExecutorDefinition | None = None,
+    executor: dg.ExecutorDefinition | None = dg.in_process_executor,
     automation: bool = True,
 ) -> dg.Definitions:
     """The assets, jobs, sensor and schedule of a corpus; a project may merge them with others.
@@ -70,7 +69,7 @@ def build_definitions(
             begin the names of jobs, the sensor, the schedule, the pool and groups.
         upstream: asset that reads files (raw_docs, external_embeddings, scores) -> the assets that write these files,
             as a list of keys such as "docs" or "raw/docs", or of anything that `deps` takes. Their updates start a run.
-        executor: by default the project's or Dagster's own.
+        executor: of the jobs; None: the project's, by which single assets run in any case.
         automation: whether to define the sensor that starts runs on new input, and the schedule.
 
     Raises:
@@ -82,21 +81,16 @@ def build_definitions(
             loaded = anchored(settings, Path.cwd())
         else:
             file, loaded = config_file(settings, os.environ), load_settings(settings)
-        upstream = upstream or {}
-        if not isinstance(upstream, Mapping):
+        if not isinstance(upstream or {}, Mapping):
             raise SettingsError(
                 f"upstream is {upstream!r}; expected the assets that write the files of each asset, such as "
                 '{"raw_docs": ["docs"]}'
             )
-        if "raw_docs" not in upstream:
+        if "raw_docs" not in (upstream or {}):
             _check_input(loaded)
-        pipeline = Pipeline(
-            GRAPH,
-            recognised(loaded),
-            file,
-            tuple(key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()),
-            {asset: _deps(written_by) for asset, written_by in upstream.items()},
-        )
+        parts = key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()
+        deps = {asset: _deps(written_by) for asset, written_by in (upstream or {}).items()}
+        pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, parts)), deps)
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
@@ -110,17 +104,17 @@ def definitions(
     starts_itself = automation and OUTPUT in pipeline.graph
     return dg.Definitions(
         assets=assets(pipeline),
-        jobs=jobs(pipeline),
+        jobs=_jobs(pipeline, executor),
         sensors=[watch_input(pipeline)] if starts_itself else [],
         schedules=[daily(pipeline)] if starts_itself else [],
-        executor=executor,
     )
 
 
-def jobs(pipeline: Pipeline) -> list[Any]:
-    """The jobs of a pipeline; the page of each shows the settings in force."""
+def _jobs(pipeline: Pipeline, executor: dg.ExecutorDefinition | None) -> list[Any]:
+    """The jobs of a pipeline; the page of each shows the settings that are not at their defaults."""
     graph, settings = pipeline.graph, pipeline.settings
     file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
+    shown = settings.model_dump(mode="json", exclude_defaults=True)
     asset_jobs = []
     for name, (wanted, description) in JOBS.items():
         targets = [asset for asset in pipeline.specs if asset in wanted]
@@ -132,23 +126,12 @@ def jobs(pipeline: Pipeline) -> list[Any]:
                     dg.AssetSelection.assets(*map(pipeline.key, selection)),
                     description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
                     "variables DIVORDER_...) and reload definitions.",
-                    metadata={"settings_file": file, "settings": _settings_table(settings)},
+                    metadata={"settings_file": file, "settings": dg.MetadataValue.json(shown)},
                     tags={SETTINGS: file},
+                    executor_def=executor,
                 )
             )
     return asset_jobs
-
-
-def _settings_table(settings: Settings) -> dg.MetadataValue[Any]:
-    """The settings that are not at their defaults."""
-    values: dict[str, Any] = {}
-    for name, section in settings.model_dump(mode="json", exclude_defaults=True).items():
-        is_section = isinstance(section, dict)
-        values |= (
-            {f"{name}.{key}": value for key, value in section.items()} if is_section else {name: section}
-        )
-    rows = [dg.TableRecord({"setting": name, "value": json.dumps(value)}) for name, value in values.items()]
-    return dg.MetadataValue.table(rows) if rows else dg.MetadataValue.text("none")
 
 
 def _check_input(settings: Settings) -> None:
@@ -168,15 +151,8 @@ def _check_input(settings: Settings) -> None:
             raise
 
 
-def _deps(written_by: Any) -> list[dg.AssetDep]:
-    """The deps of an upstream asset, or of a list of them."""
-    deps = []
+def _deps(written_by: Any) -> list[Any]:
+    """One or several assets upstream, as `deps` takes them."""
     # Dagster's keys, specs and deps are tuples, not lists of assets.
-    for asset in written_by if type(written_by) in (list, tuple) else [written_by]:
-        if isinstance(asset, str):
-            deps.append(dg.AssetDep(dg.AssetKey.from_user_string(asset)))
-        elif isinstance(asset, dg.AssetsDefinition):
-            deps += map(dg.AssetDep, asset.keys)
-        else:
-            deps.append(asset if isinstance(asset, dg.AssetDep) else dg.AssetDep(asset))
-    return deps
+    given = written_by if type(written_by) in (list, tuple) else [written_by]
+    return [dg.AssetKey.from_user_string(one) if isinstance(one, str) else one for one in given]

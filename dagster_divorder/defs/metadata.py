@@ -27,6 +27,8 @@ because the widest value sets the width of the column."""
 INLINE_CHARACTERS = 1000
 """Dagster shows shorter Markdown inside the page and longer Markdown behind a link."""
 
+HASH = re.compile("[0-9a-f]{32}")
+
 
 def asset_metadata(run: Run, receipt: Receipt, changed: bool) -> dict[str, Any]:
     """What a stage shows of its result, all other figures, and where the result lies. changed: whether the result
@@ -41,18 +43,22 @@ def asset_metadata(run: Run, receipt: Receipt, changed: bool) -> dict[str, Any]:
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
     """What a stage shows of a result, then all other figures that say more."""
     paths = {str(value.path) for value in shown.values() if isinstance(value, Link)}
+    present = {name: _value(value) for name, value in shown.items() if value != Table([])}
     others = {
-        name: _figure(name, value)
+        name: readable(value, name)
         for name, value in figures.items()
-        if name not in shown
-        and value not in (None, "", [], {})
-        and not _is_table(value)
-        and not (isinstance(value, str) and value in paths)
-        # A fit that was kept has its reason in the log; `changed` is false.
-        and not (name == "fitted" and value.startswith("no: "))
+        if name not in shown and str(value) not in paths and _says_something(name, value)
     }
-    present = {name: value for name, value in shown.items() if value != Table([])}
-    return {name: _value(value) for name, value in present.items()} | others
+    return present | others
+
+
+def _says_something(name: str, value: Any) -> bool:
+    if isinstance(value, dict):
+        # The stage itself decides whether to show its tables.
+        return any(value.values()) and not any(isinstance(part, (dict, list)) for part in value.values())
+    # A fit that was kept has its reason in the log.
+    kept = name == "fitted" and value.startswith("no: ")
+    return not (value in (None, "") or isinstance(value, list) or kept or HASH.fullmatch(str(value)))
 
 
 def _value(shown: Table | Picture | Text | Link | float) -> Any:
@@ -66,19 +72,12 @@ def _value(shown: Table | Picture | Text | Link | float) -> Any:
     return dg.MetadataValue.path(str(shown.path)) if isinstance(shown, Link) else readable(shown)
 
 
-def _is_table(value: Any) -> bool:
-    """Whether a figure is a table. The stage itself decides whether to show its tables."""
-    if isinstance(value, list):
-        return not all(isinstance(entry, str) for entry in value)
-    return isinstance(value, dict) and any(isinstance(entry, (dict, list)) for entry in value.values())
-
-
 def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
     """Rows as a Dagster table with rounded numbers; as Markdown if wider than TABLE_CHARACTERS; "none" without rows."""
     if not rows:
         return dg.MetadataValue.text("none")
-    records = [{name: readable(value) for name, value in row.items()} for row in rows]
-    cells = [{name: _text(record.get(name)) for name in records[0]} for record in records]
+    records = [{name: readable(value, name) for name, value in row.items()} for row in rows]
+    cells = [{name: _text(record.get(name, "-")) for name in records[0]} for record in records]
     width = sum(2 + max(len(name), *(len(row[name]) for row in cells)) for name in records[0])
     if width <= TABLE_CHARACTERS:
         return dg.MetadataValue.table([dg.TableRecord(record) for record in records])
@@ -121,25 +120,17 @@ def _within_bounds(png: bytes) -> bytes:
         share *= 0.8
 
 
-def _figure(name: str, value: Any) -> Any:
-    """A figure for people: a dictionary as one line, bytes with their unit."""
+def readable(value: Any, name: str = "") -> Any:
+    """A value for people: bytes with their unit, a dictionary as one line, a number rounded, a dash for None."""
+    if isinstance(value, dict):
+        return ", ".join(f"{part} {_text(readable(one))}" for part, one in value.items() if one is not None)
     if isinstance(value, int) and (name == "bytes" or name.endswith("_bytes")):
         return byte_size(value)
-    if isinstance(value, dict):
-        return ", ".join(
-            f"{name} {_text(readable(part))}" for name, part in value.items() if part is not None
-        )
-    return readable(value)
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    return "-" if value is None else value
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return f"{value:,}"
-    return "-" if value is None else str(value)
-
-
-def readable(value: Any) -> Any:
-    """A number rounded for people; a dash for None."""
-    if value is None:
-        return "-"
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value:,}" if number else str(value)

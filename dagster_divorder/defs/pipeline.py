@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,49 +48,41 @@ GROUPS = {
 }
 """Group of assets -> asset -> libraries and formats of its result; Dagster shows icons for the names that it knows."""
 
+READING_FILES = ("raw_docs", "external_embeddings", "scores")
+"""Assets whose files an asset of the project may write: `input.paths`, `embedding.path`, `curriculum.path`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Stages under settings, and their names in a Dagster project.
 
     file: the settings file, None without one. key_prefix: first parts of every asset key; joined by underscores, they
-    begin every other name. upstream: asset -> the assets of others that write its files. specs: asset -> spec. needed:
+    begin every other name. upstream: asset -> what writes its files, as `deps` takes it. specs: asset -> spec. needed:
     the stages that the output needs.
 
     Raises:
-        SettingsError: a part of the prefix is not a name, or upstream names an asset that reads no files of others.
+        SettingsError: upstream names an asset that reads no files of others.
     """
 
     graph: Graph
     settings: Settings
     file: Path | None = None
     key_prefix: tuple[str, ...] = ()
-    upstream: Mapping[str, Sequence[dg.AssetDep]] = field(default_factory=dict)
+    upstream: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
     needed: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_key_prefix(self.key_prefix)
         object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
         assets = asset_upstream(self.graph, self.settings)
-        reading = {name: setting for name, setting in self._reading_files.items() if name in assets}
+        reading = [name for name in READING_FILES if name in assets]
         for asset in self.upstream:
             if asset not in reading:
                 raise SettingsError(
                     f"upstream names {asset!r}, which reads no files of others under these settings; the assets that "
-                    f"do are {', '.join(f'{name} ({setting})' for name, setting in reading.items())}"
+                    f"do are {', '.join(reading)}"
                 )
         object.__setattr__(self, "specs", {name: self._spec(name, reads) for name, reads in assets.items()})
-
-    @property
-    def _reading_files(self) -> dict[str, str]:
-        """Asset that reads files which others may write -> the setting that names the files."""
-        embedding, curriculum = self.settings.embedding.path, self.settings.curriculum.path
-        return {
-            "raw_docs": "input.paths",
-            **({"external_embeddings": "embedding.path"} if embedding else {}),
-            **({"scores": "curriculum.path"} if curriculum else {}),
-        }
 
     def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
         places = ((group, kinds[asset]) for group, kinds in GROUPS.items() if asset in kinds)
@@ -101,17 +92,22 @@ class Pipeline:
         elif group in ("embedding", "ordering") and asset not in self.needed:
             # In the group of the output's assets its edges would cross theirs.
             group = "evidence"
-        deps: list[Any] = [*map(self.key, reads), *self.upstream.get(asset, ())]
         parts = self.graph.step(self.settings, asset)
         return dg.AssetSpec(
             self.key(asset),
-            deps=deps,
+            deps=[*map(self.key, reads), *self.upstream.get(asset, ())],
             description=self.graph[asset].description,
             group_name=self.named(group),
             # Parts have no asset of their own, so a change of their settings shows here.
             code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
             kinds=set(kinds.split()),
         )
+
+    @property
+    def others(self) -> list[dg.AssetKey]:
+        """The assets upstream that are not ours."""
+        deps = {dep.asset_key for spec in self.specs.values() for dep in spec.deps}
+        return sorted(deps - {spec.key for spec in self.specs.values()})
 
     def key(self, asset: str) -> dg.AssetKey:
         return dg.AssetKey([*self.key_prefix, asset])
@@ -155,17 +151,3 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
         )
         for name, reads in direct.items()
     }
-
-
-def _check_key_prefix(parts: Iterable[str]) -> None:
-    """Check that Dagster's assets can have a key prefix.
-
-    Raises:
-        SettingsError: a part of the prefix is not a name.
-    """
-    for number, part in enumerate(parts):
-        if not re.fullmatch("[A-Za-z0-9_]+", part) or (number == 0 and part[0].isdigit()):
-            raise SettingsError(
-                f"key_prefix has the part {part!r}; expected letters, digits and underscores, not starting with a "
-                "digit, because it also begins the names of jobs and sensors"
-            )

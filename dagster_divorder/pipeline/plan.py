@@ -13,7 +13,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import disk_use
-from dagster_divorder.pipeline.reordered import choice, moved_by_appends
+from dagster_divorder.pipeline.reordered import moved_by_appends, refusal_ahead
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision
 from dagster_divorder.settings import Settings
@@ -35,15 +35,15 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run would do. new_records: number of records never seen before. disk: bytes by part of the store. choice:
-    what to set before a new order (`reordered.choice`); "" if nothing. moved: exports that are written again although
-    outputs are extended (`reordered.moved_by_appends`); "" if none."""
+    """What a run would do. new_records: number of records never seen before. disk: bytes by part of the store.
+    refusal: what to set before a new order (`reordered.refusal_ahead`); "" if nothing. moved: exports that are written
+    again although outputs are extended (`reordered.moved_by_appends`); "" if none."""
 
     records: int
     new_records: int
     stages: tuple[StagePlan, ...]
     disk: dict[str, int]
-    choice: str = ""
+    refusal: str = ""
     moved: str = ""
 
 
@@ -68,7 +68,7 @@ def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
         new,
         plans,
         disk_use(store),
-        choice(settings) if "sequence_order" in computed else "",
+        refusal_ahead(settings) if "sequence_order" in computed else "",
         moved_by_appends(settings, settings.exports.formats) if "exports" in computed else "",
     )
 

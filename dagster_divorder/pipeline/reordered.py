@@ -1,14 +1,12 @@
-"""Warns when a new order changes outputs that a trainer may have read (`order.frozen_tokens`).
+"""Outputs that a trainer may have read, and what is said before their order changes.
 
-Nothing tells whether a trainer has read an output. If the setting is unset, one sentence says which output changes,
-from where, and what to set: `choice` before the run (plan, sensor), `Reordered` after it (stages).
+Nothing tells whether a trainer has read an output. While `order.frozen_tokens` is unset, a run refuses to write one in
+another order (`refuse_to_reorder` in stages/mix/consumed.py, once the new order is known), and a plan says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Iterable
 
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
@@ -16,8 +14,10 @@ from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.exports import FORMATS
 
-Unit = Literal["row", "record"]
-NONE_READ = "if none has, set order.frozen_tokens = 0"
+SAY_WHAT_WAS_READ = (
+    "if no trainer has read it, set order.frozen_tokens = 0; if one has, `divorder freeze --step N` keeps the rows of "
+    "N steps"
+)
 
 
 def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
@@ -28,8 +28,8 @@ def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
     return [] if settings.packing.packs else [(settings.output.path, MANIFEST)]
 
 
-def choice(settings: Settings) -> str:
-    """Which outputs a new order changes, and what to set before the run; "" if the settings say what stays
+def refusal_ahead(settings: Settings) -> str:
+    """Which outputs a run would refuse to write in another order, and what to set; "" if the settings say what stays
     (`order.frozen_tokens`, `order.append`) or there is no output.
 
     Raises:
@@ -45,8 +45,8 @@ def choice(settings: Settings) -> str:
     if not places:
         return ""
     return (
-        f"order.frozen_tokens is unset, so a new order changes {_listed(places)} from the beginning: if a trainer has "
-        f"read it, `divorder freeze --step N` before the run keeps the rows of N steps; {NONE_READ}"
+        f"order.frozen_tokens is unset, so a run that changes the order of {' and '.join(places)} is refused: "
+        f"{SAY_WHAT_WAS_READ}"
     )
 
 
@@ -62,43 +62,3 @@ def moved_by_appends(settings: Settings, formats: Iterable[str]) -> str:
         if names
         else ""
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Reordered:
-    """Outputs with a new order. first: the first row (or record) that differs, in the order of training. of: the number
-    of rows an epoch before. Both are None if the store no longer has the order before."""
-
-    places: Sequence[str]
-    unit: Unit = "row"
-    first: int | None = None
-    of: int | None = None
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def change(self) -> str:
-        """What changed."""
-        if self.first is None:
-            change = f"may have changed from the first {self.unit} on"
-        else:
-            change = f"changed from {self.unit} {self.first:,} of {self.of:,} on"
-        return f"{_listed(self.places)} {change}, and order.frozen_tokens is unset"
-
-    @property
-    def remedy(self) -> str:
-        """What to do about it."""
-        return (
-            f"if a trainer has read the earlier {self.unit}s, restore the earlier input and settings, run, run "
-            f"`divorder freeze --step N`, then run with the new input and settings; {NONE_READ}"
-        )
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.change}: {self.remedy}"
-
-
-def _listed(places: Sequence[str]) -> str:
-    return " and ".join(places)

@@ -46,7 +46,7 @@ class BalancedSampler(Sampler[int]):
     """Row numbers of a table, ordered so that every window carries the table's own mix: the `sampler` of a loader.
 
     table, by, arguments: as in `divorder.order` (tokens, strategy, seed, targets, ...). The table is the data set
-        itself, or any table with a row for each of its items: `{"topic": topics}`. The sampler reads it once and does
+        itself, or any table with a row for each of its items: `{"source": sources}`. The sampler reads it once and does
         not keep it.
     batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
     epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that

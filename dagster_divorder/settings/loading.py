@@ -164,6 +164,18 @@ def fixed_beginning(pattern: str) -> str:
     return pattern
 
 
+def relative_source(path: str, folder: Path, project: Path) -> str:
+    """A path as settings in a folder write it: relative if it is in the project; else names of folders that exist are
+    escaped, so that they are no patterns even if the folders move."""
+    absolute = os.path.abspath(os.path.expanduser(path))
+    if is_url(path):
+        return path
+    if os.path.commonpath([absolute, project]) == str(project):
+        return os.path.relpath(absolute, folder)
+    fixed = fixed_beginning(absolute)
+    return glob.escape(fixed) + absolute.removeprefix(fixed)
+
+
 def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
     """The file that `load_settings` reads, None if there is none.
 

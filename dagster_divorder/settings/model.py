@@ -96,6 +96,12 @@ class Settings(Checked):
         return self
 
     @model_validator(mode="after")
+    def _batches_of_the_trainer(self) -> Self:
+        if fault := self.exports.fault(self.sequence.batch):
+            raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
         if self.mixing.on and self.mixing.name not in self.order.traits:
             traits = {**self.order.traits, self.mixing.name: 1.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Collection
@@ -27,6 +28,7 @@ from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.schedule import SHAPES, Pieces, pieces_of
 from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
+from dagster_divorder.trainers import TRAINERS, layout_for, trainer_named
 
 MAX_CLUSTERS = 1_000_000
 TRIED = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
@@ -526,17 +528,16 @@ class Order(_Section):
     input, or for conversations `turns`, `prompt_length` and `answer_length`."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
-    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but runs
-    report changes to an export, and the sensor starts no run that would change one. `divorder freeze` sets it from a
-    trainer's step."""
+    everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but a
+    run refuses to change the order of an export. `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
     """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
     section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
-    less, but if its topics are new, they stand together at the end."""
+    less, but text of a new kind stands together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
-    output. Later epochs read the frozen sequences unchanged. `divorder cut` names the documents that some steps have
-    read."""
+    output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
+    have read."""
     separate_copies: bool | Literal["subsets"] = False
     """Deal records of equal text to different parts of training, as far apart as possible. subsets: as many parts as
     the most copied text has copies, however small."""
@@ -627,7 +628,7 @@ class Packing(_Section):
     left out; drop: all of it is left out; split_turns: a conversation is cut after an answer; error: the run fails.
     Unset: truncate for conversations, else cut."""
     piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Longer documents are cut into pieces of this many tokens before packing; 0: never. As it falls: more topics and
+    """Longer documents are cut into pieces of this many tokens before packing; 0: never. As it falls: more clusters and
     less long context in a sequence."""
     end_of_text: bool = False
     """Whether one end-of-text token follows every document."""
@@ -669,8 +670,8 @@ class Packing(_Section):
 class Sequence(_Section):
     """The training sequences and their order."""
 
-    length: int = Field(8192, ge=1, le=1 << 27)
-    """Tokens of a training sequence."""
+    length: int = Field(8192, ge=8, le=1 << 27)
+    """Tokens of a training sequence: the context of the model that you train."""
     batch: int = Field(256, ge=1, le=1 << 20)
     """Sequences of a batch."""
     strategy: Strategy = "balanced"
@@ -685,6 +686,13 @@ Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
 """Names of the export formats, as in `write.exports.FORMATS`."""
 
 
+def _known_trainer(name: str) -> str:
+    try:
+        return trainer_named(name).name
+    except InputError as error:
+        raise ValueError(str(error).replace("trainer is", "there is no trainer", 1)) from None
+
+
 class Exports(_Section):
     """The training sequences with their tokens, for trainers (docs/exports.md)."""
 
@@ -693,22 +701,47 @@ class Exports(_Section):
     mds, litdata; text for trainers that tokenise themselves."""
     path: WrittenPlace = Path("data/exports")
     """Folder, or s3://, gs:// or az:// URL, of the exports."""
-    world_size: int = Field(1, ge=1, le=1 << 20)
-    """Ranks of a trainer that gives each rank a contiguous part of the files (torchtitan's map-style datasets,
-    litdata). Rows are laid out so that every global batch is the plan's. 1, for all other trainers: rows in the order
-    of training."""
-    micro_batch: int = Field(1, ge=1, le=1 << 20)
-    """Sequences that such a rank reads at a time."""
-    workers: int = Field(1, ge=1, le=1024)
-    """Processes that read for such a rank."""
+    trainer: Annotated[str, AfterValidator(_known_trainer)] | None = Field(None, examples=["hf-trainer"])
+    """The trainer that reads them, such as hf-trainer, trl, megatron or torchtitan (docs/trainers.md): `divorder run`,
+    `summary` and `verify` show the lines of its configuration. Unset: no trainer's lines."""
+    world_size: int | None = Field(None, ge=1, le=1 << 20, examples=[1])
+    """Data-parallel ranks of the trainer. Unset: unknown; its lines then hold a formula. If the trainer gives each rank
+    a contiguous part of the files (torchtitan's map-style datasets, litdata), or none is named, rows are laid out for
+    these ranks, so that every global batch is the plan's."""
+    micro_batch: int | None = Field(None, ge=1, le=1 << 20, examples=[1])
+    """Sequences that a rank reads at a time; unset: 1."""
+    workers: int | None = Field(None, ge=1, le=1024, examples=[1])
+    """Processes that read for a rank; unset: 1 where rows are laid out for them."""
 
     @property
     def layout(self) -> dict[str, int]:
         """The numbers of ranks, sequences and workers that rows are laid out for, in formats whose trainers give each
         rank a contiguous part; empty if rows are in the order of training."""
-        if self.world_size * self.workers == 1:
-            return {}
-        return self.model_dump(include={"world_size", "micro_batch", "workers"})
+        parts = TRAINERS[self.trainer].parts if self.trainer else "workers"
+        return layout_for(parts, self.world_size or 1, self.micro_batch or 1, self.workers or 1)
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """The known numbers of ranks, sequences and workers."""
+        return self.model_dump(include={"world_size", "micro_batch", "workers"}, exclude_none=True)
+
+    def fault(self, batch: int) -> str:
+        """Why the trainer cannot read batches of so many sequences as planned; "" if it can."""
+        if self.trainer is None:
+            return ""
+        trainer, name = TRAINERS[self.trainer], f'exports.trainer is "{self.trainer}"'
+        if trainer.formats and self.formats and not {*trainer.formats} & {*self.formats}:
+            return f"{name}, which reads {' or '.join(trainer.formats)}; name that in exports.formats"
+        if trainer.parts and self.world_size is None:
+            return f"{name}, which gives every rank a part of the export; set exports.world_size to its number of ranks"
+        steps = {key: n for key, n in self.ranks.items() if key != "workers" or trainer.parts == "workers"}
+        if batch % math.prod(steps.values()):
+            numbers = ", ".join(f"exports.{key} = {n}" for key, n in steps.items())
+            return (
+                f"sequence.batch = {batch} is no whole number of steps of {self.trainer} with {numbers}; choose numbers "
+                "with a product that divides the batch"
+            )
+        return ""
 
     @field_validator("formats")
     @classmethod

@@ -63,9 +63,9 @@ LENGTH, MEAN_VECTOR = "length in tokens", ", mean vector"
 class Line:
     """One measure of one column: its value for the order, and its mean and standard deviation over shuffles.
 
-    balanced: whether the order saw the column. measure: "mean window", the total variation between a window and the
-    table, mean over all positions; "worst window", the largest difference of a value's share in any window; both in [0,
-    1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly worse than shuffles.
+    balanced: whether the order saw the column. measure: "mean window" or "worst window", the total variation between a
+    window and the table, in [0, 1], over all positions; or "drift, ..." (`core.measure.stationarity.Drift`). drifts:
+    the order is clearly worse than shuffles.
 
     Of rows that follow a score or consumed rows, windows are compared with the mix of their section, and the shuffles
     stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1],
@@ -200,7 +200,7 @@ def compare(
             deviations = [streams.windows(columns[name], order, stretch) for order in orders]
             for measure, values in (
                 ("mean window", [deviation.mean_tv for deviation in deviations]),
-                ("worst window", [deviation.worst for deviation in deviations]),
+                ("worst window", [deviation.worst_tv for deviation in deviations]),
             ):
                 shuffled, spread = float(np.mean(values[1:])), float(np.std(values[1:], ddof=1))
                 lines.append(line(measure=measure, value=values[0], shuffled=shuffled, spread=spread))

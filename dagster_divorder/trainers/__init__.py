@@ -6,6 +6,9 @@ the plan.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
+from dagster_divorder.errors import InputError
 from dagster_divorder.trainers import (
     dataloader,
     grain,
@@ -20,9 +23,18 @@ from dagster_divorder.trainers import (
 )
 from dagster_divorder.trainers.records import RECORD_READERS
 from dagster_divorder.trainers.replay import Kept, compare
-from dagster_divorder.trainers.trainer import Reading, Trainer, rows_for_contiguous_ranks
+from dagster_divorder.trainers.trainer import Reading, Trainer, layout_for, rows_for_contiguous_ranks
 
-__all__ = ["TRAINERS", "Kept", "Reading", "Trainer", "compare", "rows_for_contiguous_ranks"]
+__all__ = [
+    "TRAINERS",
+    "Kept",
+    "Reading",
+    "Trainer",
+    "compare",
+    "layout_for",
+    "rows_for_contiguous_ranks",
+    "trainer_named",
+]
 
 TRAINERS: dict[str, Trainer] = {
     trainer.name: trainer
@@ -41,3 +53,37 @@ TRAINERS: dict[str, Trainer] = {
         *RECORD_READERS,
     )
 }
+OTHER_NAMES = {
+    "hf": "hf-trainer",
+    "huggingface": "hf-trainer",
+    "transformers": "hf-trainer",
+    "sft": "trl",
+    "dpo": "trl-dpo",
+    "kto": "trl-kto",
+    "grpo": "trl-grpo",
+    "megatron-lm": "megatron",
+    "nemo": "megatron",
+    "olmo": "olmo-core",
+    "titan": "torchtitan",
+    "mosaic": "mds",
+    "streaming": "mds",
+    "composer": "mds",
+    "torch": "dataloader",
+    "pytorch": "dataloader",
+    "torchdata": "dataloader",
+    "datatrove": "nanotron",
+}
+"""What people call a trainer -> its name here."""
+
+
+def trainer_named(name: str) -> Trainer:
+    """
+    Raises:
+        InputError: no trainer has this name; the message names the one that may be meant.
+    """
+    if name in TRAINERS:
+        return TRAINERS[name]
+    alike = name.lower().replace("_", "-")
+    near = OTHER_NAMES.get(alike) or next(iter(get_close_matches(alike, TRAINERS, n=1)), None)
+    meant = f"; did you mean {near!r}?" if near else ""
+    raise InputError(f"trainer is {name!r}; expected one of {', '.join(TRAINERS)}{meant}")

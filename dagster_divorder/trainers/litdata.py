@@ -33,5 +33,5 @@ dataset = StreamingDataset("{path}", shuffle=False, drop_last=True)
 loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})
 """,
     resumes="redistributes the remaining rows, not in the order of the plan",
-    contiguous_ranks=True,
+    parts="workers",
 )

@@ -5,26 +5,24 @@ Positions count sequences in the plan's order: position e * S + i is place i of 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.trainers.trainer import (
+    Layout,
     Reading,
     Rows,
     Trainer,
     consecutive,
+    layout_for,
     rows_for_contiguous_ranks,
 )
-
-Layout = Mapping[str, int]
-"""The `world_size`, `micro_batch` and `workers` that an export's rows are laid out for (`rows_for_contiguous_ranks`);
-empty for the order of training."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Shape:
 
     def reading(self, **asked: int | None) -> Reading:
         """How a trainer reads the export. asked: `world_size`, `micro_batch`, `workers`, `nodes`. Defaults for None:
-        the layout's numbers; without a layout two ranks, because a single rank may keep an order that several lose.
+        the layout's numbers; without a layout the ranks count as two, because one may keep an order that several lose.
 
         Raises:
             InputError: see `Reading`; for example, world size and micro-batch do not divide the batch.
@@ -108,10 +106,11 @@ class Shape:
         given = {name: number for name, number in asked.items() if number is not None}
         # If the world size differs from the layout's, the rest of the layout is no default either.
         same = given.get("world_size") in (None, self.layout.get("world_size"))
-        ranks = {"world_size": math.gcd(self.batch, 2), **(self.layout if same else {}), **given}
+        known = {**(self.layout if same else {}), **given}
+        ranks = {"world_size": math.gcd(self.batch // max(1, known.get("micro_batch", 1)), 2), **known}
         # A layout may leave rows out; the export then counts as one epoch of the other rows.
         rows, epochs = (len(self.positions()), 1) if self.layout else (self.sequences, self.epochs)
-        return Reading(rows=rows, epochs=epochs, batch=self.batch, **ranks)
+        return Reading(rows=rows, epochs=epochs, batch=self.batch, assumed="world_size" not in known, **ranks)
 
     def configuration(self, trainer: Trainer, reading: Reading) -> str:
         """The lines with which a trainer reads the export."""
@@ -121,26 +120,22 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One way in which a trainer reads a plan. lines: with our configuration lines, else with its defaults. layout: of
-    the export; None for the present one. read: positions, int64 (batches, B), -1 for nothing."""
+    """One way in which a trainer reads a plan. needs: what it takes, in words. layout: of an export for it; None for
+    the present one. lines: with our lines in the trainer's configuration, else with its defaults. read: positions, int64
+    (batches, B), -1 for nothing."""
 
+    needs: str
     lines: bool
     layout: Layout | None
     kept: Kept
     read: Rows
 
-    @property
-    def needs(self) -> str:
-        """The required settings, in words."""
-        layout = "" if self.layout is None else export_keys(self.layout)
-        return ", and ".join(filter(None, (layout, "its lines" if self.lines else ""))) or "nothing set"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """How much of a plan a trainer keeps: with its defaults (`default`), at best with this export (`here`), and at best
-    with any layout (`best`). Each keeps at least as much as the one before. Of equally good ways, `here` and `best`
-    need the fewest settings."""
+    with an export that is laid out for it (`best`). Each keeps at least as much as the one before. Of equally good ways,
+    `here` and `best` need the fewest settings."""
 
     trainer: Trainer
     reading: Reading
@@ -151,12 +146,6 @@ class Replay:
     """The trainer's configuration for `best`; None if the defaults are best and the lines would lose the order."""
 
 
-def export_keys(layout: Layout) -> str:
-    """The settings of a layout."""
-    layout = layout or {"world_size": 1, "workers": 1}
-    return ", ".join(f"exports.{name} = {number}" for name, number in layout.items())
-
-
 def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
     """Replays a trainer's sampler over an export. asked: see `Shape.reading`.
 
@@ -164,22 +153,17 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
         InputError: see `Shape.reading`.
     """
     reading = export.reading(**asked)
-    ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
-    way = partial(_way, export, trainer, ranks)
-    default, with_lines = way(False), way(True)
+    default, with_lines = (_way(export, trainer, reading, lines=lines) for lines in (False, True))
     here = best = max(default, with_lines, key=_kept)
-    for layout in _layouts(export, trainer, reading):
-        if not best.kept.in_order:
-            best = max(best, way(True, layout), key=_kept)
+    layout = layout_for(trainer.parts, reading.world_size, reading.micro_batch, max(1, reading.workers))
+    if not best.kept.in_order and layout != export.layout:
+        laid_out = replace(export, layout=layout)
+        if len(laid_out.positions()) >= export.batch:
+            best = max(best, _way(laid_out, trainer, reading, lines=True, layout=layout), key=_kept)
     lines = None
     if best.lines or _kept(with_lines) == _kept(default):
         lines = export.configuration(trainer, reading)
     return Replay(trainer=trainer, reading=reading, default=default, here=here, best=best, lines=lines)
-
-
-def keeps_order(export: Shape, trainer: Trainer) -> bool:
-    """Whether a trainer with its lines reads the batches of the plan from the rows as they lie."""
-    return _way(export, trainer, {}, lines=True).kept.in_order
 
 
 def _kept(way: Way) -> int:
@@ -187,21 +171,25 @@ def _kept(way: Way) -> int:
 
 
 def _way(
-    export: Shape, trainer: Trainer, ranks: Mapping[str, int], lines: bool, layout: Layout | None = None
+    export: Shape, trainer: Trainer, asked: Reading, *, lines: bool, layout: Layout | None = None
 ) -> Way:
-    shape = export if layout is None else replace(export, layout=layout)
-    rows = (trainer.best if lines else trainer.default)(shape.reading(**ranks))
-    read = np.where(rows < 0, -1, shape.positions()[rows])
+    reading = export.reading(
+        world_size=asked.world_size, micro_batch=asked.micro_batch, workers=asked.workers, nodes=asked.nodes
+    )
+    rows = (trainer.best if lines else trainer.default)(reading)
+    read = np.where(rows < 0, -1, export.positions()[rows])
     plan = consecutive(np.arange(export.sequences * export.epochs), export.batch)
-    return Way(lines=lines, layout=layout, kept=compare(read, plan), read=read)
+    needs = [] if layout is None else [export_keys({"trainer": trainer.name, **layout})]
+    needs += ["its lines"] if lines else []
+    return Way(
+        needs=", and ".join(needs) or "nothing set",
+        lines=lines,
+        layout=layout,
+        kept=compare(read, plan),
+        read=read,
+    )
 
 
-def _layouts(export: Shape, trainer: Trainer, reading: Reading) -> list[Layout]:
-    """Other layouts of an export for a trainer: the order of training, and layouts for its ranks."""
-    layouts: list[Layout] = [{}]
-    if trainer.contiguous_ranks:
-        ranks = {"world_size": reading.world_size, "micro_batch": reading.micro_batch}
-        # Some lines set the number of workers.
-        layouts += [{**ranks, "workers": workers} for workers in dict.fromkeys((max(1, reading.workers), 1))]
-    others = [layout for layout in layouts if layout != export.layout]
-    return [layout for layout in others if len(replace(export, layout=layout).positions()) >= export.batch]
+def export_keys(given: Mapping[str, str | int]) -> str:
+    """Settings of `[exports]`, in words."""
+    return ", ".join(f"exports.{name} = {json.dumps(value)}" for name, value in given.items())

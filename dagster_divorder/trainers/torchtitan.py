@@ -37,5 +37,5 @@ training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, glob
     reads_labels=False,
     joins_rows=True,
     resumes="refuses: it asserts the same data-parallel degree",
-    contiguous_ranks=True,
+    parts="ranks",
 )

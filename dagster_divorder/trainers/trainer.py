@@ -12,14 +12,19 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
+from dagster_divorder.units import batch_advice
 
 Rows: TypeAlias = NDArray[np.int64]
+Parts: TypeAlias = Literal["", "ranks", "workers"]
+Layout: TypeAlias = dict[str, int]
+"""The `world_size`, `micro_batch` and `workers` that an export's rows are laid out for (`rows_for_contiguous_ranks`);
+empty for the order of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,7 @@ class Reading:
     (`default` of Megatron and OLMo-core uses no index and numbers the rows of one epoch.) batch: sequences of a global
     batch, over all ranks and accumulated steps. world_size: of data parallelism. micro_batch: sequences that a rank
     reads at once. workers: loader processes of a rank; 0 reads in the training process. nodes: machines of the ranks.
-    seed: of the trainer's own shuffling.
+    seed: of the trainer's own shuffling. assumed: whether world_size is unknown, and this is a number to replay with.
     """
 
     rows: int
@@ -41,10 +46,11 @@ class Reading:
     workers: int = 0
     nodes: int = 1
     seed: int = 0
+    assumed: bool = False
 
     def __post_init__(self) -> None:
         for name, number in asdict(self).items():
-            least = 0 if name in ("workers", "seed") else 1
+            least = 0 if name in ("workers", "seed", "assumed") else 1
             if number < least:
                 raise InputError(f"{name} is {number}, expected {least} or more")
         # More is a mistake, and each process costs the model time and memory.
@@ -108,9 +114,9 @@ class Trainer:
     """Whether an export's loss mask reaches its loss."""
     joins_rows: bool = False
     """Whether it joins rows into one stream of tokens and cuts this again."""
-    contiguous_ranks: bool = False
-    """Whether with `best` each rank reads a contiguous part of the export. Rows must then be laid out by
-    `rows_for_contiguous_ranks`, and are numbered in this layout."""
+    parts: Parts = ""
+    """What reads a contiguous part of the export with `best`: each rank, each worker of each rank, or nothing. Rows must
+    then be laid out by `rows_for_contiguous_ranks`, and are numbered in this layout."""
 
     def obstacle(self, *, masked: bool, short_rows: bool) -> str:
         """Why it cannot read exports with a loss mask, or with short rows before the last of an epoch; "" if it can."""
@@ -127,9 +133,20 @@ class Trainer:
         return ""
 
     def configuration(self, reading: Reading, *, path: str, prefix: str, sequence_length: int) -> str:
-        """The lines for `best`. prefix: of the names of the export's files. sequence_length: tokens of a row."""
+        """The lines for `best`, or why it would take no step. prefix: of the names of the export's files.
+        sequence_length: tokens of a row. Where the number of ranks is assumed, the lines call it `ranks`."""
+        if not reading.steps:
+            return (
+                f"# {reading.length:,} rows are less than one batch of {reading.batch:,}, so no step is taken. "
+                f"{batch_advice(reading.length)}\n"
+            )
+
+        def of_a_rank(rows: int) -> str:
+            return f"{rows} / ranks" if reading.assumed else str(rows // reading.world_size)
+
+        known = asdict(reading) | ({"world_size": "ranks"} if reading.assumed else {})
         return self.lines.format(
-            **asdict(reading),
+            **known,
             path=path,
             pattern=glob.escape(path),
             folder=path.rpartition("/")[0],
@@ -139,8 +156,8 @@ class Trainer:
             window=sequence_length - 1,
             steps=reading.steps,
             samples=reading.steps * reading.batch,
-            rank_batch=reading.batch // reading.world_size,
-            accumulation=reading.batch // (reading.world_size * reading.micro_batch),
+            rank_batch=of_a_rank(reading.batch),
+            accumulation=of_a_rank(reading.batch // reading.micro_batch),
             tokens=reading.batch * sequence_length,
         )
 
@@ -161,6 +178,14 @@ def from_workers(streams: Sequence[Rows], micro_batch: int) -> Rows:
     streams = [stream[: len(stream) // micro_batch * micro_batch] for stream in streams]
     turn = np.concatenate([np.arange(len(stream)) // micro_batch for stream in streams])
     return np.concatenate(streams)[np.argsort(turn, kind="stable")]
+
+
+def layout_for(parts: Parts, world_size: int, micro_batch: int, workers: int) -> Layout:
+    """The layout of rows for a trainer that reads such parts."""
+    workers = workers if parts == "workers" else 1
+    if not parts or world_size * workers == 1:
+        return {}
+    return {"world_size": world_size, "micro_batch": micro_batch, "workers": workers}
 
 
 def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, workers: int = 0) -> Rows:

@@ -139,6 +139,11 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
     return _joined(written.getvalue().rstrip("\n").split("\n"))
 
 
+def height(texts: Iterable[str | Line], width: int) -> int:
+    """The number of lines of texts on a terminal of so many columns."""
+    return sum(_filled(text, width).count("\n") + 1 for text in texts)
+
+
 def _cell(text: str) -> str:
     """The text of a cell, in one line."""
     return printable(re.sub("[\t\n]", " ", text))

@@ -6,9 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagster_divorder.core.evidence.training_evidence import is_beyond_noise, with_interval
+from dagster_divorder.view.answer import Line, Part, TextTable
 from dagster_divorder.view.words import fixed
 
 Figures = Mapping[str, Any]
+
+
+def evidence_parts(summary: Figures, *, details: bool) -> list[Part]:
+    """The verdict and a table of the orders. details: also every figure, source and learning rate."""
+    rows = order_rows(summary)
+    first, *verdict = summary["verdict"]
+    columns = ("order", "held-out loss", "less shuffled")
+    in_short = TextTable([{name: row[name] for name in columns} for row in rows])
+    parts: list[Part] = [Line(first, "strong"), *verdict, *summary["notes"], "", in_short, ""]
+    if not details:
+        return [*parts, "more about the trainings, and every source: --details"]
+    # Orders are columns here, because the figures do not fit into a line.
+    figures = [name for name in rows[0] if name not in columns]
+    by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]
+    parts += [TextTable(by_figure), "", TextTable(source_rows(summary))]
+    parts += ["", "*: differs from the same sequences shuffled beyond noise"]
+    rates = rate_rows(summary)
+    return [*parts, *(["", TextTable(rates)] if rates else [])]
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dagster_divorder.core.measure import Diversity
+from dagster_divorder.units import BATCHES
 from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points
 
 Figures = Diversity | Mapping[str, Any]
 """The measures of an order, as `core.measure` gives them, or as its `to_dict`."""
-BATCHES = ("batch_shares", "cluster")
 TRAIT = "TRAIT"
-"""Placeholder for a trait's name in measures of traits other than the clusters."""
-OF_TRAIT = "batch TV of "
+"""Placeholder for a trait's name in measures of traits."""
+TV_OF, SHARE_OF = "batch TV of ", "worst share of "
+TV_OF_CLUSTER, SHARE_OF_CLUSTER = f"{TV_OF}cluster", f"{SHARE_OF}cluster"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Measure:
     better: str = "less"
 
     def figure(self, figures: Figures) -> float | None:
-        """The figure of an order, to be stored; None for batches of a corpus smaller than a batch."""
+        """The figure of an order, to be stored; None for batches if there are too few."""
         value: float | None = at(figures, self.path)
-        too_small = not at(figures, (*BATCHES, "windows")) or at(figures, (*BATCHES, "partial"))
-        return None if too_small and any(key.startswith("batch") for key in self.path) else value
+        too_few = at(figures, ("batch_shares", "cluster", "windows")) < BATCHES
+        return None if too_few and any(key.startswith("batch") for key in self.path) else value
 
     def of_trait(self, trait: str) -> Measure:
         """The measure for one trait; its name may be any text."""
@@ -46,7 +47,6 @@ class Measure:
         return replace(
             self,
             name=self.name.replace(TRAIT, shown),
-            meaning=self.meaning.replace(TRAIT, shown),
             path=tuple(trait if key == TRAIT else key for key in self.path),
         )
 
@@ -77,6 +77,20 @@ class Measure:
 
 
 MEASURES = {
+    TV_OF + TRAIT: Measure(
+        f"{TV_OF}{TRAIT}, mean",
+        points,
+        "tokens of a batch that would have to change for the corpus's mix",
+        ("batch_shares", TRAIT, "mean_tv"),
+        "%",
+    ),
+    SHARE_OF + TRAIT: Measure(
+        f"{SHARE_OF}{TRAIT}",
+        points,
+        "how far the share of one value is off in the worst batch, wherever a batch starts",
+        ("windows", "batch", TRAIT, "worst"),
+        "points off",
+    ),
     "distinct clusters a sequence": Measure(
         "clusters in a sequence, mean",
         fixed,
@@ -96,34 +110,6 @@ MEASURES = {
         fixed,
         "the same if a document that does not fit starts a new sequence",
         better="more",
-    ),
-    "batch TV, clusters": Measure(
-        "batch TV, mean",
-        points,
-        "tokens of a batch that would have to change for the corpus's mix of clusters",
-        ("batch_shares", "cluster", "mean_tv"),
-        "%",
-    ),
-    "worst batch TV, clusters": Measure(
-        "batch TV, worst",
-        points,
-        "the same in the batch that strays most",
-        ("batch_shares", "cluster", "max_tv"),
-        "%",
-    ),
-    "worst share, batch anywhere": Measure(
-        "worst batch anywhere",
-        points,
-        "how far a cluster's share is off in the worst batch, wherever a batch starts",
-        ("windows", "batch", "cluster", "worst"),
-        "points off",
-    ),
-    OF_TRAIT + TRAIT: Measure(
-        f"{OF_TRAIT}{TRAIT}, mean",
-        points,
-        f"tokens of a batch that would have to change for the corpus's mix of {TRAIT}",
-        ("batch_shares", TRAIT, "mean_tv"),
-        "%",
     ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
@@ -158,26 +144,25 @@ MEASURES = {
     ),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""
-SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path)
-"""Measures of the summary."""
+SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and TRAIT not in name)
+"""Measures of the summary, behind those of traits."""
 
-IN_FULL_ONLY = (
-    "fewest",
-    "worst batch TV, clusters",
-    "every cluster seen after",
-)
-"""Measures that the summary shows only with --details."""
+IN_FULL_ONLY = ("clusters in a sequence, fewest", "every cluster seen after")
+"""Names of measures that the summary shows only with --details."""
 
-FOLLOWED = ("distinct clusters a sequence", "batch TV, clusters", "worst share, batch anywhere")
-"""Measures that people follow over runs, also as multiples of shuffling."""
+
+def followed(traits: Sequence[str]) -> tuple[str, ...]:
+    """Measures that people follow over runs, also as multiples of shuffling. traits: as for `summary_row`."""
+    return (TV_OF + traits[0], SHARE_OF + traits[0], "distinct clusters a sequence")
 
 
 def measures(names: Iterable[str]) -> dict[str, Measure]:
-    """The measures among `names`, in their order, with the batch TV of every trait."""
+    """The measures among `names`, in their order, with those of every trait."""
 
     def measure(name: str) -> Measure | None:
-        if name.startswith(OF_TRAIT):
-            return MEASURES[OF_TRAIT + TRAIT].of_trait(name.removeprefix(OF_TRAIT))
+        for of_traits in (TV_OF, SHARE_OF):
+            if name.startswith(of_traits):
+                return MEASURES[of_traits + TRAIT].of_trait(name.removeprefix(of_traits))
         return MEASURES.get(name)
 
     return {name: known for name in names if (known := measure(name))}
@@ -189,10 +174,10 @@ def at(figures: Any, path: tuple[str, ...]) -> Any:
     return figures
 
 
-def summary_row(order: str, figures: Figures) -> dict[str, Any]:
-    """The main figures of an order, by the names of `measures`; None if unknown."""
-    others = [trait for trait in at(figures, ("batch_shares",)) if trait != "cluster"]
-    names = [name.replace(TRAIT, trait) for name in SUMMARY for trait in (others if TRAIT in name else [""])]
+def summary_row(order: str, figures: Figures, traits: Sequence[str]) -> dict[str, Any]:
+    """The main figures of an order, by the names of `measures`; None if unknown. traits: what people look at first
+    comes first."""
+    names = [of_traits + trait for trait in traits for of_traits in (TV_OF, SHARE_OF)] + [*SUMMARY]
     return {"order": order, **{name: measure.figure(figures) for name, measure in measures(names).items()}}
 
 
@@ -274,3 +259,18 @@ class Beside(NamedTuple):
 def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> list[Beside]:
     """Every measure of two rows of the summary."""
     return [Beside(measure, ours[name], shuffled[name]) for name, measure in measures(ours).items()]
+
+
+def legend(rows: Sequence[Beside]) -> list[str]:
+    """A line on each measure; one for those that differ only in their trait."""
+    first: dict[str, str] = {}
+    for row in rows:
+        first.setdefault(row.measure.meaning, row.measure.label)
+    return [f"{label}: {meaning}" for meaning, label in first.items()]
+
+
+def in_short(rows: Sequence[Beside]) -> list[Beside]:
+    """The rows that a summary shows without --details: what is known, and of worst shares only the first trait's."""
+    shares = [row for row in rows if row.measure.name.startswith(SHARE_OF)]
+    left_out = [row for row in rows if row.ours is None or row.measure.name in IN_FULL_ONLY] + shares[1:]
+    return [row for row in rows if row not in left_out]

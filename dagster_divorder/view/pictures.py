@@ -27,7 +27,7 @@ from dagster_divorder.view.drawing import (
     picture,
     stacked,
 )
-from dagster_divorder.view.measures import MEASURES, summary_row
+from dagster_divorder.view.measures import followed, measures, summary_row
 from dagster_divorder.view.words import brief, short
 
 if TYPE_CHECKING:
@@ -37,11 +37,8 @@ if TYPE_CHECKING:
 MUTED = COLOURS["muted"]
 LARGEST = 30
 """Number of clusters with a bar of their size."""
-IN_TABLE = (
-    *("distinct clusters a sequence", "fewest", "batch TV, clusters", "worst batch TV, clusters"),
-    *("mean prefix deviation, tokens", "every cluster seen after"),
-)
-"""Measures in the table below the comparison of orders; measures unknown for the corpus are omitted."""
+IN_TABLE = ("fewest", "mean prefix deviation, tokens", "every cluster seen after")
+"""Measures in the table below the comparison of orders, behind `followed`; unknown ones are omitted."""
 PAIRS = 40
 """Most clusters of either clustering in the heatmap."""
 
@@ -64,6 +61,7 @@ def ordering_comparison(
     distinct: Mapping[str, NDArray[np.int64]],
     mixes: Mapping[str, NDArray[np.float32]],
     names: Sequence[str] = (),
+    traits: Sequence[str] = ("cluster",),
 ) -> bytes:
     """Effects of orders, 1600 x 1100 pixels. For each order with a mix a bar of the dataset:
     each column is coloured by its tokens' clusters and should resemble the corpus's own mix beside it. Below: distinct
@@ -71,7 +69,8 @@ def ordering_comparison(
 
     measured, distinct, mixes: by order, see `charts.SERIES`. distinct: clusters in each sequence, int (S,). mixes: of
     up to three orders, float (C, K), from `core.measure.cluster_mix`; sharpest with C = min(S, BAR_PIXELS). names: of
-    the K clusters, by label; a row above the bars shows the largest, as many as fit.
+    the K clusters, by label; a row above the bars shows the largest, as many as fit. traits: the table measures the
+    first.
     """
 
     def draw(figure: Figure) -> None:
@@ -93,7 +92,7 @@ def ordering_comparison(
             right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
         )
         right.set_xlabel("position in the dataset, % of tokens")
-        _draw_table(figure, measured)
+        _draw_table(figure, measured, traits)
 
     return picture(WIDTH, HEIGHT, draw)
 
@@ -283,10 +282,10 @@ def _draw_distinct(figure: Figure, distinct: Mapping[str, NDArray[np.int64]], cl
             axes.set_xlabel("position in the dataset, % of tokens")
 
 
-def _draw_table(figure: Figure, measured: Mapping[str, Diversity]) -> None:
+def _draw_table(figure: Figure, measured: Mapping[str, Diversity], traits: Sequence[str]) -> None:
     """Right-aligned numbers under headings, a row for each order."""
-    rows = [summary_row(name, diversity) for name, diversity in measured.items()]
-    columns = {name: MEASURES[name] for name in IN_TABLE if rows[0][name] is not None}
+    rows = [summary_row(name, diversity, traits) for name, diversity in measured.items()]
+    columns = measures(name for name in (*followed(traits), *IN_TABLE) if rows[0][name] is not None)
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
     top = 0.128
     for right, measure in zip(edges, columns.values(), strict=True):

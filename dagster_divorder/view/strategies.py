@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dagster_divorder.view.measures import MEASURES
-from dagster_divorder.view.words import listed
+from dagster_divorder.units import BATCHES
+from dagster_divorder.view.measures import MEASURES, TV_OF_CLUSTER
+from dagster_divorder.view.words import listed, points
 
 Row = Mapping[str, Any]
 
-TV, DISTINCT, DRIFT = "batch TV, clusters", "distinct clusters a sequence", "features that drift"
+TV, DISTINCT, DRIFT = TV_OF_CLUSTER, "distinct clusters a sequence", "features that drift"
 
 
 def by_batches(rows: Sequence[Row]) -> list[Row]:
-    """The pairs by their batches' distance from the mix, nearest first; for a corpus smaller than a batch, by clusters
-    in a sequence, most first."""
+    """The pairs by their batches' distance from the mix, nearest first; of too few batches, by clusters in a
+    sequence, most first."""
     return sorted(rows, key=lambda row: (row[TV] if row[TV] is not None else 0.0, -row[DISTINCT]))
 
 
@@ -43,7 +44,7 @@ def conclusions(rows: Sequence[Row]) -> list[str]:
 
 def _of_batches(rows: Sequence[Row]) -> str:
     if any(row[TV] is None for row in rows):
-        return "The corpus is too small to compare batches: it fills less than one."
+        return f"Too few batches to compare: there are fewer than {BATCHES}."
     by_strategy: dict[str, list[float]] = {}
     for row in rows:
         by_strategy.setdefault(row["sequences"], []).append(row[TV])
@@ -53,12 +54,12 @@ def _of_batches(rows: Sequence[Row]) -> str:
     if others and max(by_strategy[best]) < min(min(by_strategy[name]) for name in others):
         rest = listed([f"{_range(by_strategy[name])} with {name}" for name in others])
         return (
-            f"The order of sequences decides: batches are {_range(by_strategy[best])} off the mix with {best}, "
-            f"whatever orders the documents, and {rest}."
+            f"The order of sequences decides: batches are {_range(by_strategy[best])} off the mix of clusters with "
+            f"{best}, whatever orders the documents, and {rest}."
         )
     return (
-        f"Batches are nearest the mix, {_range([first[TV]])} off, with documents in {first['documents']} and sequences "
-        f"in {first['sequences']} order."
+        f"Batches are nearest the mix of clusters, {_range([first[TV]])} off, with documents in {first['documents']} "
+        f"and sequences in {first['sequences']} order."
     )
 
 
@@ -78,5 +79,5 @@ def _of_sequences(rows: Sequence[Row]) -> str:
 
 def _range(shares: Sequence[float]) -> str:
     """`5.3 to 7.3 %`."""
-    low, high = (MEASURES[TV].show(share) for share in (min(shares), max(shares)))
+    low, high = map(points, (min(shares), max(shares)))
     return f"{low} %" if low == high else f"{low} to {high} %"

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dagster_divorder.core.measure import ShufflingCheck
-from dagster_divorder.view.words import fixed, listed, points
+from dagster_divorder.units import BATCHES, batch_advice
+from dagster_divorder.view.words import count, listed, points
 
+RECOMMENDED = "Give it this file."
 SHOWN = ("sequences", "sequences_random", "original")
 """Orders whose figures the sentences quote."""
+NEARER = 1.05
+"""How many times farther from the mix the sequences are than a curated file that is recommended instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether orders beat shuffling: `sequences` of the packed sequences, `documents` of the documents.
 
-    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. remedy: what to change if the order fails.
+    metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. traits: those that people see, in order.
+    remedy: what to change if the order fails.
     """
 
     sequences: ShufflingCheck
     documents: ShufflingCheck
     metrics: dict[str, dict[str, Any]]
+    traits: Sequence[str]
     remedy: str
 
     @property
     def compared(self) -> bool:
-        """Whether the corpus is large enough to tell."""
+        """Whether there is anything to tell: enough batches, and a trait whose values differ."""
         return bool(self.sequences.comparisons)
 
     @property
@@ -43,12 +50,20 @@ class Verdict:
     def sentences(self) -> tuple[str, str]:
         """The claim, and its figure (or the remedy)."""
         check, metrics = self.sequences, self.metrics
+        ours = metrics["sequences"]
+        sequences, batch = ours["split"]["count"], ours["batch"]
+        if (whole := sequences // batch) < BATCHES:
+            batches = "1 batch" if whole == 1 else f"{whole} batches"
+            return (
+                "Too few batches to tell whether this order beats shuffling: "
+                f"{count(sequences, 'sequence')} make {batches} of {batch:,}, and it takes "
+                f"{BATCHES}.",
+                batch_advice(sequences),
+            )
         if not self.compared:
             return (
-                "Whether this order beats shuffling is unknown: nothing could be compared "
-                f"({'; '.join(check.skipped)}).",
-                f"Its sequences hold {fixed(metrics['sequences']['split']['mean'])} distinct clusters on average, "
-                f"against {fixed(metrics['sequences_random']['split']['mean'])} after shuffling.",
+                "Nothing to compare with shuffling: each trait of order.traits has one value in all documents.",
+                "What to do: balance a trait whose values differ.",
             )
         if not check.passed:
             failed = list(
@@ -62,22 +77,34 @@ class Verdict:
             if several
             else "This order keeps the windows of training at the corpus's own mix better than shuffling does."
         )
-        trait = "cluster" if "cluster" in check.traits else check.traits[0]
-        ours = metrics["sequences"]
-        window, measure = (
-            ("batch", "worst")
-            if any(c.window == "batch" for c in check.comparisons)
-            else ("sequence", "mean")
-        )
-        off, shuffled, before = (points(metrics[name]["windows"][window][trait][measure]) for name in SHOWN)
-        others = f"against {shuffled} after shuffling and {before} in the original order"
-        if window == "batch":
-            whose = "the stretch's" if several else "the corpus's"
-            return claim, (
-                f"Wherever a batch of {ours['batch']:,} sequences starts, no {trait}'s share strays from {whose} by "
-                f"more than {off} percentage points, {others}."
-            )
+        trait = check.traits[0]
+        off, shuffled, before = (points(metrics[name]["windows"]["batch"][trait]["worst"]) for name in SHOWN)
+        whose = "the stretch's" if several else "the corpus's"
         return claim, (
-            f"In a sequence of {ours['sequence_length']:,} tokens the {trait} that strays most is {off} percentage "
-            f"points off on average, {others}; there are too few batches to compare."
+            f"Wherever a batch of {batch:,} sequences starts, no {trait}'s share strays from {whose} by more than "
+            f"{off} percentage points, against {shuffled} after shuffling and {before} in the original order."
         )
+
+    def of_file(self, *, packs: bool) -> str:
+        """How far batches are off the mix if a trainer packs the curated file itself, beside the sequences, and whether
+        the file is nearer; "" without enough batches to tell. packs: records are packed."""
+        if not self.compared:
+            return ""
+        trait, batch = self.traits[0], self.metrics["sequences"]["batch"]
+        file, planned, shuffled = (
+            {trait: shares["mean_tv"] for trait, shares in self.metrics[name]["batch_shares"].items()}
+            for name in ("curated", "sequences", "sequences_random")
+        )
+        of_file, of_planned, of_shuffled = (points(off[trait]) for off in (file, planned, shuffled))
+        if not packs:
+            return (
+                f"If a trainer reads {batch:,} records a step, the batch TV of {trait} is {of_planned} %, "
+                f"{of_shuffled} % shuffled."
+            )
+        sums = [sum(off[shown] for shown in self.traits) for off in (file, planned)]
+        figures = (
+            f"batch TV of {trait} {of_file} %, of the sequences {of_planned} %, shuffled {of_shuffled} %"
+        )
+        if NEARER * file[trait] < planned[trait] and NEARER * sums[0] < sums[1]:
+            return f"A trainer that packs it in this order is nearer to the mix: {figures}. {RECOMMENDED}"
+        return f"If a trainer packs it in this order: {figures}."

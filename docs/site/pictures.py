@@ -1,6 +1,6 @@
 """Draws the pictures of docs/concepts.md from a small corpus, with the package itself: python docs/site/pictures.py
 
-200 documents of 5 topics in blocks, 100 to 1,500 tokens each, from a fixed seed; sequences of 2,048 tokens, batches
+200 documents of 5 sources in blocks, 100 to 1,500 tokens each, from a fixed seed; sequences of 2,048 tokens, batches
 of 8.
 """
 
@@ -22,14 +22,14 @@ from dagster_divorder.tables.ordering import order as order_rows
 from dagster_divorder.view.drawing import COLOURS
 
 FOLDER = Path(__file__).parent.parent / "concepts"
-TOPICS = ("#0a66a8", "#e0912f", "#2c8c5a", "#a04a8c", "#8a8f99")
+SHADES = ("#0a66a8", "#e0912f", "#2c8c5a", "#a04a8c", "#8a8f99")
 LENGTH, BATCH = 2048, 8
 
 random = np.random.default_rng(4)
-topic = np.repeat(np.arange(5), (70, 50, 40, 25, 15))
-tokens = random.integers(100, 1500, topic.size)
-documents = order_rows({"topic": topic, "tokens": tokens}, by="topic", tokens="tokens")
-shuffled_documents = random.permutation(topic.size)
+source = np.repeat(np.arange(5), (70, 50, 40, 25, 15))
+tokens = random.integers(100, 1500, source.size)
+documents = order_rows({"source": source, "tokens": tokens}, by="source", tokens="tokens")
+shuffled_documents = random.permutation(source.size)
 
 
 def packed_in(documents: np.ndarray, method: str = "concat") -> PackedSequences:
@@ -39,22 +39,22 @@ def packed_in(documents: np.ndarray, method: str = "concat") -> PackedSequences:
 
 def strips(axes: Axes, left: np.ndarray, width: np.ndarray, colour: np.ndarray, bottom: float = 0.0) -> None:
     axes.bar(
-        left, 1, width, bottom, color=np.array(TOPICS)[colour], align="edge", edgecolor="white", linewidth=0.4
+        left, 1, width, bottom, color=np.array(SHADES)[colour], align="edge", edgecolor="white", linewidth=0.4
     )
 
 
 def two_orders(figure: Figure) -> None:
     rows = figure.subplots(4, 1)
-    few = np.arange(0, topic.size, 3)
-    ordered = few[order_rows({"topic": topic[few], "tokens": tokens[few]}, by="topic", tokens="tokens")]
+    few = np.arange(0, source.size, 3)
+    ordered = few[order_rows({"source": source[few], "tokens": tokens[few]}, by="source", tokens="tokens")]
     for axes, picked, title in zip(
         rows, (few, ordered), ("documents as they come", "1. documents in order"), strict=False
     ):
         length = tokens[picked]
-        strips(axes, np.cumsum(length) - length, length, topic[picked])
+        strips(axes, np.cumsum(length) - length, length, source[picked])
         axes.set_title(title)
     packed = packed_in(ordered)
-    ranks = order(*sequence_counts(packed, {"topic": topic}, {"topic": 5}))
+    ranks = order(*sequence_counts(packed, {"source": source}, {"source": 5}))
     titles = (
         f"packed into sequences of {LENGTH:,} tokens",
         "2. sequences in order, a gap behind each batch of 4",
@@ -64,7 +64,7 @@ def two_orders(figure: Figure) -> None:
             runs = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
             length = packed.length[runs]
             begin = place * (LENGTH + 300) + (900 * (place // 4) if sequences is ranks else 0)
-            strips(axes, begin + np.cumsum(length) - length, length, topic[packed.document[runs]])
+            strips(axes, begin + np.cumsum(length) - length, length, source[packed.document[runs]])
         axes.set_title(title)
     for axes in rows:
         axes.set_axis_off()
@@ -72,14 +72,14 @@ def two_orders(figure: Figure) -> None:
 
 
 def per_token(sequences: np.ndarray, packed: PackedSequences) -> np.ndarray:
-    """The topic of each token in the order of training."""
+    """The source of each token in the order of training."""
     runs = np.concatenate([np.arange(packed.indptr[s], packed.indptr[s + 1]) for s in sequences])
-    return np.repeat(topic[packed.document[runs]], packed.length[runs])
+    return np.repeat(source[packed.document[runs]], packed.length[runs])
 
 
 def orders() -> dict[str, np.ndarray]:
     packed, shuffled = packed_in(documents), packed_in(shuffled_documents)
-    ranks = order(*sequence_counts(packed, {"topic": topic}, {"topic": 5}))
+    ranks = order(*sequence_counts(packed, {"source": source}, {"source": 5}))
     return {
         "shuffled": per_token(random.permutation(len(shuffled)), shuffled),
         "sequences": per_token(ranks, packed),
@@ -93,13 +93,13 @@ NAMES = {"shuffled": "shuffled", "sequences": "in order"}
 
 def windows(figure: Figure) -> None:
     axes = figure.subplots()
-    share = np.average(topic == 0, weights=tokens)
+    share = np.average(source == 0, weights=tokens)
     for name, of_token in orders().items():
         sums = np.append(0, np.cumsum(of_token == 0))
         mix = (sums[BATCH * LENGTH :] - sums[: -BATCH * LENGTH]) / (BATCH * LENGTH)
         axes.plot(THOUSANDS[: len(mix[::50])], 100 * mix[::50], color=COLOURS[name], label=NAMES[name])
     axes.axhline(100 * share, color=COLOURS["ink"], linestyle="--", linewidth=1, label="the corpus")
-    axes.set(xlabel="where the batch begins, thousand tokens", ylabel="share of the topic, %", ylim=(0, 80))
+    axes.set(xlabel="where the batch begins, thousand tokens", ylabel="share of the source, %", ylim=(0, 80))
     axes.legend(ncols=3, loc="upper left")
 
 
@@ -122,24 +122,27 @@ def prefix_deviation(figure: Figure) -> None:
 def drift(figure: Figure) -> None:
     axes = figure.subplots()
     # A number that no order sees, such as the quality of the text: it rises along the input.
-    unseen = np.linspace(-1, 1, topic.size) + random.normal(0, 0.7, topic.size)
+    unseen = np.linspace(-1, 1, source.size) + random.normal(0, 0.7, source.size)
     sorted_by_it = np.argsort(unseen)
 
     def tenths(picked: np.ndarray) -> np.ndarray:
         return np.array([part.mean() for part in np.array_split(unseen[picked], 10)]) - unseen.mean()
 
-    band = np.array([tenths(random.permutation(topic.size)) for _ in range(200)])
+    band = np.array([tenths(random.permutation(source.size)) for _ in range(200)])
     axes.fill_between(
         np.arange(10),
         *np.quantile(band, (0.05, 0.95), axis=0),
         color=COLOURS["rule"],
         label="nine in ten shuffles",
     )
-    # An order that keeps the topics' shares and takes each topic's documents from low to high.
-    queues = {value: iter(sorted_by_it[topic[sorted_by_it] == value]) for value in range(5)}
-    drifting = np.array([next(queues[value]) for value in topic[documents]])
+    # An order that keeps the topics' shares and takes each source's documents from low to high.
+    queues = {value: iter(sorted_by_it[source[sorted_by_it] == value]) for value in range(5)}
+    drifting = np.array([next(queues[value]) for value in source[documents]])
     axes.plot(
-        tenths(drifting), color=COLOURS["original"], marker="o", label="drifts, with every topic at its share"
+        tenths(drifting),
+        color=COLOURS["original"],
+        marker="o",
+        label="drifts, with every source at its share",
     )
     axes.plot(tenths(documents), color=COLOURS["sequences"], marker="o", label="balanced")
     axes.set(xlabel="tenth of training", ylabel="mean of the number,\nless the whole's")
@@ -168,7 +171,7 @@ def packing(figure: Figure) -> None:
                 length,
                 0.1 - row,
                 align="edge",
-                color=np.array(TOPICS)[topic[packed.document[runs]]],
+                color=np.array(SHADES)[source[packed.document[runs]]],
                 edgecolor="white",
             )
             cut = packed.start[runs] > 0

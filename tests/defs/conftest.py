@@ -91,14 +91,24 @@ class Daemon:
     def __init__(self, instance: dg.DagsterInstance, settings: Settings, **names: Any) -> None:
         self.sensor, self.instance = watch_input(Pipeline(GRAPH, settings, **names)), instance
         self.cursor: str | None = None
+        self.last_run_key: str | None = None
 
     def tick(self) -> dg.RunRequest | str:
-        """The run that a tick asks for, or why it asks for none."""
-        result = self.sensor.evaluate_tick(
-            dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        """The run that a look asks for, or why it asks for none; after a change, of a second look."""
+        said = self.look()
+        return self.look() if "the next look" in str(said) else said
+
+    def look(self) -> dg.RunRequest | str:
+        """The run that one look asks for, or why it asks for none."""
+        context = dg.SensorEvaluationContext(
+            None, last_run_key=self.last_run_key, cursor=self.cursor, instance=self.instance
         )
+        result = self.sensor.evaluate_tick(context)
         self.cursor = result.cursor
-        return result.run_requests[0] if result.run_requests else str(result.skip_message)
+        if result.run_requests:
+            self.last_run_key = result.run_requests[0].run_key
+            return result.run_requests[0]
+        return str(result.skip_message)
 
     def starts(self) -> bool:
         return isinstance(self.tick(), dg.RunRequest)

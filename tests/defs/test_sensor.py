@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -14,9 +13,9 @@ from dagster._core.definitions.observe import observe
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder import build_definitions
-from dagster_divorder.defs.sensor import HELD_SECONDS, SENSOR, Cursor
+from dagster_divorder.defs.sensor import SENSOR
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import run_all, run_stage
+from dagster_divorder.stages import GRAPH, run_stage
 from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import Daemon, make_corpus
 
@@ -24,20 +23,9 @@ Load = Callable[[], dg.Definitions]
 EXPORTING = '[exports]\nformats = ["parquet"]\npath = "exports"\n'
 
 
-@pytest.fixture(autouse=True)
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_divorder.defs.sensor.SETTLE_SECONDS", 0.0)
-
-
-def at_once(config: Path, more: str = "") -> Settings:
-    """Settings under which a change has settled at once."""
-    config.write_text(config.read_text() + more)
-    return load_settings(config)
-
-
 @pytest.fixture
 def settings(config: Path) -> Settings:
-    return at_once(config)
+    return load_settings(config)
 
 
 @pytest.fixture
@@ -59,18 +47,15 @@ def append(config: Path) -> None:
         file.write(b'{"text": "one more"}\n')
 
 
-def test_the_location_has_a_sensor_that_is_on_and_a_schedule_that_is_off(
-    load: Load, settings: Settings
-) -> None:
+def test_the_location_has_a_sensor_and_a_schedule_that_are_on(load: Load, settings: Settings) -> None:
     repository = load().get_repository_def()
     (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
     # Instances keep cursors and states under these names.
     assert (sensor.name, schedule.name) == ("watch_input", "daily")
     assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
     assert sensor.minimum_interval_seconds == 4
-    assert (schedule.job_name, schedule.default_status) == ("curate", dg.DefaultScheduleStatus.STOPPED)
-    (request,) = schedule.evaluate_tick(dg.build_schedule_context(repository_def=repository)).run_requests
-    assert (schedule.cron_schedule, request.run_config) == ("0 3 * * *", {})
+    assert (schedule.job_name, schedule.cron_schedule) == ("report", "0 3 * * *")
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
 
 
 def test_without_automation_nothing_starts_by_itself(config: Path) -> None:
@@ -121,7 +106,7 @@ def test_new_and_vanished_files_start_a_run_each_and_empty_ones_none(tmp_path: P
     config = make_corpus(tmp_path)
     config.write_text(config.read_text().replace("docs.jsonl", "in"))
     write_jsonl(tmp_path / "in/a.jsonl", topic_records(1))
-    daemon = Daemon(dg.DagsterInstance.ephemeral(), at_once(config))
+    daemon = Daemon(dg.DagsterInstance.ephemeral(), load_settings(config))
     daemon.tick()
     (tmp_path / "in/empty.jsonl").touch()
     assert not daemon.starts()
@@ -136,43 +121,14 @@ def test_new_and_vanished_files_start_a_run_each_and_empty_ones_none(tmp_path: P
     assert daemon.starts()
 
 
-def test_a_run_starts_only_once_the_input_is_still(
-    config: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1e9
-    monkeypatch.setattr("dagster_divorder.defs.sensor.time.time", lambda: now)
+def test_a_run_starts_once_two_looks_have_seen_the_same(config: Path, instance: dg.DagsterInstance) -> None:
     daemon = Daemon(instance, load_settings(config))
-    daemon.tick()
+    daemon.look()
     for _ in range(3):
         append(config)
-        now += 10
-        assert "once nothing has changed for 10 s" in str(daemon.tick())
-    now += 9
+        assert "if the next look finds no other change" in str(daemon.look())
+    assert isinstance(daemon.look(), dg.RunRequest)
     assert not daemon.starts()
-    # A clock that is set back delays a run by no more than a change does.
-    now -= 86_400
-    assert not daemon.starts()
-    now += 10
-    assert daemon.starts()
-
-
-@pytest.mark.parametrize(("settle", "slept"), [(2.0, [2.0]), (HELD_SECONDS + 1, [])])
-def test_a_tick_waits_for_a_change_that_settles_soon(
-    settings: Settings,
-    config: Path,
-    instance: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
-    settle: float,
-    slept: list[float],
-) -> None:
-    monkeypatch.setattr("dagster_divorder.defs.sensor.SETTLE_SECONDS", settle)
-    daemon = Daemon(instance, settings)
-    daemon.tick()
-    append(config)
-    waited: list[float] = []
-    clock = SimpleNamespace(time=lambda: 1e9 + sum(waited), sleep=waited.append)
-    monkeypatch.setattr("dagster_divorder.defs.sensor.time", clock)
-    assert (daemon.starts(), waited) == (bool(slept), slept)
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.CANCELING])
@@ -189,23 +145,73 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
     assert daemon.starts()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"seen": 5}', '{"since": null}', "7"])
-def test_a_cursor_of_another_kind_is_a_new_one(text: str) -> None:
-    assert Cursor.of(text) == Cursor()
-
-
-def test_an_export_is_not_put_into_another_order_unasked(config: Path, instance: dg.DagsterInstance) -> None:
-    settings = at_once(config, EXPORTING)
+def test_an_export_that_was_read_is_not_put_into_another_order(
+    config: Path, instance: dg.DagsterInstance
+) -> None:
+    config.write_text(config.read_text() + EXPORTING)
+    settings = load_settings(config)
     daemon = Daemon(instance, settings)
     daemon.tick()
-    run_all(settings)
+    defs = build_definitions(config)
+    assert defs.resolve_job_def("curate").execute_in_process(instance=instance).success
+    before = rows(config)
     append(config)
-    assert "no run starts yet: order.frozen_tokens is unset" in str(daemon.tick())
-    for chosen in ({"frozen_tokens": 0}, {"append": "extend"}):
-        order = settings.order.model_copy(update=chosen)
-        told = Daemon(instance, settings.model_copy(update={"order": order}))
-        told.cursor = daemon.cursor
-        assert told.starts()
+    assert daemon.starts()
+    refused = defs.resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)
+    (failure,) = refused.filter_events(lambda event: event.event_type_value == "STEP_FAILURE")
+    assert failure.step_key == "exports"
+    said = failure.event_specific_data.user_failure_data.description
+    assert said.startswith("order.frozen_tokens is unset") and "set order.frozen_tokens = 0" in said
+    assert rows(config) == before
+    config.write_text(config.read_text() + "[order]\nfrozen_tokens = 0\n")
+    again = build_definitions(config).resolve_job_def("curate").execute_in_process(instance=instance)
+    assert again.success and rows(config) != before
+
+
+def rows(config: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted((config.parent / "exports/parquet").glob("*.parquet"))]
+
+
+# The schedule ---------------------------------------------------------------------------------------------------------
+
+
+def test_at_night_what_was_made_before_is_brought_up_to_date(
+    config: Path, settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    defs = build_definitions(config, key_prefix="news")
+    job = defs.resolve_implicit_global_asset_job_def()
+
+    def night() -> set[str] | str:
+        """The assets that the schedule asks for, or why it asks for none."""
+        repository = defs.get_repository_def()
+        context = dg.build_schedule_context(instance=instance, repository_def=repository)
+        tick = repository.get_schedule_def("news_daily").evaluate_tick(context)
+        if not tick.run_requests:
+            return str(tick.skip_message)
+        (request,) = tick.run_requests
+        return {key.path[-1] for key in request.asset_selection}
+
+    def made(*stages: str) -> None:
+        assert job.execute_in_process(
+            instance=instance, asset_selection=[dg.AssetKey(["news", stage]) for stage in stages]
+        ).success
+
+    assert night() == "nothing was made under these settings yet"
+    curated = {stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset}
+    made(*curated, "set_diversity")
+    assert "up to date" in str(night())
+    append(config)
+    assert night() == curated | {"set_diversity"}
+    # As the sensor's run does.
+    made(*curated)
+    assert night() == curated | {"set_diversity"}
+    made("set_diversity")
+    assert "up to date" in str(night())
+    # Other settings are the user's to apply.
+    append(config)
+    config.write_text(config.read_text().replace("k = 4", "k = 5"))
+    defs = build_definitions(config, key_prefix="news")
+    assert "clusters" not in night()
 
 
 # Assets upstream -----------------------------------------------------------------------------------------------------
@@ -218,7 +224,8 @@ class Project:
         config, self.instance, self.written = make_corpus(folder), instance, 0
         write_jsonl(folder / "in/first.jsonl", topic_records(2))
         config.write_text(config.read_text().replace("docs.jsonl", "in"))
-        self.settings = at_once(config, more)
+        config.write_text(config.read_text() + more)
+        self.settings = load_settings(config)
 
         @dg.asset
         def docs() -> None:
@@ -230,9 +237,7 @@ class Project:
         self.defs = dg.Definitions.merge(
             corpus, dg.Definitions(assets=[docs], executor=dg.in_process_executor)
         )
-        self.daemon = Daemon(
-            instance, self.settings, key_prefix=("news",), upstream={"raw_docs": [dg.AssetDep(docs)]}
-        )
+        self.daemon = Daemon(instance, self.settings, key_prefix=("news",), upstream={"raw_docs": [docs]})
         self.daemon.tick()
 
     def update(self) -> None:
@@ -265,14 +270,13 @@ def test_the_sensor_waits_for_an_asset_that_is_being_made(news: Project, tmp_pat
     job = news.defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection={news.docs.key})
     run = news.instance.create_run_for_job(job, asset_selection=frozenset({news.docs.key}))
     write_jsonl(tmp_path / "in/half.jsonl", topic_records(1, start=7))
-    assert "with docs; the input is checked again" in str(news.daemon.tick())
+    assert f"run {run.run_id[:8]} (__ASSET_JOB) is not_started; the input" in str(news.daemon.tick())
     news.instance.report_run_failed(run)
     assert news.daemon.starts()
 
 
-@pytest.mark.parametrize("exporting", ["", EXPORTING], ids=["no export", "an export"])
 def test_an_observed_source_starts_a_run_when_its_version_changes(
-    tmp_path: Path, instance: dg.DagsterInstance, exporting: str
+    tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     version = "1"
 
@@ -280,25 +284,23 @@ def test_an_observed_source_starts_a_run_when_its_version_changes(
     def lake() -> dg.DataVersion:
         return dg.DataVersion(version)
 
-    settings = at_once(make_corpus(tmp_path), exporting)
-    upstream = {"raw_docs": [dg.AssetDep(lake.key)]}
+    settings = load_settings(make_corpus(tmp_path))
+    upstream = {"raw_docs": [lake.key]}
     daemon = Daemon(instance, settings, upstream=upstream)
     observe([lake], instance=instance)
     daemon.tick()
-    if exporting:
-        run_all(settings)
     observe([lake], instance=instance)
     assert not daemon.starts()
     version = "2"
     observe([lake], instance=instance)
-    assert daemon.starts() != bool(exporting)
-    assert not daemon.starts()
+    assert [daemon.starts() for _ in range(2)] == [True, False]
 
 
 def test_two_corpora_have_sensors_of_their_own(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     configs = {prefix: make_corpus(tmp_path / prefix) for prefix in ("news", "wiki")}
     daemons: dict[str, Any] = {
-        prefix: Daemon(instance, at_once(config), key_prefix=(prefix,)) for prefix, config in configs.items()
+        prefix: Daemon(instance, load_settings(config), key_prefix=(prefix,))
+        for prefix, config in configs.items()
     }
     for daemon in daemons.values():
         daemon.tick()

@@ -27,6 +27,7 @@ token_dims = 16
 [clusters]
 k = 4
 [order]
+frozen_tokens = 0
 traits = { cluster = 1, length = 1, source = 1 }
 [sequence]
 length = 128

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dagster_divorder import loss_by_source
-from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.validation import ALL, EQUAL, SPANS
 from tests.tiny_models import AFFIXES, CONTEXT, EOS, TEXTS, save_model, save_tokenizer
@@ -195,13 +194,3 @@ def test_what_cannot_be_measured_is_refused(checkpoint: Folders, heldout: Path, 
     small = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory, vocab_size=100))
     with pytest.raises(InputError, match="only 100 rows"):
         loss_by_source(small, heldout, tokenizer=directory)
-
-
-def test_the_command_shows_sources_and_the_warning(
-    checkpoint: Folders, heldout: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["loss", str(checkpoint("gpt2")), str(heldout)]) == 0
-    out = capsys.readouterr().out
-    assert (
-        "bits_per_byte" in out and "books" in out and "The aggregate moves with the composition alone" in out
-    )

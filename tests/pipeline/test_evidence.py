@@ -173,7 +173,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
             row["documents"],
             "original",
             f"{row['distinct clusters a sequence']:.2f}",
-            points(row["batch TV, clusters"]),
+            points(row["batch TV of cluster"]),
         ]
         for row in stored
     ]
@@ -197,5 +197,5 @@ def test_the_comparison_measures_the_pipelines_own_order(
     run_stage("strategy_comparison", settings, Silent())
     (row,) = load_comparison(open_run(settings))
     assert row["distinct clusters a sequence"] == figures["split"]["mean"]
-    assert row["worst share, batch anywhere"] == figures["windows"]["batch"]["cluster"]["worst"]
+    assert row["worst share of cluster"] == figures["windows"]["batch"]["cluster"]["worst"]
     assert row["mean prefix deviation, tokens"] == figures["prefix"]["mean"]

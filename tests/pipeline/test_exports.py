@@ -19,7 +19,6 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.tokenize import special_ids
@@ -39,6 +38,7 @@ from dagster_divorder.store.manifests import (
     export_manifest_file,
 )
 from dagster_divorder.store.output_manifests import damaged_file
+from dagster_divorder.summary import summarise
 from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
@@ -283,7 +283,7 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     answer = verify(settings, folder, "hf-trainer")
     passed, text = answer.passed, str(answer)
     assert not passed and "the first difference is in batch 0" in text
-    assert "with exports.world_size = 1, exports.workers = 1, and its lines" in text
+    assert 'with exports.trainer = "hf-trainer", and its lines' in text
     # What is read is measured beside the plan.
     assert "features that drift" in text
     # The plan as it would be exported for it.
@@ -337,7 +337,7 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
             verify(settings, place, "torchtitan")
         readers = {row["trainer"] for row in verify(settings, place, None).data["trainers"]}
         assert "hf-trainer" in readers and not {"torchtitan", "torchtitan-streaming"} & readers
-    assert "torchtitan" not in str(summary(settings))
+    assert "torchtitan" not in str(summarise(settings))
 
 
 def test_the_short_last_row_of_an_epoch_is_said_of_trainers_that_join_rows(make: Make) -> None:

@@ -420,12 +420,12 @@ def test_plan_and_run_say_that_rows_for_ranks_move(make: Make, tmp_path: Path) -
     assert make_plan(GRAPH, make()).moved == ""
 
 
-def test_plan_and_sensor_ask_for_no_choice(make: Make, tmp_path: Path) -> None:
+def test_an_append_behind_the_last_output_is_not_refused(make: Make, tmp_path: Path) -> None:
     chosen = make(advanced={"vocab_size": 512, "token_dims": 16})
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
     daemon = Daemon(dg.DagsterInstance.ephemeral(), chosen)
     daemon.tick()
     write(tmp_path, RECORDS[: FIRST + 20])
-    assert make_plan(GRAPH, chosen).choice == ""
+    assert make_plan(GRAPH, chosen).refusal == ""
     assert daemon.starts()

@@ -1,4 +1,4 @@
-"""`where`, `freeze` and `cut`: which documents steps read, what a trainer has read, and the rest without some."""
+"""`where` and `freeze`: which documents steps read, what a trainer has read, and the rest without some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from dagster_divorder import cut, run_all, where
+from dagster_divorder import run_all, where
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -95,20 +95,10 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         InputError, match="no record of the input has the id 'doc-99'; expected one of the field 'id'"
     ):
         where(settings, ids=["doc-1", "doc-99"])
-    with pytest.raises(InputError, match="the step to resume at is unknown"):
-        cut(settings, ids=["doc-1"])
-    with pytest.raises(InputError, match="no document is named"):
-        cut(settings, resume_at=1)
     with pytest.raises(InputError, match="nothing to look up"):
         where(settings)
     with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
         where(settings, ids=["\udcff"])
-    for resume_at in (-1, 10**15):
-        with pytest.raises(
-            InputError,
-            match=rf"resume_at is {resume_at:,}; plan \w+ has \d+ sequences, \d+ whole steps",
-        ):
-            cut(settings, steps=[1], resume_at=resume_at)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +111,6 @@ def test_numbers_beyond_the_plan_are_refused_whatever_their_size_and_none_is_cou
         where(settings, steps=numbers)
     with pytest.raises(InputError, match=r"sequence is .*; over all epochs the plan has sequences 0 to"):
         where(settings, sequences=numbers)
-    with pytest.raises(InputError, match=r"step is .*; over all epochs the plan has steps 0 to"):
-        cut(settings, steps=numbers)
 
 
 def test_numbers_in_any_order_and_form_are_those_of_a_list(settings: Settings) -> None:
@@ -142,23 +130,21 @@ def test_numbers_in_any_order_and_form_are_those_of_a_list(settings: Settings) -
 def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Settings) -> None:
     """Of a document that was partly read, too."""
     before = read_slowly(settings)
-    planned = cut(settings, steps=[4, 5], ids=["doc-1"], resume_at=3)
-    assert planned.order.frozen_tokens == 3 * BATCH * LENGTH
+    frozen = plan_freeze(settings, step=3).settings
+    read = where(settings, steps=[4, 5])["id"]
+    planned = frozen.model_copy(update={"order": frozen.order.model_copy(update={"cut": (*read, "doc-1")})})
     gone = {record for step, *_, record, _ in before if step in (4, 5)} | {1}
-    assert set(planned.order.cut) == {f"doc-{record if record < 60 else 3}" for record in gone}
     run_all(planned, Silent())
     after = read_slowly(planned)
-    frozen = [row for row in before if row[0] < 3]
-    assert after[: len(frozen)] == frozen
+    beginning = [row for row in before if row[0] < 3]
+    assert after[: len(beginning)] == beginning
     epoch = load_sequence_order(open_run(planned)).shape[1]
     gone |= {3, 60} if gone & {3, 60} else set()
-    later = {record for _, position, _, record, _ in after[len(frozen) :] if position < epoch}
+    later = {record for _, position, _, record, _ in after[len(beginning) :] if position < epoch}
     assert not later & gone
-    assert later | gone | {record for *_, record, _ in frozen} == set(range(61))
+    assert later | gone | {record for *_, record, _ in beginning} == set(range(61))
     found = run_checks(GRAPH, planned, stage="packed_sequences")["no_token_lost"]
     assert found.passed and "that are left out on purpose" in found.text
-    # Cut again: what was cut stays so.
-    assert set(cut(planned, ids=["doc-2"], resume_at=5).order.cut) == {*planned.order.cut, "doc-2"}
     # And back.
     run_all(settings, Silent())
     assert read_slowly(settings) == before
@@ -235,7 +221,7 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
         plan_freeze(other_batch, step=2)
     assert plan_freeze(other_batch, sequences=8).tokens == 8 * LENGTH
     with pytest.raises(InputError, match=r"sequence.batch is 8"):
-        cut(other_batch, steps=[1])
+        where(other_batch, steps=[1])
     other_length = settings.model_copy(
         update={"sequence": settings.sequence.model_copy(update={"length": 32})}
     )
@@ -266,7 +252,6 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     assert "nothing is frozen; every run reorders everything" in capsys.readouterr().out
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
-    assert "as it is now" not in said
     held = plan_freeze(settings, step=3).plan
     assert (
         f"the first {3 * BATCH * LENGTH} tokens of plan {held} stay: 12 sequences of 64, 3 steps of 4" in said
@@ -300,34 +285,6 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
         assert f"{text!r} is not a whole number from 0" in capsys.readouterr().err
 
 
-def test_freeze_says_if_the_last_run_has_changed_what_was_read(
-    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "divorder.toml").write_text("")
-    monkeypatch.chdir(tmp_path)
-    given = settings.model_dump(exclude_defaults=True)
-    exports = {"formats": ("parquet",), "path": tmp_path / "exports"}
-    other = Settings(
-        **{
-            **given,
-            "store": {"path": tmp_path / "store"},
-            "output": {"path": tmp_path / "out"},
-            "exports": exports,
-        }
-    )
-    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: other)
-    run_all(other, Silent())
-    run_all(other.model_copy(update={"seed": 1}), Silent())
-    other = other.model_copy(update={"seed": 1})
-    assert main(["freeze", "--step", "3"]) == 0
-    said = capsys.readouterr().out
-    assert (
-        f"the frozen part is plan {plan_freeze(other, step=3).plan} as it is now, but" in said
-        and "restore the earlier input and settings" in said
-    )
-    assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
-
-
 def test_the_commands_show_it(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,16 +298,10 @@ def test_the_commands_show_it(
     (step, *_) = where(settings, ids=["doc-7"]).step
     assert main(["where", "--step", str(step)]) == 0, "one of its documents has no source"
     capsys.readouterr()
-    assert main(["cut", "--step", "2..3"]) == 0
-    said = capsys.readouterr().out
-    assert f"frozen_tokens = {2 * BATCH * LENGTH}" in said and '"doc-' in said
-    assert main(["cut", "--step", "2..3", "--json"]) == 0
+    assert main(["where", "--step", "2..3", "--json"]) == 0
     answer = orjson.loads(capsys.readouterr().out)
-    assert answer["step"] == 2 and len(answer["order.cut"]) > 1
-    table = where(settings, ids=answer["order.cut"])
-    assert answer["tokens"] == table[table.step >= 2].tokens.sum()
-    assert answer["share"] == answer["tokens"] / answer["rest_tokens"]
-    assert main(["where"]) == main(["cut"]) == 1
+    assert answer["ids"] == list(dict.fromkeys(table.id)) and len(answer["runs"]) == len(table)
+    assert main(["where"]) == 1
     assert "--sequence 7" in (errors := capsys.readouterr().err) and "--step 1200..1210" in errors
     assert main(["where", "--step", "9999"]) == 1
     assert "divorder: step is 9,999" in capsys.readouterr().err
@@ -359,7 +310,7 @@ def test_the_commands_show_it(
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1..", "..3", "5..2", "1..2..3", "\u0661", "9" * 5000])
-@pytest.mark.parametrize("option", ["where --step", "where --sequence", "cut --step"])
+@pytest.mark.parametrize("option", ["where --step", "where --sequence"])
 def test_what_is_no_range_of_whole_numbers_is_refused(
     option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

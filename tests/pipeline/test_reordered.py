@@ -1,5 +1,5 @@
-"""Appends that change what a trainer may have read, with `order.frozen_tokens` unset: who says it, when, and that it is
-true of the rows themselves."""
+"""An output that a trainer may have read keeps its order while `order.frozen_tokens` is unset: what is refused, what is
+not, and that the rows on disk are those from before."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.cli.runs import plan, run
-from dagster_divorder.engine.progress import Log, Silent
-from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.cli.runs import plan
+from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import InputError
+from dagster_divorder.forensics import plan_freeze
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.run import Receipts
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output import exports
@@ -25,18 +25,18 @@ from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 64
-BEFORE = "order.frozen_tokens is unset, so a new order changes "
-AFTER = "and order.frozen_tokens is unset"
-CHOOSE = "set order.frozen_tokens = 0"
+AHEAD = "order.frozen_tokens is unset, so a run that changes the order of "
+SET = "set order.frozen_tokens = 0; if one has, `divorder freeze --step N`"
 
 
 @pytest.fixture
 def make(tmp_path: Path, make_settings: Make) -> Make:
-    """Settings with a Parquet export, and a corpus for them."""
+    """Settings with a Parquet export that do not say what stays, and a corpus for them."""
     append(tmp_path, 20)
 
     def exporting(**sections: Any) -> Settings:
         base: dict[str, Any] = {
+            "order": {"frozen_tokens": None},
             "sequence": {"length": LENGTH, "batch": 4},
             "exports": {"formats": ("parquet",), "path": tmp_path / "exports"},
             "engine": {"workers": 1},
@@ -53,10 +53,18 @@ def append(folder: Path, per_topic: int) -> None:
     write_jsonl(folder / "docs.jsonl", topic_records(per_topic))
 
 
-def made(settings: Settings) -> tuple[Receipts, list[str]]:
-    """The receipts of a run, and what it says of a change."""
-    lines: list[str] = []
-    return run_all(settings, Log(lines.append)), [line for line in lines if AFTER in line]
+def refusal(settings: Settings) -> str:
+    """Why a run is refused; "" if it ends well. A refused run changes no row and no manifest."""
+    folders = [settings.exports.path, settings.output.path]
+    files = [file for folder in folders for file in sorted(Path(str(folder)).rglob("*")) if file.is_file()]
+    before = {file: file.read_bytes() for file in files}
+    try:
+        run_all(settings, Silent())
+    except InputError as error:
+        assert SET in str(error)
+        assert before == {file: file.read_bytes() for file in files if file.exists()}
+        return str(error)
+    return ""
 
 
 def rows(settings: Settings, column: str = "input_ids") -> list[Any]:
@@ -82,146 +90,129 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_append_says_from_which_row_on_the_export_is_another(
+def test_an_append_is_refused_from_the_row_on_that_would_change(
     variant: str, tmp_path: Path, make: Make
 ) -> None:
     settings = make(**VARIANTS[variant])
-    assert made(settings)[1] == [], "a first run changes nothing"
+    assert refusal(settings) == "", "a first run changes nothing"
+    assert refusal(settings) == "", "nothing is new"
     before = rows(settings)
     before = before[: len(before) // settings.sequence.epochs]
     # Appended behind all others.
     records = topic_records(20)
     write_jsonl(tmp_path / "docs.jsonl", [*records, *topic_records(3, start=50)])
-    receipts, said = made(settings)
+    said = refusal(settings)
+    assert refusal(settings) == said, "until something is set"
+    variant_of = {**VARIANTS[variant]}
+    variant_of["order"] = {**variant_of.get("order", {}), "frozen_tokens": 0}
+    assert refusal(make(**variant_of)) == ""
     first = first_difference(before, rows(settings))
-    assert receipts["exports"].figures["reordered"]["first"] == first < len(before)
-    (sentence,) = said
-    assert f"{settings.exports.path / 'parquet'} changed from row {first:,} of {len(before):,} on" in sentence
-    assert CHOOSE in sentence and "divorder freeze --step N" in sentence
-    assert made(settings)[1] == [], "nothing is new"
+    assert first < len(before)
+    assert (
+        f"{settings.exports.path / 'parquet'} would change from row {first:,} of {len(before):,} on" in said
+    )
 
 
-def test_who_has_made_the_choice_hears_nothing(tmp_path: Path, make: Make) -> None:
-    made(make())
-    for per_topic, frozen in ((23, 0), (26, 3 * LENGTH)):
-        append(tmp_path, per_topic)
-        settings = make(order={"frozen_tokens": frozen})
-        assert make_plan(GRAPH, settings).choice == ""
-        receipts, said = made(settings)
-        assert said == [] and "reordered" not in receipts["exports"].figures
-        assert run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"].passed
+def test_what_was_read_can_be_frozen_after_a_refusal(tmp_path: Path, make: Make) -> None:
+    run_all(make(), Silent())
+    before = rows(make())
+    append(tmp_path, 23)
+    assert refusal(make())
+    frozen = plan_freeze(make(), step=1)
+    settings = make(order={"frozen_tokens": frozen.tokens})
+    assert make_plan(GRAPH, settings).refusal == "" and refusal(settings) == ""
+    assert rows(settings)[: frozen.sequences] == before[: frozen.sequences]
+    assert rows(settings) != before
 
 
-def test_an_order_that_stays_says_nothing(tmp_path: Path, make: Make) -> None:
+def test_an_order_that_stays_is_not_refused(tmp_path: Path, make: Make) -> None:
     as_read = {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}}
     settings = make(**as_read, packing={"method": "none"})
-    made(settings)
+    run_all(settings, Silent())
     write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *topic_records(3, start=50)])
-    assert make_plan(GRAPH, settings).choice.startswith(BEFORE), "a plan computes no order"
-    assert made(settings)[1] == []
-    assert run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"].passed
+    assert make_plan(GRAPH, settings).refusal.startswith(AHEAD), "a plan computes no order"
+    assert refusal(settings) == ""
 
 
-def test_other_settings_change_an_export_too(make: Make) -> None:
-    made(make())
+def test_other_settings_are_refused_too(make: Make) -> None:
+    run_all(make(), Silent())
     for sections, first in (
         ({"sequence": {"length": 32}}, "0"),
         ({"sequence": {"length": LENGTH, "strategy": "random"}}, r"\d+"),
         ({"seed": 5}, r"\d+"),
         ({"mixing": {"trait": "checked", "weights": {"true": 0.5, "false": 0.5}}}, r"\d+"),
     ):
-        said = made(make(**sections))[1]
-        assert len(said) == 1 and re.search(rf"parquet changed from row {first} of \d+ on", said[0])
+        assert re.search(rf"parquet would change from row {first} of \d+ on", refusal(make(**sections)))
 
 
-def test_a_layout_that_changes_no_order_says_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make()
-    made(settings)
+def test_a_layout_that_changes_no_order_is_not_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_all(make(), Silent())
+    files = len(list((make().exports.path / "parquet").glob("*.parquet")))  # type: ignore[union-attr]
     monkeypatch.setattr(exports, "SHARD_BYTES", 3000)
-    receipts, said = made(settings)
-    assert receipts["exports"].facts["computed"] and said == []
+    assert refusal(make()) == ""
+    assert len(list((make().exports.path / "parquet").glob("*.parquet"))) > files  # type: ignore[union-attr]
 
 
-def test_only_the_formats_that_were_there_are_named(tmp_path: Path, make: Make) -> None:
+def test_only_the_formats_that_are_there_are_named(tmp_path: Path, make: Make) -> None:
     both = {"exports": {"formats": ("parquet", "megatron")}}
-    made(make(**both))
+    anew = {"order": {"frozen_tokens": 0}}
+    run_all(make(**both), Silent())
     # A format that is left alone for a while holds an older order than the store knows.
-    append(tmp_path, 22)
-    made(make())
-    append(tmp_path, 24)
-    (said,) = made(make(exports={"formats": ("parquet", "olmo")}))[1]
-    assert "parquet changed from row" in said and "olmo" not in said
+    for per_topic in (22, 24):
+        append(tmp_path, per_topic)
+        run_all(make(**anew), Silent())
     append(tmp_path, 26)
-    (said,) = made(make(**both))[1]
-    assert "parquet and " in said and "megatron may have changed from the first row on" in said
+    said = refusal(make(exports={"formats": ("parquet", "olmo")}))
+    assert "parquet would change from row" in said and "olmo" not in said
+    said = refusal(make(**both))
+    assert "parquet and " in said and "megatron would change perhaps from the first row on" in said
     shutil.rmtree(tmp_path / "exports")
-    append(tmp_path, 28)
-    assert make_plan(GRAPH, make(**both)).choice == ""
-    assert made(make(**both))[1] == []
+    assert make_plan(GRAPH, make(**both)).refusal == "" and refusal(make(**both)) == ""
 
 
 def test_an_order_that_trainers_hold_is_not_dropped(tmp_path: Path, make: Make) -> None:
-    made(make())
-    before = rows(make())
+    run_all(make(), Silent())
+    before = len(rows(make()))
     for seed in range(1, 6):
         run_all(make(seed=seed), Silent(), GRAPH.needed(make(seed=seed), "sequence_order"))
     append(tmp_path, 22)
-    (said,) = made(make())[1]
-    first = first_difference(before, rows(make()))
-    assert f"parquet changed from row {first:,} of {len(before):,} on" in said
+    assert re.search(rf"parquet would change from row \d+ of {before} on", refusal(make()))
 
 
-def test_a_run_that_was_killed_before_its_export_says_it_later(
+def test_a_first_run_that_was_killed_is_protected_once_its_export_is_whole(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make()
-    made(settings)
-    before = rows(settings)
-    append(tmp_path, 23)
-    run_all(settings, Silent(), [stage for stage in GRAPH.needed(settings) if stage != "exports"])
-    append(tmp_path, 26)
     with monkeypatch.context() as patch:
         patch.setattr(exports, "Made", lambda *parts: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            made(settings)
-    assert rows(settings) != before, "killed between the files and the receipt"
-    (said,) = made(settings)[1]
-    assert f"changed from row {first_difference(before, rows(settings))} of {len(before)} on" in said
+            run_all(make(), Silent())
+    assert rows(make()), "killed between the files and the receipt"
+    append(tmp_path, 23)
+    assert "would change" in refusal(make())
+    append(tmp_path, 20)
+    assert refusal(make()) == ""
 
 
-def test_records_in_training_order_are_watched_without_an_export(tmp_path: Path, make: Make) -> None:
+def test_records_in_training_order_are_protected_without_an_export(tmp_path: Path, make: Make) -> None:
     settings = make(packing={"method": "none"}, exports={"formats": ()})
-    curated = tmp_path / "curated/curated.jsonl"
-    made(settings)
-    before = curated.read_bytes().splitlines()
+    curated = tmp_path / "curated"
+    run_all(settings, Silent())
     append(tmp_path, 22)
-    assert f"{BEFORE}{tmp_path / 'curated'} from" in make_plan(GRAPH, settings).choice
-    (said,) = made(settings)[1]
-    first = first_difference(before, curated.read_bytes().splitlines())
-    assert said.startswith(f"{tmp_path / 'curated'} changed from record {first} of 80 on, {AFTER}")
-    packed = make(exports={"formats": ()})
-    made(packed)
+    assert f"{AHEAD}{curated} is refused" in make_plan(GRAPH, settings).refusal
+    assert re.match(
+        rf"order.frozen_tokens is unset, and {curated} would change from record \d+ of 80", refusal(settings)
+    )
+    packed = make(exports={"formats": ()}, output={"path": tmp_path / "packed"})
+    run_all(packed, Silent())
     append(tmp_path, 24)
-    assert make_plan(GRAPH, packed).choice == "" and made(packed)[1] == []
+    assert make_plan(GRAPH, packed).refusal == "" and refusal(packed) == ""
 
 
-def test_the_commands_and_the_check_say_it(tmp_path: Path, make: Make) -> None:
+def test_plan_says_it_before(tmp_path: Path, make: Make) -> None:
     settings = make()
-    assert run(settings, details=False).data["reordered"] is None
-    assert plan(settings, disk=False).data["choice"] == "", "nothing is to be done"
+    run_all(settings, Silent())
+    assert plan(settings, disk=False).data["refusal"] == "", "nothing is to be done"
     append(tmp_path, 22)
     planned = plan(settings, disk=False)
-    assert planned.data["choice"].startswith(
-        f"{BEFORE}{settings.exports.path / 'parquet'} from the beginning"
-    )
-    assert planned.data["choice"] in str(planned)
-    ran = run(settings, details=False)
-    assert AFTER in ran.data["reordered"] and ran.data["reordered"] in str(ran)
-    finding = run_checks(GRAPH, settings, "exports")["trainers_keep_the_order"]
-    assert not finding.passed
-    assert finding.text.startswith(f"{settings.exports.path / 'parquet'} changed from row ")
-    assert "Every export can be read in the order of the plan" in finding.text and CHOOSE in finding.remedy
-    again = run(settings, details=False)
-    assert again.data["reordered"] is None and AFTER not in str(again)
-    chosen = make(order={"frozen_tokens": 0})
-    assert run_checks(GRAPH, chosen, "exports")["trainers_keep_the_order"].passed
+    assert planned.data["refusal"].startswith(f"{AHEAD}{settings.exports.path / 'parquet'} is refused: ")
+    assert planned.data["refusal"] in str(planned)

@@ -14,14 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, where
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import Mixing
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
@@ -116,19 +114,6 @@ def test_numbers_that_are_not_whole_are_mixed_in_bins(tmp_path: Path, make_setti
     assert {source["value"].split()[0] for source in load_sources(run)} > {"below"}
     run = ran(make_settings(mixing={"trait": "checked", "weights": {"true": 0.5, "false": 0.5}}), "repeats")
     assert {source["value"] for source in load_sources(run)} == {"false", "true"}
-
-
-def test_the_summary_says_what_an_epoch_reads(mixed: Settings) -> None:
-    run_all(mixed, Silent())
-    documents = load_results(mixed.store.path).documents
-    read, tokens = documents.repeats.sum(), (documents.tokens * documents.repeats).sum()
-    assert (
-        f"an epoch reads {read:,} records, {tokens:,} tokens: {(documents.repeats == 0).sum()} records are left out, "
-        f"none is read over {documents.repeats.max()} times"
-    ) in str(summary(mixed))
-    plain = mixed.model_copy(update={"mixing": Mixing()})
-    run_all(plain, Silent())
-    assert "an epoch reads" not in str(summary(plain))
 
 
 OPINIONS = (

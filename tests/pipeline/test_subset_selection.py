@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
@@ -25,6 +24,7 @@ from dagster_divorder.stages.measure.set_diversity import load_batches, load_gro
 from dagster_divorder.stages.mix.subset_selection import load_choices
 from dagster_divorder.stages.text import quality_scores
 from dagster_divorder.stages.topics import gradient_embeddings
+from dagster_divorder.summary import summarise
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
@@ -101,7 +101,7 @@ def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_repor
     settings = selecting(make_settings, corpus, tokens=TOKENS)
     run = ran(settings, "ordering_report", "set_diversity")
     page = (settings.output.path / "ordering_report.html").read_text()
-    for shown in (str(summary(settings, details=True)), page.partition("Subset selection</h2>")[2]):
+    for shown in (str(summarise(settings, details=True)), page.partition("Subset selection</h2>")[2]):
         assert all(row["choice"] in shown for row in load_choices(run))
         scores = [row.get("mean vendi", row.get("vendi")) for load in TABLES for row in load(run)]
         assert len(scores) > 10 and all(f"{score:.4g}" in shown for score in scores)

@@ -293,11 +293,13 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     text = str(run_command(settings, details=True))
     assert "left_out_records (packed_sequences)" in text
     assert re.search(r"sea-3 +\d+ +\d+ +too long: left out", text)
-    assert "curated.jsonl (written) has records in the order of training, for tools that do not pack." in text
-    assert "  If a trainer reads 4 records a step, its batches are " in text
+    assert "Records in the order of training, for tools that do not pack: " in text
+    assert "If a trainer reads 4 records a step, the batch TV of " in text
     assert re.search(
         r"\d+ records are longer than a sequence: they are left out, and [\d,]+ tokens are in no", text
     )
     answer = str(verify(settings, settings.output.path, "axolotl"))
     assert f"{len(curated(settings))} records, batches of 4" in answer
-    assert "batch TV, mean, %" in answer, "records are sequences of the plan, and so can be measured"
+    assert "batch TV of cluster, mean, %" in answer, (
+        "records are sequences of the plan, and so can be measured"
+    )

@@ -24,8 +24,9 @@ def test_what_is_balanced_beats_shuffling_and_the_rest_is_measured_too() -> None
     found = divorder.compare(ROWS, ["topic", "tags", "vector"], window=50, tokens="tokens")
     lines = by_measure(found)
     for column in ("topic", "tags", "vector"):
-        line = lines[column, "mean window"]
+        line, worst = (lines[column, measure] for measure in ("mean window", "worst window"))
         assert line.balanced and line.value < 0.8 * line.shuffled and line.spread > 0
+        assert line.value <= worst.value
     unseen = {line.column for line in found.lines if not line.balanced}
     # `meta` is a struct, which makes no trait; `tokens` is what rows are long.
     assert unseen == {"label", "score", "day", "ok"}

@@ -41,7 +41,7 @@ def test_trainers_of_contiguous_ranks_read_rows_that_lie_for_them_in_the_plans_o
 ) -> None:
     step = world_size * micro_batch * max(workers, 1)
     for name, trainer in TRAINERS.items():
-        if trainer.contiguous_ranks:
+        if trainer.parts:
             used = 0 if name == "torchtitan" else workers  # its lines set no workers
             file = rows_for_contiguous_ranks(
                 steps * step + rest, world_size=world_size, micro_batch=micro_batch, workers=used

@@ -76,8 +76,9 @@ def test_every_order_can_be_kept_by_what_is_named(trainer: Trainer, layout: dict
     assert best.kept.in_order
     plan = np.append(np.arange(198), [-1, -1]).reshape(-1, 4)
     assert compare(best.read, plan) == best.kept
-    if trainer.contiguous_ranks:
-        keys = "exports.world_size = 2, exports.micro_batch = 2, exports.workers = 1, and its lines"
+    if trainer.parts:
+        ranks = "exports.world_size = 2, exports.micro_batch = 2, exports.workers = 1"
+        keys = f'exports.trainer = "{trainer.name}", {ranks}, and its lines'
         assert best.needs in ((keys,) if not layout else ("its lines", "nothing set"))
 
 

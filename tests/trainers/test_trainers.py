@@ -21,7 +21,7 @@ EVERY = pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
 def rows_read(trainer: Trainer, reading: Reading) -> NDArray[np.int64]:
     """The plan's rows in each batch of the best way, from an export laid out for it."""
     read = trainer.best(reading)
-    if trainer.contiguous_ranks:
+    if trainer.parts:
         return rows_for_contiguous_ranks(
             reading.length,
             world_size=reading.world_size,

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from dagster_divorder import load_settings
-from dagster_divorder.cli.runs import summary
 from dagster_divorder.settings import Settings
+from dagster_divorder.summary import summarise
 from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
@@ -52,7 +52,7 @@ def save(png: bytes, file: Path, says: str = "") -> None:
 
 def save_pictures(settings: Settings, folder: Path) -> None:
     """The pictures of an output that README shows."""
-    says = str(summary(settings))
+    says = str(summarise(settings))
     for made, shown in (("ordering_comparison", "ordering_comparison"), ("cluster_cloud", "cluster_map")):
         save((settings.output.path / f"{made}.png").read_bytes(), folder / f"{shown}.png", says)
 

@@ -423,10 +423,8 @@ def test_one_figure_is_the_same_everywhere(
 
     # Counts.
     counts = manifest["counts"]
-    assert (
-        f"{counts['records']:,} records ({counts['documents']:,} distinct documents, {manifest['tokens']:,} tokens), "
-        "0 rejected"
-    ) in walk.said["summary"].splitlines()
+    (arithmetic,) = re.findall(r"^([\d,]+) read = .*; ([\d,]+) different texts$", walk.said["summary"], re.M)
+    assert arithmetic == (f"{counts['records']:,}", f"{counts['documents']:,}")
     assert (made["raw_docs"]["records"].value, made["token_counts"]["tokens"].value) == (
         counts["records"],
         manifest["tokens"],

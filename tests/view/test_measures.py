@@ -5,31 +5,55 @@ from __future__ import annotations
 import pytest
 
 from dagster_divorder.core.measure import measure
-from dagster_divorder.view.measures import SUMMARY, TRAIT, measures, summary_row
+from dagster_divorder.view.measures import SUMMARY, beside_shuffled, in_short, legend, measures, summary_row
 
 
 def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
     row = {
         "order": "sequences",
-        "batch TV, clusters": 0.1,
-        "batch TV of clusters": 0.2,
+        "batch TV of cluster": 0.1,
+        "worst share of clusters": 0.2,
         "batch TV of a\n b": None,
     }
     assert [(name, known.label, known.show(row[name])) for name, known in measures(row).items()] == [
-        ("batch TV, clusters", "batch TV, mean, %", "10.00"),
-        ("batch TV of clusters", "batch TV of clusters, mean, %", "20.00"),
+        ("batch TV of cluster", "batch TV of cluster, mean, %", "10.00"),
+        ("worst share of clusters", "worst share of clusters, points off", "20.00"),
         ("batch TV of a\n b", "batch TV of a b, mean, %", "–"),
     ]
 
 
-@pytest.mark.parametrize("batch", [2, 100])
-def test_the_summary_has_every_measure_and_none_of_batches_where_there_is_less_than_one(batch: int) -> None:
-    traits = {"cluster": [0, 1, 0, 1], "of batches": [0, 0, 1, 1]}
-    diversity = measure(range(4), [10] * 4, traits, dict.fromkeys(traits, 2), sequence_length=10, batch=batch)
-    row = summary_row("original", diversity)
-    assert row == summary_row("original", diversity.to_dict())
-    assert list(row) == ["order", *(name.replace(TRAIT, "of batches") for name in SUMMARY)]
+@pytest.mark.parametrize("batches", [10, 9])
+def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are_too_few(
+    batches: int,
+) -> None:
+    traits = {"cluster": [0, 1, 0, 1] * 5, "of batches": [0, 0, 1, 1] * 5}
+    diversity = measure(
+        range(2 * batches),
+        [10] * 2 * batches,
+        {name: codes[: 2 * batches] for name, codes in traits.items()},
+        dict.fromkeys(traits, 2),
+        sequence_length=10,
+        batch=2,
+    )
+    shown = ["of batches", "cluster"]
+    row = summary_row("original", diversity, shown)
+    assert row == summary_row("original", diversity.to_dict(), shown)
+    of_traits = [f"{measure} of {trait}" for trait in shown for measure in ("batch TV", "worst share")]
+    assert list(row) == ["order", *of_traits, *SUMMARY]
     assert row["distinct clusters a sequence"] == 1.0
-    assert row["batch TV, clusters"] == (0.0 if batch == 2 else None)
-    assert row["batch TV of of batches"] == (0.5 if batch == 2 else None)
-    assert row["every cluster seen after"] == 11 / 40
+    known = batches == 10
+    assert row["batch TV of cluster"] == (0.0 if known else None)
+    assert row["batch TV of of batches"] == (0.5 if known else None)
+    first = in_short(beside_shuffled(row, row))
+    assert [beside.measure.name for beside in first] == [
+        *(
+            ["batch TV of of batches, mean", "worst share of of batches", "batch TV of cluster, mean"]
+            if known
+            else []
+        ),
+        "clusters in a sequence, mean",
+        "prefix deviation, mean",
+    ]
+    # The batch TV of clusters needs no line of its own.
+    own_lines = [beside.measure.label for beside in first if "cluster, mean" not in beside.measure.name]
+    assert [line.partition(":")[0] for line in legend(first)] == own_lines

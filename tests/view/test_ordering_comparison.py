@@ -103,7 +103,7 @@ def test_names_and_numbers_are_written(figure):
     curated = pictured(riffled(400), 400, 30)[0]
     orders = ("original", "random", "sequences_random", "sequences")
     assert {charts.SERIES[name].name for name in orders} <= texts
-    assert {f"{curated.split.mean:.2f}", points(curated.batch_shares["cluster"].max_tv)} <= texts
+    assert {f"{curated.split.mean:.2f}", points(curated.windows["batch"]["cluster"].worst)} <= texts
     assert any("400 documents" in text and "30 clusters" in text for text in texts)
 
 

@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -249,12 +250,23 @@ def deviation(window: int, worst: float, mean: float, partial: bool = False) -> 
     return WindowDeviation(window, 1000, worst, mean, worst, mean, 7, partial, 0.0, 0.0)
 
 
-def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Verdict:
+def a_check(
+    ours: float,
+    shuffled: float,
+    sequences: int = 1000,
+    traits: Sequence[str] = ("cluster",),
+    file: float = 0.5,
+) -> Verdict:
+    """file: batch TV of the curated file; the sequences have half of `ours`."""
+
     def windows(worst: float) -> dict[str, dict[str, WindowDeviation]]:
         sizes = {"sequence": 64, "batch": 256}
-        return {name: {"cluster": deviation(size, worst, worst / 2)} for name, size in sizes.items()}
+        return {
+            name: {trait: deviation(size, worst, worst / 2) for trait in ("cluster", *traits)}
+            for name, size in sizes.items()
+        }
 
-    found = beats_shuffling(windows(ours), windows(shuffled), ["cluster"], tokens)
+    found = beats_shuffling(windows(ours), windows(shuffled), traits, 10**6, batches=sequences // 4)
     metrics = {
         name: {
             "windows": {
@@ -262,21 +274,28 @@ def a_check(ours: float, shuffled: float, tokens: int = 10**6) -> Verdict:
                 for size, traits in windows(worst).items()
             },
             "seam": {},
-            "split": {"mean": 5.0},
+            "split": {"count": sequences},
             "batch": 4,
-            "sequence_length": 64,
+            "batch_shares": {trait: {"mean_tv": worst / 2} for trait in ("cluster", *traits)},
         }
-        for name, worst in (("original", 0.9), ("sequences_random", shuffled), ("sequences", ours))
+        for name, worst in (
+            *(("original", 0.9), ("curated", 2 * file)),
+            *(("sequences_random", shuffled), ("sequences", ours)),
+        )
     }
     return Verdict(
-        sequences=found, documents=ShufflingCheck((), (), ()), metrics=metrics, remedy="balance fewer traits"
+        sequences=found,
+        documents=ShufflingCheck((), (), ()),
+        metrics=metrics,
+        traits=[*traits] or ["cluster"],
+        remedy="balance fewer traits",
     )
 
 
 def test_the_check_is_two_sentences() -> None:
-    claim, because = a_check(0.0412, 0.142).sentences
+    claim, because = a_check(0.0412, 0.142, traits=["source", "cluster"]).sentences
     assert "better than shuffling" in claim
-    assert "batch of 4 sequences" in because
+    assert "batch of 4 sequences starts, no source's share" in because
     assert "4.12 percentage points, against 14.20 after shuffling and 90.00 in the original order" in because
 
 
@@ -308,24 +327,38 @@ def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(
     ]
 
 
-def test_a_corpus_of_a_few_batches_is_checked_by_its_sequences() -> None:
-    claim, because = a_check(0.1, 0.2, tokens=1000).sentences
-    assert "better than shuffling" in claim
-    assert "In a sequence of 64 tokens" in because
-    assert "5.00 percentage points off on average, against 10.00 after shuffling" in because
-
-
 def test_a_failed_check_says_what_to_do() -> None:
     claim, because = a_check(0.2, 0.1).sentences
     assert claim == "This order does not beat shuffling in cluster in any sequence and cluster in any batch."
     assert because == "What to do: balance fewer traits."
 
 
-def test_too_small_a_corpus_cannot_be_checked() -> None:
-    of = a_check(0.2, 0.1, tokens=100)
-    claim, because = of.sentences
-    assert not of.compared and not of.passed
-    assert "is unknown" in claim and "5.00 distinct clusters" in because
+@pytest.mark.parametrize(
+    ("sequences", "said"),
+    [
+        (39, "39 sequences make 9 batches of 4, and it takes 10. sequence.batch = 2 makes 19."),
+        (7, "7 sequences make 1 batch of 4, and it takes 10. No batch size makes 10"),
+        (3, "3 sequences make 0 batches of 4"),
+    ],
+)
+def test_too_few_batches_cannot_tell(sequences: int, said: str) -> None:
+    of = a_check(0.1, 0.2, sequences)
+    assert not of.compared and not of.passed and not of.of_file(packs=True)
+    assert said in " ".join(of.sentences) and of.sentences[0].startswith("Too few batches to tell")
+    assert "fewer than 10" in of.sequences.text() and "etter" not in of.sequences.text()
+    assert a_check(0.1, 0.2, 40).passed
+
+
+def test_a_trait_of_one_value_has_nothing_to_compare() -> None:
+    of = a_check(0.1, 0.2, traits=())
+    assert not of.compared and "has one value in all documents" in of.sentences[0]
+
+
+@pytest.mark.parametrize(("file", "nearer"), [(0.05, True), (0.099, False), (0.3, False)])
+def test_a_file_that_is_nearer_to_the_mix_is_recommended(file: float, nearer: bool) -> None:
+    said = a_check(0.2, 0.4, file=file).of_file(packs=True)
+    assert ("is nearer to the mix" in said) == ("Give it this file." in said) == nearer
+    assert f"batch TV of cluster {100 * file:.2f} %, of the sequences 10.00 %, shuffled 20.00 %" in said
 
 
 def test_windows_that_do_not_pass_are_named_as_such() -> None:

@@ -14,7 +14,7 @@ def pair(
         "documents": documents,
         "sequences": sequences,
         "distinct clusters a sequence": clusters,
-        "batch TV, clusters": tv,
+        "batch TV of cluster": tv,
         "features that drift": drifting,
     }
 
@@ -27,8 +27,8 @@ def test_the_order_that_decides_batches_is_named_with_its_range() -> None:
         pair("balanced", "balanced", 3.1, 0.053),
     ]
     assert conclusions(rows) == [
-        "The order of sequences decides: batches are 5.30 to 7.30 % off the mix with balanced, whatever orders "
-        "the documents, and 15.80 to 83.00 % with original.",
+        "The order of sequences decides: batches are 5.30 to 7.30 % off the mix of clusters with balanced, whatever "
+        "orders the documents, and 15.80 to 83.00 % with original.",
         "The order of documents decides what a sequence holds: 3.10 clusters on average with balanced, 1.70 "
         "with original.",
         "Features drift, more than in any shuffle, with original.",
@@ -49,13 +49,16 @@ def test_ranges_that_overlap_give_no_order_the_credit() -> None:
         pair("b", "y", 2.0, 0.3),
     ]
     first, second, drift = conclusions(rows)
-    assert first == "Batches are nearest the mix, 10.00 % off, with documents in a and sequences in x order."
+    assert (
+        first
+        == "Batches are nearest the mix of clusters, 10.00 % off, with documents in a and sequences in x order."
+    )
     assert second == "A sequence holds 2.00 clusters on average, whatever orders the documents."
     assert drift == "Features drift, more than in any shuffle, with a + y."
 
 
-def test_a_corpus_smaller_than_a_batch_says_nothing_of_batches() -> None:
+def test_too_few_batches_are_not_compared() -> None:
     rows = [pair("a", "x", 2.0, None, None), pair("b", "x", 3.0, None, None)]
-    assert conclusions(rows)[0].startswith("The corpus is too small to compare batches")
+    assert conclusions(rows)[0].startswith("Too few batches to compare")
     assert len(conclusions(rows)) == 2
     assert [row["documents"] for row in by_batches(rows)] == ["b", "a"]

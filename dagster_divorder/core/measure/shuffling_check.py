@@ -2,7 +2,7 @@
 
 The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
 in larger windows mean and worst are both smaller, or both 0; across the seam between epochs neither is larger. A window
-size is left out if the tokens hold fewer than FITS of them.
+size is left out if the tokens hold fewer than FITS of them, and fewer than `units.BATCHES` batches are not compared.
 Known weaknesses: those of `core.measure.window_deviation`; three shuffles differ from each other.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from dagster_divorder.core.measure.seam import Seam
 from dagster_divorder.core.measure.window_deviation import WindowDeviation
+from dagster_divorder.units import BATCHES
 
 TOLERANCE = 1.01
 FITS = 4
@@ -80,7 +81,7 @@ class ShufflingCheck:
         elif self.comparisons:
             head = "Better than shuffling."
         else:
-            head = "Nothing to compare: the corpus is too small."
+            head = "Nothing was compared."
         lines = [
             f"- any {window}: "
             + "; ".join(
@@ -110,13 +111,16 @@ def beats_shuffling(
     traits: Iterable[str],
     tokens: int,
     *,
+    batches: int,
     seams: tuple[Seams, Seams] | None = None,
 ) -> ShufflingCheck:
     """Compares windows by name for the balanced traits.
 
     ours, shuffled: window -> trait -> deviation, the window of a sequence first; `shuffled` is the mean over several
-    shuffles. tokens: of the corpus. seams: trait -> (ours, shuffled) across the seam.
+    shuffles. tokens, batches: of an epoch. seams: trait -> (ours, shuffled) across the seam.
     """
+    if batches < BATCHES:
+        return ShufflingCheck((), (f"{batches:,} batches are fewer than {BATCHES}",), ())
     comparisons, skipped, good_enough = [], [], []
     balanced = list(traits)
     sizes = {name: next(iter(by_trait.values())).window_tokens for name, by_trait in ours.items() if by_trait}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagster_divorder.core.measure import Diversity
@@ -42,23 +42,24 @@ def _at(figures: Any, path: tuple[str | int, ...]) -> Any:
     return figures
 
 
-def findings(metrics: Metrics, alike: Collection[str] = ()) -> list[str]:
-    """Sentences that a summary adds: errors of each trait but those `alike`, the seam, the distance
-    from a schedule."""
+def findings(metrics: Metrics, traits: Sequence[str]) -> list[str]:
+    """Sentences that a summary adds: errors of each of some traits, the seam, the distance from a schedule."""
     ours, shuffled = metrics["sequences"], metrics["sequences_random"]
     sentences = []
-    for trait, figures in ours["trait_errors"].items():
+    for trait in traits:
+        figures = ours["trait_errors"][trait]
         closer = [
             f"{_share(one)} {one['steps']:,} {unit}"
             for one, unit in ((figures["cumulative"], "steps"), (figures["batch"], "batches"))
             if one["steps"]
         ]
-        if closer and trait not in alike:
+        if closer:
             sentences.append(
                 f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}"
             )
-    for trait, figures in ours["seam"].items():
-        if ours["tokens"] > figures["window_tokens"] and trait not in alike:
+    for trait in traits:
+        figures = ours["seam"][trait]
+        if ours["tokens"] > figures["window_tokens"]:
             worst, other = (100 * one["worst"] for one in (figures, shuffled["seam"][trait]))
             sentences.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
     if (mixes := ours.get("mixes")) and "next" in mixes:

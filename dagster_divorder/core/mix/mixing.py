@@ -22,7 +22,7 @@ Cost: a sort of the records by value and one by each trait; 60 bytes a record wh
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
 Known weakness: a value of few long records may miss its plan; `realised` reports by how much. Books that fill up a
-share are chosen without regard to their topics.
+share are chosen without regard to their clusters.
 """
 
 from __future__ import annotations

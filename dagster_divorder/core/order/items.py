@@ -3,7 +3,7 @@
 Letters: N documents, J trait values, G groups.
 
 Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them: sequences
-hold few topics. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two
+hold few values. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two
 groups, its tokens and its documents; a document counts as much as the mean length. One more group counts documents in
 coarse bins of length. An order does not know that neighbours among a hundred fine bins are alike; it would fill one
 sequence with short documents and the next with long ones.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 DOCUMENT_WEIGHT = 300.0
-"""Weight of a trait in documents over its weight in tokens. With more, sequences hold more topics, and prefixes and
+"""Weight of a trait in documents over its weight in tokens. With more, sequences hold more values, and prefixes and
 batches stray further in tokens. Mixture corpus, 100 length bins: 1 gives 9.63 clusters a sequence, 30 10.94, 100 11.21,
 300 11.36, 1000 11.42; mean prefix deviation 81,000, 85,000, 90,000, 98,000, 106,000 tokens."""
 
@@ -95,7 +95,7 @@ def document_items(
     tokens: int (N,), >= 0, the tokens of each document that shares count. traits: name -> int codes (N,), >= 0; the
     first trait gives the label. Several values of one document share its tokens.
     weights: name -> number above 0, for every trait; equal by default.
-    within: 0 keeps windows of whole documents near the mix, 1 puts more topics into packed sequences.
+    within: 0 keeps windows of whole documents near the mix, 1 puts more values into packed sequences.
     lengths: int (N,), all tokens of each document, for the coarse bins of length; `tokens` by default.
 
     Raises:
@@ -179,7 +179,7 @@ def design_effect(sizes: NDArray[Any]) -> float:
 def _document_weight(sizes: NDArray[np.signedinteger], within: float) -> float:
     if isinstance(within, bool) or not isinstance(within, Real) or not 0.0 <= within <= 1.0:
         raise InputError(
-            f"within is {within!r}; expected a number from 0 (batches of records) to 1 (topics inside sequences): "
+            f"within is {within!r}; expected a number from 0 (batches of records) to 1 (more values in a sequence): "
             "leave it out where sequences are packed"
         )
     least = min(1.0, BATCH_DOCUMENT_WEIGHT * design_effect(sizes) / DOCUMENT_WEIGHT)

@@ -148,7 +148,7 @@ def category_codes(
     if balanced and len(distinct) > max_values and 2 * len(distinct) > present:
         raise InputError(
             f"{balanced} has {len(distinct):,} distinct values in {present:,} rows, so no window can carry their mix; "
-            "balance values that repeat, such as a topic or a site, or give rare values one name"
+            "balance values that repeat, such as a language or a site, or give rare values one name"
         )
 
     kept = len(distinct) if len(distinct) <= max_values else max_values - 1

@@ -22,7 +22,7 @@ from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream
 from dagster_divorder.stages.order.sequence_order import vector_sums
 from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view.measures import summary_row
+from dagster_divorder.view.measures import SHARE_OF_CLUSTER, TV_OF_CLUSTER, summary_row
 from dagster_divorder.view.strategies import conclusions
 
 Result = TypeVar("Result")
@@ -35,6 +35,7 @@ DEVIATIONS = (
     *("batch TV, clusters", "worst batch TV, clusters", "worst share, batch anywhere"),
     "mean prefix deviation, tokens",
 )
+DEVIATIONS = (TV_OF_CLUSTER, SHARE_OF_CLUSTER, "mean prefix deviation, tokens")
 """Columns that are also in the summary of diversity_metrics."""
 
 
@@ -83,7 +84,7 @@ def row(outcome: ComparedPair) -> dict[str, Any]:
     Diversity-Ordered Training counts; a document that does not fit starts a new sequence. Values are None if the corpus
     is smaller than a batch."""
     diversity = outcome.diversity
-    summary = summary_row("", diversity)
+    summary = summary_row("", diversity, ["cluster"])
     peaks = [cost.peak_bytes for cost in (outcome.document_cost, outcome.sequence_cost)]
     return {
         "documents": outcome.documents,
@@ -116,7 +117,7 @@ def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
 
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
-    version=3,
+    version=4,
     description="Which strategy to use. Diversity, deviations, drift, seconds and memory of all pairs of strategies, "
     "for documents and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),

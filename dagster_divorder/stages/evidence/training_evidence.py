@@ -6,7 +6,7 @@ differently each epoch. Every order is compared with these shuffles, each traini
 weights. Orders whose attention stops at documents are compared with shuffles read in that way. Orders of documents pack
 the same tokens again by `concat`, conversations whole by their own method. The output does not need this stage.
 
-Losses are means over the trained tokens. Validation reads held-out documents one by one, as `divorder loss` does.
+Losses are means over the trained tokens. Validation reads held-out documents one by one, as `loss_by_source` does.
 
 Each training is a file of the result, named by a hash of everything that it reads. A training that has a file, even in
 the result before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a

@@ -65,6 +65,7 @@ from dagster_divorder.pipeline.stage import (
     WholeCorpus,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import built_in
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
@@ -76,8 +77,9 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
-    FOLLOWED,
     MEASURES,
+    followed,
+    measures,
     mix_rows,
     side_by_side,
     summary_row,
@@ -104,7 +106,7 @@ LEGEND = "\n".join(
         "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
         "the input as it is. Clusters are those that were found in the corpus.",
         "",
-        *(f"- **{measure.label}**: {measure.meaning}." for measure in MEASURES.values()),
+        *(f"- **{known.of_trait('a trait').label}**: {known.meaning}." for known in MEASURES.values()),
     ]
 )
 
@@ -140,15 +142,23 @@ def _measure_diversity(run: Run) -> Made:
         "metrics": File(orjson.dumps(metrics), "json"),
         "table": table_rows(measured, metrics),
     }
-    if "plot" in run.settings.output.sidecars:
-        files["picture"] = File(_picture(run, traits, count, measured), "png")
-    summary = [summary_row(name, metrics[name]) for name in ORDERS]
     alike = [trait for trait in run.settings.order.traits if not np.ptp(traits.codes[trait])]
-    told = findings(metrics, alike)
+    balanced = [trait for trait in _fields_first(run.settings) if trait not in alike]
+    shown = list(dict.fromkeys([*balanced, "cluster"]))
+    if "plot" in run.settings.output.sidecars:
+        files["picture"] = File(_picture(run, traits, count, measured, shown), "png")
+    summary = [summary_row(name, metrics[name], shown) for name in ORDERS]
+    told = findings(metrics, [trait for trait in shown if trait not in alike])
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
     if run.settings.masked:
         told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
-    return Made(files, figures={"summary": summary, "findings": told})
+    return Made(files, figures={"balanced": balanced, "traits": shown, "summary": summary, "findings": told})
+
+
+def _fields_first(settings: Settings) -> list[str]:
+    """The balanced traits as people look at them: fields of their records, clusters, what else is computed."""
+    computed = built_in(settings)
+    return sorted(settings.order.traits, key=lambda trait: (trait in computed, trait != "cluster"))
 
 
 def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Diversity]:
@@ -288,10 +298,7 @@ def _mixes_along(
     """The mix along training: `trait`; `values`, those with the largest shares; `ends` of stretches, as shares of
     training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in
     the first batch behind the `begun` sequences that stay, if there is one."""
-    source, traits_balanced = settings.input.source_field, settings.order.traits
-    trait = source if source in traits_balanced else min(traits_balanced, key=lambda name: name == "length")
-    if settings.mixing.on:
-        trait = settings.mixed_trait
+    trait = settings.mixed_trait if settings.mixing.on else _fields_first(settings)[0]
     names, codes = traits.names[trait], traits.codes[trait][packed.document]
     asked = np.bincount(
         stretch_of_runs(packed, stretches) * len(names) + codes, counted, (len(stretches) - 1) * len(names)
@@ -368,7 +375,9 @@ def _planned_pieces(plan: PackedSequences, order: np.ndarray) -> Pieces:
     return Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
 
 
-def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Diversity]) -> bytes:
+def _picture(
+    run: Run, traits: Traits, count: RunCounter, measured: dict[str, Diversity], shown: list[str]
+) -> bytes:
     from dagster_divorder.view.pictures import BAR_PIXELS, ordering_comparison
 
     labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
@@ -384,7 +393,7 @@ def _picture(run: Run, traits: Traits, count: RunCounter, measured: dict[str, Di
             mixes[name] = cluster_mix(
                 np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns
             )
-    return ordering_comparison(measured, distinct, mixes, load_names(run))
+    return ordering_comparison(measured, distinct, mixes, load_names(run), shown)
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
@@ -417,13 +426,15 @@ def load_verdict(run: Run) -> Verdict:
         MissingStageError: diversity_metrics has no result under these settings.
     """
     settings, metrics = run.settings, load_metrics(run)
-    several = "mixes" in metrics[TRAIN_ON]
+    figures, several = run.receipt("diversity_metrics").figures, "mixes" in metrics[TRAIN_ON]
+    batches = metrics[TRAIN_ON]["split"]["count"] // settings.sequence.batch
     comparisons = {
         ours: beats_shuffling(
             _windows(metrics[ours]),
             _windows(metrics[other]),
-            settings.order.traits,
+            figures["balanced"],
             metrics[ours]["tokens"],
+            batches=batches,
             # Across the seam an order of several stretches changes its mix.
             seams=None if several else (_seams(metrics[ours]), _seams(metrics[other])),
         )
@@ -433,6 +444,7 @@ def load_verdict(run: Run) -> Verdict:
         sequences=comparisons[TRAIN_ON],
         documents=comparisons["curated"],
         metrics=metrics,
+        traits=figures["traits"],
         remedy=remedy(settings),
     )
 
@@ -472,15 +484,17 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
     shuffling's. Figures that a small corpus does not have are left out."""
     rows = {row["order"]: row for row in receipt.figures["summary"]}
     ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
-    measured = {name: ours[name] for name in FOLLOWED} | drift_columns(load_stationarity(run))
+    names = followed(receipt.figures["traits"])
+    measured = {name: ours[name] for name in names} | drift_columns(load_stationarity(run))
+    known = measures(measured)
     figures = {
-        MEASURES[name].label: float(MEASURES[name].show(value).replace(",", ""))
+        known[name].label: float(known[name].show(value).replace(",", ""))
         for name, value in measured.items()
         if value is not None
     }
     times = {
-        f"{MEASURES[name].name.removesuffix(', mean')}, times shuffled": ours[name] / shuffled[name]
-        for name in FOLLOWED
+        f"{known[name].name.removesuffix(', mean')}, times shuffled": ours[name] / shuffled[name]
+        for name in names
         if ours[name] is not None and shuffled[name]
     }
     metrics = load_metrics(run)[TRAIN_ON]
@@ -534,7 +548,7 @@ def _nothing_drifts(run: Run) -> Finding:
     return Finding(
         passed=drift.passed,
         text=f"{drift.text()}\n\nCompared, along the order and in {DRIFT_SHUFFLES} {shuffles}: features of the "
-        f"training sequences, such as topics, lengths, words and places in the input.\n\nFor training: {meaning}.",
+        f"training sequences, such as clusters, lengths, words and places in the input.\n\nFor training: {meaning}.",
         remedy=stationarity_remedy(run.settings),
         figures={"features": drift.rows()},
     )
@@ -549,7 +563,7 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=6,
+    version=7,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
@@ -564,9 +578,9 @@ DIVERSITY_METRICS = WholeCorpus(
         Check(
             name="order_beats_shuffling",
             description="Every sequence, batch and stretch of ten batches keeps the corpus's mix of the balanced "
-            "traits (order.traits: topics, lengths, ...) better than after shuffling, wherever it begins, even across "
-            "the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), the mix "
-            "is that of its stretch, and the shuffles stay inside stretches.",
+            "traits (order.traits: sources, clusters, ...) better than after shuffling, wherever it begins, even "
+            "across the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), "
+            "the mix is that of its stretch, and the shuffles stay inside stretches.",
             check=_order_beats_shuffling,
         ),
         Check(

@@ -29,7 +29,7 @@ from dagster_divorder.pipeline.published import (
     plans_in_place,
     published_plan,
 )
-from dagster_divorder.pipeline.reordered import Reordered, Unit
+from dagster_divorder.pipeline.reordered import SAY_WHAT_WAS_READ
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
@@ -37,7 +37,8 @@ from dagster_divorder.store.state import Receipt, Result, TrainingPlan, load_rec
 
 DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safetensors"
 REMEDY = "or set order.frozen_tokens = 0 to order everything again"
-WHOLE = 'or order everything again by one run with order.append = "whole" (DIVORDER_ORDER__APPEND=whole divorder run)'
+ANEW = "DIVORDER_ORDER__APPEND=whole DIVORDER_ORDER__FROZEN_TOKENS=0 divorder run"
+WHOLE = f'or order everything again by one run with order.append = "whole" ({ANEW})'
 
 Orders = Mapping[str, Receipt | Result]
 """Results of ORDERS; each was made from the one before."""
@@ -350,7 +351,7 @@ def _is_up_to_date(run: Run) -> bool:
     return True
 
 
-def first_change(run: Run, then: Orders, now: Orders, unit: Unit = "row") -> tuple[int, int] | None:
+def first_change(run: Run, then: Orders, now: Orders, unit: str = "row") -> tuple[int, int] | None:
     """(the first sequence of an earlier plan that is not in the same place in a later one, the number of its
     sequences). Both count the first epoch; for unit "record", records as they are first read. None if a file is
     damaged. A partial last sequence of an extended plan does not count: its tokens are packed again."""
@@ -387,10 +388,13 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return reads | {"stretches": np.searchsorted(np.sort(first), begins)}
 
 
-def reordered(run: Run, fingerprint: str, among: Sequence[str], unit: Unit = "row") -> Reordered | None:
-    """What a plan of this fingerprint changes of the order of some folders, where they hold another plan. None if
-    `order.frozen_tokens` is set, or every row (or record) keeps its place. Under `order.append = "extend"` rows change
-    only if a run that ordered everything again was killed before it wrote all outputs."""
+def refuse_to_reorder(run: Run, fingerprint: str, among: Sequence[str], unit: str = "row") -> None:
+    """Protects outputs that a trainer may have read. among: folders that a plan of this fingerprint is written to. A
+    first run is not refused, nor one that keeps every row (or record) in its place.
+
+    Raises:
+        InputError: a folder holds another plan, whose order would change, and `order.frozen_tokens` is unset.
+    """
     last, changed = published_plan(run.store), {}
     for place, plan in plans_in_place(run).items():
         # A killed run may have written some of the folders.
@@ -398,26 +402,19 @@ def reordered(run: Run, fingerprint: str, among: Sequence[str], unit: Unit = "ro
         if place in among and not (held and held.fingerprint == fingerprint):
             changed[place] = held
     if run.settings.order.frozen_tokens is not None or not changed:
-        return None
+        return
     now = {stage: run.receipt(stage) for stage in ORDERS}
     known = last and all(held == last for held in changed.values())
     change = first_change(run, last.orders, now, unit) if last and known else None
-    if change is None:
-        return Reordered([*changed], unit)
-    return Reordered([*changed], unit, *change) if change[0] < change[1] else None
-
-
-def last_change(run: Run, *, by_the_last_run: bool = False) -> Reordered | None:
-    """What the run that wrote the present exports (or records in training order) changed of the order before. None if
-    the settings say by now what stays. by_the_last_run: only if that was the last run."""
-    if run.settings.order.says_what_stays:
-        return None
-    for stage in (OUTPUT, "exports"):
-        receipt = load_receipt(run.store, stage) if run.graph[stage].when(run.settings) else None
-        # The figures of a kept result come from the run that made it.
-        if receipt and "reordered" in receipt.figures and (receipt.facts["computed"] or not by_the_last_run):
-            return Reordered(**receipt.figures["reordered"])
-    return None
+    if change and change[0] == change[1]:
+        return
+    place = " and ".join(changed)
+    begins = (
+        f"from {unit} {change[0]:,} of {change[1]:,} on" if change else f"perhaps from the first {unit} on"
+    )
+    raise InputError(
+        f"order.frozen_tokens is unset, and {place} would change {begins}: {SAY_WHAT_WAS_READ}; then run again"
+    )
 
 
 def _sequences(run: Run, orders: Orders, count: int | None, items: Items) -> dict[str, np.ndarray]:

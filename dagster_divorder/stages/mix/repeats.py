@@ -14,7 +14,7 @@ times are those of all epochs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,7 +197,7 @@ def _plan_repeats(run: Run) -> Made:
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
-        "left_out_records": int((times == 0).sum()),
+        "left_out": _count_left_out(run, times == 0),
         "most_repeats": int(times.max(initial=0)),
         "tokens_trained_on": int(mix.tokens.sum()),
         "unique_tokens_trained_on": int(mix.unique_tokens.sum()),
@@ -308,17 +308,29 @@ def _note_overdrawn_values(run: Run, names: Sequence[str], planned: np.ndarray, 
         )
 
 
+def _barred(run: Run) -> Iterator[tuple[str, np.ndarray]]:
+    """(reason, the records that it keeps out of training, bool (N,)), the first reason of a record first."""
+    if run.settings.holds_out:
+        yield "held out", load_heldout(run).removed
+    if run.settings.selects:
+        yield "not selected", ~load_selected(run)
+    cut = np.zeros(len(run.view), bool)
+    cut[find_records(run, run.settings.order.cut)] = True
+    yield "cut", cut
+
+
+def _count_left_out(run: Run, left_out: np.ndarray) -> dict[str, int]:
+    """Reason -> the records that it leaves out, each counted once. left_out: all of them, bool (N,)."""
+    counts, rest = {}, left_out
+    for reason, barred in _barred(run):
+        counts[reason] = int((rest & barred).sum())
+        rest = rest & ~barred
+    return {**counts, "left out of the mix": int(rest.sum())}
+
+
 def _may_be_trained_on(run: Run) -> np.ndarray:
     """Which records are selected, not cut, and neither held out nor copies of held-out documents; bool (N,)."""
-    # Held-out records are no candidates of the selection.
-    if run.settings.selects:
-        may = load_selected(run).copy()
-    elif run.settings.holds_out:
-        may = ~load_heldout(run).removed
-    else:
-        may = np.ones(len(run.view), bool)
-    may[find_records(run, run.settings.order.cut)] = False
-    return may
+    return ~np.logical_or.reduce([barred for _, barred in _barred(run)])
 
 
 def _repeats_reads(settings: Settings) -> tuple[str, ...]:
@@ -332,7 +344,7 @@ def _show_repeats(run: Run, receipt: Receipt) -> Shown:
 
 REPEATS: WholeCorpus = WholeCorpus(
     name="repeats",
-    version=3,
+    version=4,
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
     reads=_repeats_reads,

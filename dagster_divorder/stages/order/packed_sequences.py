@@ -108,6 +108,7 @@ def _pack_documents(run: Run) -> Made:
         "sequence_length": run.settings.sequence.length,
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
+        "records": len(np.unique(stream.record(packed.document))),
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
     rows = _row_arrays(packed, traits, run_counter(run, stream.record_of)(packed))
@@ -372,7 +373,7 @@ def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=7,
+    version=8,
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),

@@ -46,7 +46,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
-from dagster_divorder.stages.mix.consumed import reordered
+from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
     heldout_table,
@@ -151,9 +151,7 @@ def _write_curated_output(run: Run) -> Made:
     before = read_manifest(folder, replaced=True)
     fingerprint = plan_fingerprint(run)
     trained_on = [str(place) for place, name in in_training_order(run.settings) if name == MANIFEST]
-    change = reordered(run, fingerprint, trained_on, "record")
-    if change:
-        run.progress.note(change.sentence)
+    refuse_to_reorder(run, fingerprint, trained_on, "record")
     record_plan(run, fingerprint, {str(folder): key})
     manifest = _write(run, view, key, file, before)
     if before and before.get("ids", file) != file and not run.store.shared:
@@ -167,7 +165,6 @@ def _write_curated_output(run: Run) -> Made:
         "folder": str(folder),
         "files": files,
         "bytes": sum(entry["bytes"] for entry in files.values()),
-        **({"reordered": change.figures} if change else {}),
     }
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
@@ -480,10 +477,10 @@ def _show_curated_output(run: Run, receipt: Receipt) -> Shown:
 
 
 def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
-    topics = (*space_reads(settings), "centroids", "clusters", "cluster_names")
+    clusters = (*space_reads(settings), "centroids", "clusters", "cluster_names")
     stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     orders = (*ORDERS, "diversity_metrics", "stationarity")
-    return ("raw_docs", "base_model", "token_counts", *topics, *stream, *orders)
+    return ("raw_docs", "base_model", "token_counts", *clusters, *stream, *orders)
 
 
 def _decided_by(run: Run) -> dict[str, Any]:

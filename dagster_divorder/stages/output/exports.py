@@ -51,7 +51,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.chat_template import template_of
-from dagster_divorder.stages.mix.consumed import last_change, reordered
+from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.repeats import stream_reads, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
@@ -67,7 +67,7 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks
+from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks, trainer_named
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
 from dagster_divorder.write.exports import FORMATS
@@ -81,15 +81,12 @@ SHARD_BYTES = 1 << 30
 
 TAG_DIGITS = 8
 KEEP_THE_ORDER = "trainers_keep_the_order"
-"""The check that also reports which outputs a trainer may have read in another order."""
 
 
 def _write_exports(run: Run) -> Made:
     plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
     keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
-    change = reordered(run, fingerprint, [*keys])
-    if change:
-        run.progress.note(change.sentence)
+    refuse_to_reorder(run, fingerprint, [*keys])
     tokens = stored_tokens(run, load_base_model(run).directory)
     for name in run.settings.exports.formats:
         FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
@@ -114,11 +111,10 @@ def _write_exports(run: Run) -> Made:
                 "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             }
         )
-    figures = {"exports": table, **({"reordered": change.figures} if change else {})}
     facts = {"formats": list(hashes), "plan": fingerprint}
     if form := run.memo.get("form"):
         facts["tokenizer"] = form
-    return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, figures)
+    return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, {"exports": table})
 
 
 def stored_tokens(run: Run, directory: Path) -> Tokens:
@@ -419,12 +415,30 @@ def _check_settings(run: Run) -> None:
     """Check that formats can hold the loss mask, no foreign file would be overwritten, and the tokenizer has its
     special tokens."""
     _refuse_unmasked(run.settings)
+    trainer = run.settings.exports.trainer
+    if trainer and (why := unread(trainer_named(trainer), run.settings)):
+        raise InputError(f"exports.trainer is {trainer!r}, and {why}; name another, or none")
     for name in run.settings.exports.formats:
         beside = "|".join(map(re.escape, ("manifest.json", *TOKENIZER_FILES)))
         written = re.compile(rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*{re.escape(TRAINED)})")
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
     if not _was_checked(run):
         check_special_tokens(run.settings)
+
+
+def unread(trainer: Trainer, settings: Settings) -> str:
+    """Why a trainer cannot read what these settings write; "" if it can."""
+    if trainer.forms:
+        held, read = " and ".join(sorted(settings.forms)), " or ".join(trainer.forms)
+        known = settings.forms & {*trainer.forms}
+        return "" if known else f"it reads records of {read}, and the inputs hold {held}"
+    if "pairs" in settings.forms:
+        return "it reads exports, and a sequence of tokens cannot hold a pair of answers"
+    masked = has_loss_mask(settings)
+    if masked and not FORMATS[trainer.formats[0]].masks:
+        train_on = settings.chats.train_on
+        return f"{trainer.formats[0]} cannot say that chats.train_on = {train_on!r} leaves tokens untrained"
+    return trainer.obstacle(masked=masked, short_rows=settings.packing.pads)
 
 
 def _was_checked(run: Run) -> bool:
@@ -525,8 +539,7 @@ def _trainers_keep_the_order(run: Run) -> Finding:
             # If ranks read contiguous parts, their number is the one that the rows are laid out for.
             ranks = shape.layout.get("world_size", 1)
             replays = [
-                replay(shape, trainer, world_size=ranks if trainer.contiguous_ranks else None)
-                for trainer in trainers
+                replay(shape, trainer, world_size=ranks if trainer.parts else None) for trainer in trainers
             ]
             rows += [
                 {
@@ -545,10 +558,8 @@ def _trainers_keep_the_order(run: Run) -> Finding:
         else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
         "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
     )
-    remedies = ["set exports.world_size, micro_batch and workers to the trainer's"] if unordered else []
-    if change := last_change(run):
-        text, remedies = f"{change.change}. {text}", [change.remedy, *remedies]
-    return Finding(passed=not remedies, text=text, remedy="; ".join(remedies), figures={"trainers": rows})
+    remedy = "name your trainer in exports.trainer, and its ranks in exports.world_size" if unordered else ""
+    return Finding(passed=not unordered, text=text, remedy=remedy, figures={"trainers": rows})
 
 
 EXPORTS = WholeCorpus(
@@ -576,8 +587,7 @@ EXPORTS = WholeCorpus(
         Check(
             name=KEEP_THE_ORDER,
             description="At least one trainer reads each export in the order of the plan, global batch for global "
-            "batch; a table lists all trainers that read it, by default and at their best. No run has reordered rows "
-            "that a trainer may have read, unless order.frozen_tokens allows it.",
+            "batch; a table lists all trainers that read it, by default and at their best.",
             check=_trainers_keep_the_order,
         ),
     ),

@@ -129,7 +129,7 @@ ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
     name="ordering_animation",
     version=3,
     description="Films of how training reads the corpus, shuffled and in order: the dataset as bars, and the map of "
-    "topics lighting up as documents are first read.",
+    "clusters lighting up as documents are first read.",
     reads=lambda settings: (
         *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),

@@ -202,7 +202,7 @@ def _sections(
     batches = metrics["sequences"]["windows"]["batch"]
     worst = [
         _worst_batch(corpus, trait, batches[trait])
-        for trait in list(settings.order.traits)[:WORST_TRAITS]
+        for trait in verdict.traits[:WORST_TRAITS]
         if len(corpus.packed) and not batches[trait]["partial"]
     ]
     worst += _worst_sequences(corpus)
@@ -221,7 +221,7 @@ def _sections(
             metrics,
             k,
         ),
-        sections.windows(verdict, list(settings.order.traits)),
+        sections.windows(verdict),
         *(
             [sections.stretches(metrics["sequences"], settings.curriculum.score)]
             if verdict.stretches > 1
@@ -467,11 +467,12 @@ def _parts(text: str, spans: Sequence[tuple[int, int]]) -> Example:
 
 
 def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
-    titles, missing = (
-        Text("\n".join(f"- {item}" for item in receipt.figures[name]) or "nothing")
+    listed = {
+        name: Text("\n".join(f"- {item}" for item in receipt.figures[name]))
         for name in ("sections", "missing")
-    )
-    return {"path": Link(run.settings.output.path / PAGE), "sections": titles, "missing": missing}
+        if receipt.figures[name]
+    }
+    return {"path": Link(run.settings.output.path / PAGE), **listed}
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
@@ -492,7 +493,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=9,
+    version=10,
     description="A report to send to others: one HTML file beside the output. Settings, comparison with shuffling, "
     "before and after, the worst windows and their documents, and the available evidence. It opens in any browser, "
     "without a network.",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.measure import ShufflingCheck
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.stationarity import Stationarity
+from dagster_divorder.units import BATCHES
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ASKED, SERIES, SHUFFLES
 from dagster_divorder.view.drawing import by_place, data_uri, indexed, png, stacked
@@ -81,15 +82,16 @@ def head(verdict: Verdict) -> Markup:
         ours, shuffled, original = (show(reduce(getitem, path, verdict.metrics[name])) for name in SHOWN)
         return title, unit, ours, [f"shuffled {shuffled}", f"original {original}"]
 
-    ours = verdict.metrics["sequences"]
-    tiles = [tile("In a sequence", "clusters on average", fixed, "split", "mean")]
-    if not ours["windows"]["batch"]["cluster"]["partial"]:
-        off = "percentage points off, for one cluster, wherever a batch starts"
-        unit = "% of its tokens would have to change"
+    ours, tiles = verdict.metrics["sequences"], []
+    trait, name = verdict.traits[0], clip(verdict.traits[0], SHORT_NAME)
+    if ours["batch_shares"][trait]["windows"] >= BATCHES:
+        off = f"percentage points off, for one {name}, wherever a batch starts"
+        unit = f"% of its tokens would have to change for the corpus’s mix by {name}"
         tiles += [
-            tile("In the worst batch", off, points, "windows", "batch", "cluster", "worst"),
-            tile("In the mean batch", unit, points, "batch_shares", "cluster", "mean_tv"),
+            tile("In the worst batch", off, points, "windows", "batch", trait, "worst"),
+            tile("In the mean batch", unit, points, "batch_shares", trait, "mean_tv"),
         ]
+    tiles.append(tile("In a sequence", "clusters on average", fixed, "split", "mean"))
     share = percent(ours["prefix"]["mean"] / max(1, ours["tokens"]))
     unit = f"tokens off the mix, on average: {share} of all {ours['tokens']:,}"
     tiles.append(tile("Up to any point", unit, number, "prefix", "mean"))
@@ -167,7 +169,7 @@ def bars(
     )
 
 
-def windows(verdict: Verdict, traits: Sequence[str]) -> Section:
+def windows(verdict: Verdict) -> Section:
     """Windows against shuffling: wherever they start, up to any point, and for each trait."""
     metrics = verdict.metrics
     prefixes = {name: metrics[name]["prefix"] for name in SERIES if any(metrics[name]["prefix"]["l2"])}
@@ -177,14 +179,14 @@ def windows(verdict: Verdict, traits: Sequence[str]) -> Section:
     means = "; ".join(f"{ORDERS[name]} {number(prefix['mean'])}" for name, prefix in prefixes.items())
     caption = f"{ALONG}: L2 distance in tokens, logarithmic scale; lower is better."
     panels = []
-    for trait in traits:
+    for trait in verdict.traits:
         for scale, title in {"cumulative": "up to each step", "batch": "in each batch"}.items():
             lines = metrics["sequences"]["curves"]["trait_errors"][trait][scale]
             at = np.asarray(lines["at"])
             shown = [*((at, np.asarray(line), SHUFFLES) for line in lines["shuffled"])]
             shown.append((at, np.asarray(lines["ours"]), SERIES["sequences"]))
             panels.append(Panel(f"{trait}, {title}", partial(charts.along, lines=shown, log=True)))
-    summary = [summary_row(name, metrics[name]) for name in ("sequences", "sequences_random")]
+    summary = [summary_row(name, metrics[name], verdict.traits) for name in ("sequences", "sequences_random")]
     measured = [row.shown() | {"meaning": row.measure.meaning} for row in beside_shuffled(*summary)]
     whose = "the mix of their stretch" if verdict.stretches > 1 else "the corpus’s mix"
     ours, shuffled = (metrics[name]["prefix"]["mean"] for name in ("sequences", "sequences_random"))

@@ -1,0 +1,307 @@
+"""The results of the last run in short: whether the order beats shuffling, what to give to a trainer, how the records
+that were read add up; and what any stage shows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.pipeline.graph import OUTPUT
+from dagster_divorder.pipeline.run import Run, stage_row, stages_table
+from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place, as_place
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.measure.diversity_metrics import load_verdict
+from dagster_divorder.stages.order.pieces import left_out_lines
+from dagster_divorder.store.state import load_state
+from dagster_divorder.units import byte_size
+from dagster_divorder.verify import lines_of_trainer
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
+from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
+from dagster_divorder.view.verdict import RECOMMENDED
+from dagster_divorder.view.words import TRAIN_ON, cells, count, points
+from dagster_divorder.write.curated import RECORDS
+
+Texts = Sequence[str | Line]
+Blocks = Sequence[tuple[int, Texts]]
+"""Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
+MORE = "measures explained, every order, file and stage: divorder summary --details"
+Figures = Mapping[str, Mapping[str, Any]]
+"""Figures of stages, by stage."""
+ROWS, CELL = 20, 60
+"""Rows of a stage's table that are shown, and characters of a text in it."""
+LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
+"""Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
+
+
+def summarise(settings: Settings, *, details: bool = False) -> Answer:
+    """The results of the last run, in at most 30 lines of 80 columns. details: also the measures of every order, all
+    files, and new documents and time of every stage, in as many lines as they take.
+
+    Raises:
+        MissingStageError: the pipeline has not run to its end on this store.
+    """
+    run = open_run(settings)
+    figures = _figures_of_the_last_run(run)
+    verdict, orders = load_verdict(run), figures["diversity_metrics"]["summary"]
+    by_order = {row["order"]: row for row in orders}
+    measured = beside_shuffled(by_order[TRAIN_ON], by_order["sequences_random"])
+    corpus, mixes = count_records(figures), verdict.metrics[TRAIN_ON].get("mixes")
+    drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
+    stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
+    exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
+    files = {**{name: output[name] for name in ("folder", "written", "bytes")}, "files": _files(figures)}
+    claim, because = verdict.sentences
+    tone: Literal["good", "bad", "strong"] = (
+        "good" if verdict.passed else "bad" if verdict.compared else "strong"
+    )
+    of_file = verdict.of_file(packs=settings.packing.packs)
+    before: Blocks = [
+        (0, [Line(claim, tone), because, *([drift] if drift else []), ""]),
+        *_for_the_trainer(run, exports, output),
+        # Whoever names a trainer wants its lines, unless the file is the better one.
+        (1 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
+        (0, [""]),
+    ]
+    after: Blocks = [
+        (0, ["", *_corpus_lines(settings, corpus, figures)]),
+        *((3, [note]) for note in _notes(settings, figures)),
+    ]
+    table = [row.shown() for row in in_short(measured)]
+    if details:
+        texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
+        parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
+        parts += ["", *(Line(line, "quiet") for line in legend(measured))]
+        parts += [f"files in {output['folder']}: {', '.join(files['files'])}"]
+        parts += [*_mix_along(mixes), *_all_orders(run, figures)]
+        parts += ["", stages_table(stages, "the last run of each stage")]
+    else:
+        parts = _fitted(before, table, [*after, (0, [MORE])])
+    return Answer(
+        parts,
+        {
+            "beats_shuffling": verdict.passed if verdict.compared else None,
+            "verdict": [claim, because],
+            "drift": drift,
+            "mixes": mixes,
+            "off_schedule": verdict.metrics[TRAIN_ON].get("off_schedule"),
+            "measures": [row.data() for row in measured],
+            "orders": orders,
+            "findings": figures["diversity_metrics"]["findings"],
+            "corpus": corpus,
+            "sequence_length": settings.sequence.length,
+            "batch": settings.sequence.batch,
+            "clusters": figures["clusters"]["k"],
+            "strategy": figures["greedy_order"]["strategy"],
+            "exports": exports,
+            "output": files,
+            "stages": stages,
+        },
+    )
+
+
+def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
+    """The blocks around a table that fit into LINES, those of the lowest rank first, and then as many rows of the table
+    as fit; blocks of rank 0 and a first row always stand."""
+    blocks = [*before, *after]
+    heights = [height(texts, COLUMNS) for _, texts in blocks]
+    # The table has names and, in colours, a rule above its first row.
+    room = LINES - 3 - sum(lines for (rank, _), lines in zip(blocks, heights, strict=True) if rank == 0)
+    kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
+    for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
+        if at not in kept and heights[at] <= room:
+            kept.add(at)
+            room -= heights[at]
+    texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
+    rows = TextTable(table[: min(MEASURES_SHOWN, 1 + room)])
+    return [*chain(*texts[: len(before)]), rows, *chain(*texts[len(before) :])]
+
+
+def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
+    """What stages show of their last results, one after the other.
+
+    Raises:
+        InputError: there is no such stage. MissingStageError: a stage has no current result.
+    """
+    run, parts, data = open_run(settings), list[Part](), dict[str, dict[str, Any]]()
+    for name in stages:
+        stage = GRAPH[one_of("stage", name, GRAPH)]
+        receipt = run.receipt(name)
+        data[name] = dict(receipt.figures)
+        parts += ["", Line(f"{name}: {stage.description}", "strong")]
+        for key, value in receipt.figures.items():
+            if isinstance(value, (str, int, float)):
+                parts.append(f"  {key.replace('_', ' ')}: {value}")
+        for title, shown in stage.show(run, receipt).items():
+            label = title.replace("_", " ")
+            match shown:
+                case Table(rows):
+                    more = f" (the first {ROWS} of {len(rows):,}; --json has all)" if len(rows) > ROWS else ""
+                    parts += ["", TextTable(cells(rows[:ROWS], CELL), label + more)]
+                    data[name][title] = rows
+                case Text(markdown):
+                    parts += ["", *markdown.splitlines()]
+                case Picture(path, _) | Link(path):
+                    parts.append(f"  {label}: {path}")
+                    data[name][title] = str(path)
+                case number:
+                    data[name][title] = number
+    return Answer(parts[1:], data)
+
+
+def count_records(figures: Figures) -> dict[str, Any]:
+    """The records of the last run. `read` is the sum of `rejected_records`, `trained_records` (in a sequence) and all
+    of `left_out`, a count by reason; `records` were accepted, `documents` are their distinct texts."""
+    raw_docs, tokens = figures["raw_docs"], figures["token_counts"]
+    trained, left_out = (
+        figures["packed_sequences"]["records"],
+        dict(figures.get("repeats", {}).get("left_out", {})),
+    )
+    # Such as texts without a token, or too long ones that packing.too_long drops.
+    left_out["in no sequence"] = raw_docs["records"] - trained - sum(left_out.values())
+    return {
+        "read": raw_docs["records"] + raw_docs["rejected_records"],
+        **{name: raw_docs[name] for name in ("records", "rejected_records", "partial_lines")},
+        "documents": raw_docs["texts"],
+        "trained_records": trained,
+        "left_out": left_out,
+        **{name: tokens[name] for name in ("tokens", "trained_tokens") if name in tokens},
+    }
+
+
+def repeats_lines(figures: Figures) -> list[str]:
+    """A line on the records that an epoch reads several times, if there are any."""
+    repeats = figures.get("repeats", {"most_repeats": 1})
+    if repeats["most_repeats"] < 2:
+        return []
+    return [f"an epoch reads them {repeats['items']:,} times, none over {repeats['most_repeats']:,} times"]
+
+
+def _figures_of_the_last_run(run: Run) -> Figures:
+    """Figures by stage, with evidence if it is up to date.
+
+    Raises:
+        MissingStageError: a needed stage has none.
+    """
+    settings, recorded = run.settings, load_state(run.store).receipts
+    needed = [stage for stage in GRAPH.needed(settings, OUTPUT) if GRAPH[stage].asset]
+    figures = {
+        stage: recorded[stage].figures
+        for stage in GRAPH.upstream(settings, among=recorded)
+        if stage in recorded and (stage in needed or run.is_current(stage))
+    }
+    if missing := [stage for stage in needed if stage not in figures]:
+        raise MissingStageError(
+            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
+            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
+        )
+    return figures
+
+
+def _for_the_trainer(
+    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]
+) -> list[tuple[int, Texts]]:
+    """What to give to a trainer, the configuration of the one that is set, other exports and the curated file."""
+    settings, folder = run.settings, run.settings.output.path
+    of_records = lines_of_trainer(run, folder, None)
+    if "pairs" in settings.forms:
+        size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
+        return [(0, _to_train_on(settings, folder, size)), (2, of_records)]
+    contents = "Whole documents" if settings.packing.packs else "Records"
+    file = _here(f"{folder}/{next(iter(output['files']))}")
+    others = [f"{contents} in the order of training, for tools that do not pack: {file}"]
+    if exports[1:]:
+        folders = ", ".join(_here(export["folder"]) for export in exports[1:])
+        others.insert(0, f"The same for other trainers: {folders}")
+    if not exports:
+        no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
+        return [(0, [Line(no_export, "strong")]), (2, of_records), (4, others)]
+    place = as_place(exports[0]["folder"])
+    give = _to_train_on(settings, place, exports[0]["bytes"])
+    if isinstance(place, Path) and not place.is_dir():
+        return [(0, [give[0], "  it is no longer there: run again to write it"]), (4, others)]
+    return [(0, give), (2, [*lines_of_trainer(run, place, exports[0]["format"]), *of_records]), (4, others)]
+
+
+def _to_train_on(settings: Settings, place: Place, size: int) -> Texts:
+    """The folder for a trainer, and the command that says what it reads."""
+    folder, trainer = _here(place), settings.exports.trainer
+    what = f"What {trainer} reads" if trainer else "For its lines set exports.trainer, or"
+    return [
+        Line(f"Give your trainer {folder} ({byte_size(size)}), unshuffled. {what}:", "strong"),
+        f"  divorder verify {shlex.quote(folder)}{'' if trainer else ' --trainer NAME'}",
+    ]
+
+
+def _here(place: str | Place) -> str:
+    """A path below the working directory relative to it, any other place as it is."""
+    return os.path.relpath(place) if Path(place).is_relative_to(Path.cwd()) else str(place)
+
+
+def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figures) -> list[str]:
+    """How the records add up, and what sequences hold."""
+    terms = {
+        "trained": corpus["trained_records"],
+        **corpus["left_out"],
+        "rejected": corpus["rejected_records"],
+    }
+    numbers = [f"{number:,} {name}" for name, number in terms.items() if number or name == "trained"]
+    partial, packed = corpus["partial_lines"], figures["packed_sequences"]
+    trained = f" ({packed['trained_tokens']:,} trained on)" if "trained_tokens" in packed else ""
+    return [
+        f"{corpus['read']:,} read = {' + '.join(numbers)}; {corpus['documents']:,} different texts",
+        *([f"{count(partial, 'line')} more cut short at the end of a file"] if partial else []),
+        *repeats_lines(figures),
+        f"{packed['tokens']:,} tokens{trained} in {count(packed['sequences'], 'sequence')} of "
+        f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}",
+    ]
+
+
+def _notes(settings: Settings, figures: Figures) -> list[str]:
+    """What packing leaves out, and what a selection and scores are unable to do."""
+    selection, scores = figures.get("subset_selection", {}), figures.get("scores", {})
+    return [
+        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
+        *filter(None, [selection.get("note")]),
+        *scores.get("notes", []),
+    ]
+
+
+def _files(figures: Figures) -> list[str]:
+    """Names of the files in the output folder, documents first."""
+    page, films = figures.get("ordering_report"), figures.get("ordering_animation")
+    return [
+        *figures["curated_output"]["files"],
+        "curated_meta.json",
+        *([Path(page["path"]).name, *page["beside"]] if page else []),
+        *(films["films"] if films else []),
+    ]
+
+
+def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
+    """The asked and achieved mix of every stretch, if there are several."""
+    if not mixes:
+        return []
+    after = zip(mixes["values"], mixes.get("next", ()), strict=False)
+    shares = [f"{value} {points(share)} %" for value, share in after]
+    behind = [f"the first batch behind what stays: {', '.join(shares)}"] if shares else []
+    return ["", TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training"), *behind]
+
+
+def _all_orders(run: Run, figures: Figures) -> list[Part]:
+    """The measures of every order, and the tables of a selection and of the records that packing leaves out."""
+    metrics = figures["diversity_metrics"]
+    parts: list[Part] = ["", TextTable(side_by_side(metrics["summary"]), "all orders"), *metrics["findings"]]
+    for stage in ("subset_selection", "set_diversity", "packed_sequences"):
+        tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
+        for name, table in tables.items():
+            if isinstance(table, Table) and table.rows:
+                parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
+    return parts
