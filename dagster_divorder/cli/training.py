@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.cli.verb import Options, Verb, config_of, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.answer import Answer, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.forensics import Freeze

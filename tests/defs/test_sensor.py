@@ -61,10 +61,8 @@ def test_the_location_has_a_sensor_and_a_schedule_that_are_on(load: Load, settin
     assert (sensor.name, schedule.name) == ("watch_input", "daily")
     assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
     assert sensor.minimum_interval_seconds == 4
-    assert (schedule.cron_schedule, schedule.default_status) == (
-        "0 3 * * *",
-        dg.DefaultScheduleStatus.RUNNING,
-    )
+    assert (schedule.job_name, schedule.cron_schedule) == ("report", "0 3 * * *")
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
 
 
 def test_without_automation_nothing_starts_by_itself(config: Path) -> None:
