@@ -88,9 +88,9 @@ def build_definitions(
             )
         if "raw_docs" not in (upstream or {}):
             _check_input(loaded)
-        parts = key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()
+        prefix = key_prefix if isinstance(key_prefix, str) else "/".join(key_prefix or ())
         deps = {asset: _deps(written_by) for asset, written_by in (upstream or {}).items()}
-        pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, parts)), deps)
+        pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, prefix.split("/"))), deps)
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
