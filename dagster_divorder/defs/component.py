@@ -134,7 +134,8 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
 
         # A component made in Python may have no file.
         file = getattr(context.component_loc, "file_path", Path.cwd())
-        file, given = file / "defs.yaml" if file.is_dir() else file, self.key_prefix
+        file = file / "defs.yaml" if file.is_dir() else file
+        prefix = self.key_prefix if isinstance(self.key_prefix, list) else [self.key_prefix or ""]
         try:
             if (self.settings is None) == (self.config is None):
                 which = "neither" if self.config is None else "both"
@@ -144,10 +145,10 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
                 load_settings(config or self.settings, within=file),
                 file=config or file,
                 # A template such as {{ env.YEAR }} gives a number.
-                key_prefix=[*map(str, given if isinstance(given, list) else [given or ""])],
+                key_prefix=[*map(str, prefix)],
                 upstream=self.upstream,
                 automation=self.automation,
-                **({} if self.executor == "in_process" else {"executor": None}),
+                executor=dg.in_process_executor if self.executor == "in_process" else None,
             )
         except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
             # Dagster shows this kind of error directly; any other would stand below the tree of all components.

@@ -10,9 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_divorder.defs.pipeline import asset_upstream
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, asset_upstream
 
 Load = Callable[[], dg.Definitions]
 

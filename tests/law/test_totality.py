@@ -260,6 +260,7 @@ dtype = "float32"
 k = 4
 [order]
 length_bins = 5
+frozen_tokens = 0
 [sequence]
 length = 64
 batch = 2

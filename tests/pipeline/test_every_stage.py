@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
     "deep": {"dtype": "float32"},
     "advanced": {"vocab_size": 512, "token_dims": 8, "decoder_tokens": 2000, "film_frames": 2},
     "gradients": {"dims": 32},
+    "order": {"frozen_tokens": 0},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
     "output": {"sidecars": ()},
