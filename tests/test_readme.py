@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.defs.pipeline import asset_upstream
 from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, asset_upstream
 from tests.conftest import write_jsonl
 
 ROOT = Path(__file__).parent.parent

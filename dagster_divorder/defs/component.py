@@ -81,13 +81,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         dg.Resolver.default(
             description="The settings, in the same tables as divorder.toml. Paths are relative to this file's folder. "
             "Give either settings or config.",
-            examples=[
-                {
-                    "input": {"paths": ["{{ context.project_root }}/data/news/*.jsonl"]},
-                    "store": {"path": "{{ context.project_root }}/divorder/news/store"},
-                    "output": {"path": "{{ context.project_root }}/divorder/news/curated"},
-                }
-            ],
+            examples=[{"input": {"paths": ["{{ context.project_root }}/data/news/*.jsonl"]}}],
         ),
     ] = None
     config: Annotated[
@@ -141,6 +135,7 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         # A component made in Python may have no file.
         file = getattr(context.component_loc, "file_path", Path.cwd())
         file = file / "defs.yaml" if file.is_dir() else file
+        prefix = self.key_prefix if isinstance(self.key_prefix, list) else [self.key_prefix or ""]
         try:
             if (self.settings is None) == (self.config is None):
                 which = "neither" if self.config is None else "both"
@@ -149,18 +144,12 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             return build_definitions(
                 load_settings(config or self.settings, within=file),
                 file=config or file,
-                key_prefix=self._prefix,
+                # A template such as {{ env.YEAR }} gives a number.
+                key_prefix=[*map(str, prefix)],
                 upstream=self.upstream,
                 automation=self.automation,
-                **({} if self.executor == "in_process" else {"executor": None}),
+                executor=dg.in_process_executor if self.executor == "in_process" else None,
             )
         except (DivOrderError, dg.DagsterInvalidDefinitionError) as error:
             # Dagster shows this kind of error directly; any other would stand below the tree of all components.
             raise ComponentTreeException(f"{file}: {error}") from None
-
-    @property
-    def _prefix(self) -> list[str]:
-        given = self.key_prefix
-        parts = given if isinstance(given, list) else [] if given is None else [given]
-        # A template such as {{ env.YEAR }} gives a number.
-        return [part for given in parts for part in str(given).split("/")]

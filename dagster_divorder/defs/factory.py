@@ -13,7 +13,7 @@ from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.defs.sensor import CURATE, daily, watch_input
+from dagster_divorder.defs.sensor import CURATE, REPORT, daily, watch_input
 from dagster_divorder.errors import DivOrderError, InputError, SettingsError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
@@ -39,7 +39,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
         ("training_evidence",),
         "Small models trained on the same tokens in several orders: does the order help?",
     ),
-    "report": (
+    REPORT: (
         (*EXPLORED, "ordering_report", "ordering_animation"),
         "A report on the curated output to send to others, and its films.",
     ),
@@ -88,9 +88,9 @@ def build_definitions(
             )
         if "raw_docs" not in (upstream or {}):
             _check_input(loaded)
-        parts = key_prefix.split("/") if isinstance(key_prefix, str) else key_prefix or ()
+        prefix = key_prefix if isinstance(key_prefix, str) else "/".join(key_prefix or ())
         deps = {asset: _deps(written_by) for asset, written_by in (upstream or {}).items()}
-        pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, parts)), deps)
+        pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, prefix.split("/"))), deps)
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
@@ -106,32 +106,34 @@ def definitions(
         assets=assets(pipeline),
         jobs=_jobs(pipeline, executor),
         sensors=[watch_input(pipeline)] if starts_itself else [],
-        schedules=[daily(pipeline)] if starts_itself else [],
+        schedules=[daily(pipeline, _assets_of(pipeline, REPORT))] if starts_itself else [],
     )
 
 
 def _jobs(pipeline: Pipeline, executor: dg.ExecutorDefinition | None) -> list[Any]:
     """The jobs of a pipeline; the page of each shows the settings that are not at their defaults."""
-    graph, settings = pipeline.graph, pipeline.settings
     file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
-    shown = settings.model_dump(mode="json", exclude_defaults=True)
-    asset_jobs = []
-    for name, (wanted, description) in JOBS.items():
-        targets = [asset for asset in pipeline.specs if asset in wanted]
-        selection = [asset for asset in graph.needed(settings, *targets) if asset in pipeline.specs]
-        if targets:
-            asset_jobs.append(
-                dg.define_asset_job(
-                    pipeline.named(name),
-                    dg.AssetSelection.assets(*map(pipeline.key, selection)),
-                    description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
-                    "variables DIVORDER_...) and reload definitions.",
-                    metadata={"settings_file": file, "settings": dg.MetadataValue.json(shown)},
-                    tags={SETTINGS: file},
-                    executor_def=executor,
-                )
-            )
-    return asset_jobs
+    shown = pipeline.settings.model_dump(mode="json", exclude_defaults=True)
+    return [
+        dg.define_asset_job(
+            pipeline.named(name),
+            dg.AssetSelection.assets(*map(pipeline.key, selection)),
+            description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
+            "variables DIVORDER_...) and reload definitions.",
+            metadata={"settings_file": file, "settings": dg.MetadataValue.json(shown)},
+            tags={SETTINGS: file},
+            executor_def=executor,
+        )
+        for name, (_, description) in JOBS.items()
+        if (selection := _assets_of(pipeline, name))
+    ]
+
+
+def _assets_of(pipeline: Pipeline, job: str) -> list[str]:
+    """The assets of a job under the settings of a pipeline."""
+    targets = [asset for asset in pipeline.specs if asset in JOBS[job][0]]
+    needed = pipeline.graph.needed(pipeline.settings, *targets) if targets else ()
+    return [asset for asset in needed if asset in pipeline.specs]
 
 
 def _check_input(settings: Settings) -> None:

@@ -1,6 +1,5 @@
 """Formats results and figures for Dagster's pages."""
 
-import base64
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import TextTable
+from dagster_divorder.view.drawing import data_uri, reduced
 
 PICTURE_BYTES = 300_000
 """Largest picture inside a page; larger ones are reduced, because Dagster stores them in every run's events."""
@@ -95,29 +95,9 @@ def _escaped(text: str) -> str:
 
 def picture(file: Path, what: str) -> dg.MarkdownMetadataValue:
     """A PNG file inside the page, reduced if it is too large. what: its alternative text."""
-    data = base64.b64encode(_within_bounds(file.read_bytes())).decode()
-    return dg.MetadataValue.md(f"![{what}](data:image/png;base64,{data})")
-
-
-def _within_bounds(png: bytes) -> bytes:
-    """A PNG of at most PICTURE_BYTES and PICTURE_WIDTH; if necessary, scaled down and with fewer colours."""
-    import io
-
-    from PIL import Image
-
-    original = Image.open(io.BytesIO(png))
-    share = min(1.0, PICTURE_WIDTH / original.width)
-    if share == 1.0 and len(png) <= PICTURE_BYTES:
-        return png
-    while True:
-        size = (max(1, round(original.width * share)), max(1, round(original.height * share)))
-        file = io.BytesIO()
-        smaller = original.convert("RGB").resize(size, Image.Resampling.HAMMING)
-        # Ten times as fast as the median cut, with files no larger. `optimize` would double the time.
-        smaller.quantize(128, Image.Quantize.FASTOCTREE).save(file, "PNG")
-        if len(file.getvalue()) <= PICTURE_BYTES:
-            return file.getvalue()
-        share *= 0.8
+    return dg.MetadataValue.md(
+        f"![{what}]({data_uri(reduced(file.read_bytes(), PICTURE_BYTES, PICTURE_WIDTH))})"
+    )
 
 
 def readable(value: Any, name: str = "") -> Any:

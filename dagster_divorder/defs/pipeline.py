@@ -10,13 +10,10 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import EVIDENCE
+from dagster_divorder.stages import asset_upstream
 
-REPORT = "ordering_report"
 GROUPS = {
     "corpus": {"raw_docs": "parquet json"},
     "embedding": {
@@ -36,7 +33,7 @@ GROUPS = {
         "diversity_metrics": "numpy numba",
     },
     "output": {"exports": "parquet", "curated_output": "json parquet"},
-    "report": {"ordering_animation": "matplotlib", REPORT: "html matplotlib"},
+    "report": {"ordering_animation": "matplotlib", "ordering_report": "html matplotlib"},
     "evidence": {
         "k_calibration": "faiss",
         "ari_comparison": "faiss scikitlearn",
@@ -115,39 +112,3 @@ class Pipeline:
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule, group or pool, with the prefix."""
         return "_".join([*self.key_prefix, name])
-
-
-def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Asset -> the assets that it or its parts read; for the report also the evidence that it shows.
-
-    An asset A is left out if another one of them is made from A and changes whenever A changes. A fit that an asset
-    reads itself is never left out, since only a part of the fit may matter to the other assets.
-    """
-    upstream = graph.upstream(settings)
-    if REPORT in upstream:
-        upstream[REPORT] += tuple(stage for stage in EVIDENCE if stage in upstream)
-    direct = {
-        name: dict.fromkeys(
-            read
-            for part in graph.parts(settings, name)
-            for read in upstream[part]
-            if graph[read].asset and read != name
-        )
-        for name in upstream
-        if graph[name].asset
-    }
-    shown_by: dict[str, set[str]] = {}
-    for name, reads in direct.items():
-        stage = graph[name]
-        # A pinned fit stays when its upstream changes, and named files may come out the same.
-        changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
-        shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
-    return {
-        name: tuple(
-            read
-            for read in reads
-            if (read in upstream[name] and isinstance(graph[read], PinnedFit))
-            or not any(read in shown_by[other] for other in reads)
-        )
-        for name, reads in direct.items()
-    }

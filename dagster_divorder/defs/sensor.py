@@ -9,7 +9,7 @@ Known weakness: a file that was touched, or that a run by hand has read, starts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -27,8 +27,10 @@ from dagster_divorder.store.sources import identity
 from dagster_divorder.store.state import load_state
 from dagster_divorder.view.words import count
 
-CURATE, WATCH_INPUT, DAILY = "curate", "watch_input", "daily"
-"""The job that the sensor starts, the sensor, and the schedule; before the prefix."""
+CURATE, REPORT = "curate", "report"
+"""The jobs that the sensor and the schedule start; before the prefix."""
+WATCH_INPUT, DAILY = "watch_input", "daily"
+"""The sensor and the schedule; before the prefix."""
 
 INTERVAL = 4
 """Seconds between two ticks. The daemon looks at its sensors every five seconds; if it looks a moment early, a sensor
@@ -39,9 +41,6 @@ SENSOR = "dagster/sensor_name"
 
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in ENDED]
-
-BY_HAND = "training_evidence"
-"""Costs more than a night may without being asked."""
 
 Listing = Mapping[str, tuple[int | str, ...]]
 """Input file that is not empty -> its identity, which begins with its size."""
@@ -57,7 +56,7 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
         minimum_interval_seconds=INTERVAL,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Starts {curate} when an input file is new or has changed, or an upstream asset was updated, and "
-        f"nothing has changed for {SETTLE_SECONDS:g} s after it. Only what is new is computed.",
+        "the next look finds no other change. Only what is new is computed.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         # The cursor: hash of the state that the last answer was about, and of the one that the last tick has seen.
@@ -139,15 +138,15 @@ def _run_under_way(instance: dg.DagsterInstance, pipeline: Pipeline) -> dg.Dagst
     return next((run for run in runs if run and run.status in UNDER_WAY), None)
 
 
-def daily(pipeline: Pipeline) -> dg.ScheduleDefinition:
-    """The schedule that brings up to date what was made before, and what no append has to wait for."""
+def daily(pipeline: Pipeline, assets: Sequence[str]) -> dg.ScheduleDefinition:
+    """The schedule that brings up to date what was made before of the assets of `report`: evidence, for which no append
+    has to wait, and all that it needs."""
     settings, graph = pipeline.settings, pipeline.graph
-    assets = [name for name in pipeline.specs if name != BY_HAND]
 
     @dg.schedule(
         name=pipeline.named(DAILY),
         cron_schedule="0 3 * * *",
-        target=dg.AssetSelection.assets(*map(pipeline.key, assets)),
+        job_name=pipeline.named(REPORT),
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Every night at three o'clock (UTC), brings up to date what was made under these settings: the "
         "output, and the vectors, evidence and reports that the sensor leaves as they are. No run starts where nothing "

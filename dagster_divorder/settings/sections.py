@@ -27,6 +27,7 @@ from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.schedule import SHAPES, Pieces, pieces_of
 from dagster_divorder.core.order.strategy import Checked
+from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
 from dagster_divorder.trainers import TRAINERS, layout_for, trainer_named
 

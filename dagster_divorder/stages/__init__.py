@@ -9,9 +9,10 @@ from importlib import import_module
 
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Progress
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
-from dagster_divorder.pipeline.stage import Stage
+from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
 from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt
@@ -124,3 +125,39 @@ def open_run(settings: Settings) -> Run:
         StoreError: the place of the store holds other files, or a store of another version.
     """
     return Run(recognised(settings), store_of(settings.store).open(create=False), GRAPH)
+
+
+def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Asset -> the assets that it or its parts read; for the report also the evidence that it shows.
+
+    An asset A is left out if another one of them is made from A and changes whenever A changes. A fit that an asset
+    reads itself is never left out, since only a part of the fit may matter to the other assets.
+    """
+    upstream = graph.upstream(settings)
+    if "ordering_report" in upstream:
+        upstream["ordering_report"] += tuple(stage for stage in EVIDENCE if stage in upstream)
+    direct = {
+        name: dict.fromkeys(
+            read
+            for part in graph.parts(settings, name)
+            for read in upstream[part]
+            if graph[read].asset and read != name
+        )
+        for name in upstream
+        if graph[name].asset
+    }
+    shown_by: dict[str, set[str]] = {}
+    for name, reads in direct.items():
+        stage = graph[name]
+        # A pinned fit stays when its upstream changes, and named files may come out the same.
+        changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
+        shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
+    return {
+        name: tuple(
+            read
+            for read in reads
+            if (read in upstream[name] and isinstance(graph[read], PinnedFit))
+            or not any(read in shown_by[other] for other in reads)
+        )
+        for name, reads in direct.items()
+    }

@@ -232,6 +232,25 @@ def png(image: Image) -> bytes:
     return data.getvalue()
 
 
+def reduced(file: bytes, most: int, width: int) -> bytes:
+    """A PNG file of at most `most` bytes and `width` pixels: if necessary, scaled down and with fewer colours."""
+    import PIL.Image
+
+    original = PIL.Image.open(io.BytesIO(file))
+    share = min(1.0, width / original.width)
+    if share == 1.0 and len(file) <= most:
+        return file
+    while True:
+        size = (max(1, round(original.width * share)), max(1, round(original.height * share)))
+        smaller = original.convert("RGB").resize(size, PIL.Image.Resampling.HAMMING)
+        # Ten times as fast as the median cut, with files no larger. `optimize` would double the time.
+        found = io.BytesIO()
+        smaller.quantize(128, PIL.Image.Quantize.FASTOCTREE).save(found, "PNG")
+        if len(found.getvalue()) <= most:
+            return found.getvalue()
+        share *= 0.8
+
+
 def data_uri(file: bytes) -> str:
     """A PNG file as the `src` of an image in a page."""
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"

@@ -40,6 +40,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
         "store": sections.pop("store", {"path": folder / "store"}),
         "advanced": {"vocab_size": 512, "token_dims": 16},
         "clusters": {"k": 4},
+        "order": {"frozen_tokens": 0},
         "sequence": {"length": 128, "batch": 4},
     }
     output = {"sidecars": (), **sections.pop("output", {"path": folder / "curated"})}

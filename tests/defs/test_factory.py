@@ -96,9 +96,9 @@ def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> N
     assert dg.AssetKey(["text", "news", "packed_sequences"]) in chosen
 
 
-@pytest.mark.parametrize("prefix", ["news/", "", "my-news", ["a", "b c"]])
-def test_a_prefix_that_cannot_begin_a_name_is_refused(corpus: Corpus, prefix: Any) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="key_prefix has the part '"):
+@pytest.mark.parametrize("prefix", ["my-news", ["a", "b c"]])
+def test_a_prefix_that_cannot_begin_a_name_is_refused_by_dagster(corpus: Corpus, prefix: Any) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not a valid asset group name"):
         corpus("x", key_prefix=prefix)
 
 
@@ -184,9 +184,6 @@ def test_input_that_an_asset_writes_may_be_missing(tmp_path: Path) -> None:
 # Assets upstream -----------------------------------------------------------------------------------------------------
 
 
-several = dg.AssetsDefinition(specs=[dg.AssetSpec("one"), dg.AssetSpec(["raw", "two"])])
-
-
 @pytest.mark.parametrize(
     ("upstream", "expected"),
     [
@@ -195,10 +192,9 @@ several = dg.AssetsDefinition(specs=[dg.AssetSpec("one"), dg.AssetSpec(["raw", "
         (dg.AssetKey(["raw", "docs"]), {"raw/docs"}),
         (["raw/docs", docs, dg.AssetSpec("more")], {"raw/docs", "docs", "more"}),
         ([["raw", "docs"]], {"raw/docs"}),
-        (several, {"one", "raw/two"}),
         ([dg.AssetDep("docs", partition_mapping=dg.AllPartitionMapping())], {"docs"}),
     ],
-    ids=["text", "definition", "key", "several", "parts", "multi_asset", "dep"],
+    ids=["text", "definition", "key", "several", "parts", "dep"],
 )
 def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, expected: set[str]) -> None:
     defs = corpus(upstream={"raw_docs": upstream})
@@ -213,7 +209,7 @@ def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Cor
     with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
         corpus(upstream={asset: ["docs"]})
     assert f"upstream names '{asset}'" in str(refused.value)
-    assert "raw_docs (input.paths)" in str(refused.value)
+    assert "the assets that do are raw_docs" in str(refused.value)
 
 
 def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> None:

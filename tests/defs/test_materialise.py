@@ -15,8 +15,16 @@ import orjson
 import pytest
 from PIL import Image
 
-from dagster_divorder.defs.metadata import INLINE_CHARACTERS, PICTURE_BYTES, PICTURE_WIDTH, picture, table
+from dagster_divorder.defs.metadata import (
+    INLINE_CHARACTERS,
+    PICTURE_BYTES,
+    PICTURE_WIDTH,
+    picture,
+    result_metadata,
+    table,
+)
 from dagster_divorder.engine.progress import Log
+from dagster_divorder.pipeline.stage import Link, Table
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
@@ -170,3 +178,29 @@ def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
         {"name": ".txt", "files": 1},
     ]
     assert {"folder": str(folder / "other")} in rows_of(shown["skipped_folders"])
+
+
+def test_metadata_says_nothing_twice_and_nothing_without_a_value(tmp_path: Path) -> None:
+    figures = {
+        "bytes": 59_091,
+        "empty": "",
+        "none": None,
+        "fitted": "no: kept",
+        "copies": {"copies": 0, "together": 0},
+        "sizes": {"mean": 2.72649, "most": 1200, "unknown": None},
+        "hash": "bcf1f58c60ea1e4760656150c6b59cf8",
+        "films": ["film.mp4"],
+        "folder": str(tmp_path),
+        "rejected": 0,
+        "share": 0.123456,
+    }
+    shown = {"output": Link(tmp_path), "rows": Table([]), "share": 0.5}
+    assert result_metadata(shown, figures) == {
+        "output": dg.MetadataValue.path(str(tmp_path)),
+        "share": 0.5,
+        "bytes": "59.1 kB",
+        "sizes": "mean 2.726, most 1,200",
+        "rejected": 0,
+    }
+    (row,) = rows_of(table([{"file": "a.jsonl", "bytes": 59_091}]))
+    assert row == {"file": "a.jsonl", "bytes": "59.1 kB"}

@@ -112,7 +112,7 @@ ALL_CHOICES = CHOICES | {
     "input.max_reject_share": (1.0, 0.99),
     "advanced.token_dims": (8, 4),
     "advanced.vocab_size": (512, 600),
-    "order.frozen_tokens": (None, 0, 50, 300),
+    "order.frozen_tokens": (0, 50, 300),
     "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "output.format": ("auto", "jsonl"),
     "output.sidecars": ((), ("plot",)),
@@ -313,6 +313,7 @@ class Law(RuleBasedStateMachine):
             "exports": {"path": self.folder / "exports"},
             "advanced": {"vocab_size": 512, "token_dims": 8},
             "embedding": {"path": self.folder / "vectors.npy"},
+            "order": {"frozen_tokens": 0},
             "sequence": {"length": 64, "batch": 2},
         }
         for name, value in self.options.items():

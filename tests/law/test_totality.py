@@ -220,6 +220,8 @@ vocab_size = 512
 token_dims = 8
 [clusters]
 k = 4
+[order]
+frozen_tokens = 0
 [sequence]
 length = 64
 batch = 2

@@ -36,6 +36,7 @@ from tests.models.test_quality import save_classifier
 SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
     "advanced": {"vocab_size": 512, "token_dims": 8},
+    "order": {"frozen_tokens": 0},
     "sequence": {"length": 64, "batch": 4},
     "engine": {"workers": 1},
     "output": {"sidecars": ()},

@@ -20,10 +20,9 @@ import orjson
 import pytest
 
 from dagster_divorder.defs.metadata import PICTURE_BYTES
-from dagster_divorder.defs.pipeline import asset_upstream
 from dagster_divorder.pipeline.checks import all_checks
 from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, asset_upstream
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.measures import MEASURES
