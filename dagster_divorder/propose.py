@@ -137,6 +137,11 @@ class InputBlock:
         return self.structure.fields if self.structure else (self.text_field,)
 
     @property
+    def reads(self) -> str:
+        """What is read, in words."""
+        return self.structure.name if self.structure else repr(self.text_field)
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(int(identity(file)[0]) for file in self.listing.files)
@@ -248,14 +253,13 @@ def _choose(block: InputBlock, structure: Structure | None, asked: str | None) -
         why = "a common name of text fields" if text == named else "the longest"
         block.text_field, block.why = text, f"{why}: {block.fields[text].described}"
     else:
-        doubt = f"no field holds text in most of the first {block.records:,} records"
-        if text:
-            doubt = f"the text may be in {text!r} or in {rival!r}"
+        unclear = f"no field holds text in most of the first {block.records:,} records"
+        doubt = f"the text may be in {text!r} or in {rival!r}" if text else unclear
         first = itertools.islice(block.fields.items(), 40)
         block.why = (
             f"{doubt}; the fields are {', '.join(f'{name!r} ({each.described})' for name, each in first)}. If one of "
-            "them holds the text, name it with --text-field, or as input.text_field in settings of your own; if the "
-            "text is in several fields or in a list, join it into one field first"
+            "them holds the text, name it with --text-field; if the text is in several fields or in a list, join it "
+            "into one field first"
         )
 
 
@@ -300,14 +304,19 @@ class Proposal:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def refusals(self) -> tuple[int, int]:
+        """Records that were examined, and those that would be refused."""
+        seen = [block.refusals for block in self.blocks]
+        return sum(each.looked_at for each in seen), sum(each.refused for each in seen)
+
+    @property
     def warnings(self) -> list[Part]:
         """Warnings about records that would be refused, and about texts that may be labels."""
         texts = [block.fields[block.text_field] for block in self.blocks if block.text_field]
         repeated = [repeated_texts(text.records, len(text.values), text.characters) for text in texts]
         parts: list[Part] = [Line(warning, "bad") for warning in repeated if warning]
-        seen = [block.refusals for block in self.blocks]
-        refused, looked_at = sum(each.refused for each in seen), sum(each.looked_at for each in seen)
-        if first := next((each for each in seen if each.refused), None):
+        looked_at, refused = self.refusals
+        for first in [block.refusals for block in self.blocks if block.refusals.refused][:1]:
             stops = refused > Input().max_reject_share * looked_at
             then = "plan and run will stop: correct the input, or raise input.max_reject_share"
             share = f"{refused:,} of {looked_at:,} records examined will be refused"

@@ -96,8 +96,8 @@ def _asked(settings: Settings, given: Mapping[str, int | None]) -> dict[str, int
 
 
 def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[Part]:
-    """The configuration with which exports.trainer reads an export, or the curated output (no format), if it does; if no
-    trainer is set, how to get the lines of one."""
+    """The configuration with which exports.trainer reads an export, or the curated output (no format), if it does; if
+    no trainer is set, how to get the lines of one."""
     settings = run.settings
     named = trainer_named(settings.exports.trainer) if settings.exports.trainer else None
     readers = [
