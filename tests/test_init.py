@@ -283,7 +283,7 @@ def test_chats_and_pairs_are_recognised(
     assert settings.exports.formats == (() if form == "pairs" else ("parquet",))
     assert settings.input.source_field == ("source" if "source" in record else None)
     said = capsys.readouterr().out
-    assert f"it reads {named}, every window" in said
+    assert f"it reads {named}; every window" in said
     assert f"\nformat: {form}, as these are {named}\n" in said
     Path("divorder.toml").write_text(f'[input]\npaths = ["{name}"]\n', encoding="utf-8")
     # What init writes is what a look at the first record finds.
@@ -427,11 +427,11 @@ def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     settings = initialised("a.jsonl", "chats.jsonl")
     assert [block.form for block in settings.input.each] == ["text", "messages"]
     assert (settings.packing.method, settings.packing.too_long) == ("best_fit", "cut")
-    assert "it reads 'text' and chat messages ('messages'), every window" in capsys.readouterr().out
+    assert "it reads 'text' and chat messages ('messages'); every window" in capsys.readouterr().out
     Path("divorder.toml").unlink()
     initialised("a.jsonl", "b.jsonl")
     said = capsys.readouterr().out
-    assert "the text is in 'text' and 'abstract'," in said
+    assert "it reads 'text' and 'abstract';" in said
     assert "\ntext: 'text', a common name of text fields: text, 80 characters on average\n" in said
     assert "\ntext: 'abstract', the longest: text, 134 characters on average\n" in said
     written = Path("divorder.toml").read_text(encoding="utf-8")
@@ -720,7 +720,7 @@ COMMON_SLIPS = {
     "gzip by another name": ("docs.jsonl", gzip.compress(LINES[0]), "rename it to docs.jsonl.gz"),
     "UTF-16": ("docs.jsonl", LINES[0].decode().encode("utf-16"), "UTF-16 text; convert it with `iconv"),
     "CR": ("docs.jsonl", b"\r".join(LINES), "docs.jsonl:1: CR line ends"),
-    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, 'be used with text_field = "text"'),
+    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "be used with text_field = 'text'"),
     "nothing but empty texts": (
         "docs.jsonl",
         b'{"text": ""}\n' * 60,

@@ -13,7 +13,7 @@ from dagster_divorder.cli.terminal import can_ask, shown
 from dagster_divorder.cli.verb import Options, Verb, config_of
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.view.answer import Answer, Part, TextTable
-from dagster_divorder.view.words import cells, count
+from dagster_divorder.view.words import cells
 
 if TYPE_CHECKING:
     from dagster_divorder.propose import InputBlock
@@ -38,8 +38,8 @@ def init(options: Options) -> Answer:
         InputError: no corpus is named; see also `propose.look` and `propose.write_settings`. SettingsError: the file
             exists, or cannot be written.
     """
-    from dagster_divorder.propose import Proposal, look, refuse_existing, write_settings
-    from dagster_divorder.settings import DEFAULT_FILE
+    from dagster_divorder.propose import Proposal, look, write_settings
+    from dagster_divorder.settings.loading import DEFAULT_FILE, refuse_unwritable
     from dagster_divorder.trainers import TRAINERS, trainer_named
 
     file = Path(config_of(options) or DEFAULT_FILE)
@@ -49,14 +49,13 @@ def init(options: Options) -> Answer:
         raise InputError(
             "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
         )
-    refuse_existing(file)
+    refuse_unwritable(file, new=True)
     trainer = trainer_named(options.trainer).name if options.trainer else None
     numbers = {name: given for name in NUMBERS if (given := getattr(options, name)) is not None}
     # A trainer of texts that are records reads prompts, and no answers beside them.
     prompt = "prompt" if trainer and "text" in TRAINERS[trainer].forms else None
     blocks = look(options.paths, options.text_field or prompt)
-    titles = [f"{', '.join(block.paths)}: " if len(blocks) > 1 else "" for block in blocks]
-    fields = [part for block, title in zip(blocks, titles, strict=True) for part in _fields(block, title)]
+    fields = [part for block in blocks for part in _fields(block, several=len(blocks) > 1)]
     if can_ask() and not options.yes and not getattr(options, "json", False):
         print(shown(fields))
         fields = []
@@ -67,21 +66,15 @@ def init(options: Options) -> Answer:
             numbers["world_size"] = ranks
     proposal = Proposal(blocks=blocks, trainer=trainer, numbers=numbers)
     settings = write_settings(proposal, file)
-    read = " and ".join(
-        dict.fromkeys(block.structure.name if block.structure else repr(block.text_field) for block in blocks)
-    )
-    verb = "it reads" if any(block.structure for block in blocks) else "the text is in"
+    read = " and ".join(dict.fromkeys(block.reads for block in blocks))
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    looked_at, refused = (
-        sum(getattr(block.refusals, name) for block in blocks) for name in ("looked_at", "refused")
-    )
+    looked_at, refused = proposal.refusals
     dagster_parts, dagster_files = (
         write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {"dagster": None, "workspace": None})
     )
     return Answer(
         [
-            f"wrote {file}: {verb} {read}, every window will carry the corpus's mix of "
-            f"{', '.join(settings.order.traits)}",
+            f"wrote {file}: it reads {read}; every window will carry the mix of {', '.join(settings.order.traits)}",
             *fields,
             *proposal.warnings,
             "check it, then:",
@@ -146,33 +139,25 @@ def _data(block: InputBlock) -> dict[str, Any]:
     }
 
 
-def _fields(block: InputBlock, title: str) -> list[Part]:
+def _fields(block: InputBlock, *, several: bool) -> list[Part]:
     """The fields of an input, the files that are not read, and what the fields are taken for."""
     rows, others = _data(block)["fields"], block.listing.others
+    title = f"{', '.join(block.paths)}: " if several else ""
     parts: list[Part] = [
         "",
-        TextTable(cells(rows[:FIELDS], CELL), f"{title}fields of {count(block.records, 'record')}"),
+        TextTable(cells(rows[:FIELDS], CELL), f"{title}fields of {block.records:,} records"),
     ]
     if len(rows) > FIELDS:
         parts.append(f"and {len(rows) - FIELDS:,} more: --json has all of them")
     if others:
-        parts.append(
-            f"files that are not read: {', '.join(f'{number:,} {ending}' for ending, number in others.items())}"
-        )
-    read = f"text: {block.text_field!r}, {block.why}"
-    parts += ["", f"format: {block.format}, as these are {block.why}" if block.structure else read]
+        endings = ", ".join(f"{number:,} {ending}" for ending, number in others.items())
+        parts.append(f"files that are not read: {endings}")
+    text = f"text: {block.text_field!r}, {block.why}"
+    parts += ["", f"format: {block.format}, as these are {block.why}" if block.structure else text]
     if block.label:
-        parts.append(
-            f"label: {block.label!r} says whether an answer is wanted, so that a sequence holds one record"
-        )
+        parts.append(f"label: {block.label!r} says whether an answer is wanted: a sequence holds one record")
     parts.append(f"id: {block.id_field or 'none: no field such as id or url differs in each record'}")
-    values = len(block.fields[block.source_field].values) if block.source_field else 0
-    source = (
-        f"{block.source_field}, {count(values, 'value')}"
-        if values
-        else "none: no field such as source has few texts"
-    )
-    return [*parts, f"source: {source}"]
+    return [*parts, f"source: {block.source_field or 'none: no field such as source has few texts'}"]
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:

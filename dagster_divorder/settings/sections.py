@@ -739,8 +739,8 @@ class Exports(_Section):
         if batch % math.prod(steps.values()):
             numbers = ", ".join(f"exports.{key} = {n}" for key, n in steps.items())
             return (
-                f"sequence.batch = {batch} is no whole number of steps of {self.trainer} with {numbers}; choose numbers "
-                "with a product that divides the batch"
+                f"sequence.batch = {batch} is no whole number of steps of {self.trainer} with {numbers}; choose "
+                "numbers with a product that divides the batch"
             )
         return ""
 

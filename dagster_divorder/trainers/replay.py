@@ -120,9 +120,9 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One way in which a trainer reads a plan. needs: what it takes, in words. layout: of an export for it; None for
-    the present one. lines: with our lines in the trainer's configuration, else with its defaults. read: positions, int64
-    (batches, B), -1 for nothing."""
+    """One way in which a trainer reads a plan. needs: what it takes, in words. lines: with our configuration lines, or
+    with its defaults. layout: of an export for it; None for the present one. read: positions, int64 (batches, B), -1
+    for nothing."""
 
     needs: str
     lines: bool
@@ -134,8 +134,8 @@ class Way:
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """How much of a plan a trainer keeps: with its defaults (`default`), at best with this export (`here`), and at best
-    with an export that is laid out for it (`best`). Each keeps at least as much as the one before. Of equally good ways,
-    `here` and `best` need the fewest settings."""
+    with an export that is laid out for it (`best`). Each keeps at least as much as the one before. Of equally good
+    ways, `here` and `best` need the fewest settings."""
 
     trainer: Trainer
     reading: Reading

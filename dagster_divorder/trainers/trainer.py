@@ -115,8 +115,8 @@ class Trainer:
     joins_rows: bool = False
     """Whether it joins rows into one stream of tokens and cuts this again."""
     parts: Parts = ""
-    """What reads a contiguous part of the export with `best`: each rank, each worker of each rank, or nothing. Rows must
-    then be laid out by `rows_for_contiguous_ranks`, and are numbered in this layout."""
+    """What reads a contiguous part of the export with `best`: each rank, each worker of each rank, or nothing. Rows
+    must then be laid out by `rows_for_contiguous_ranks`, and are numbered in this layout."""
 
     def obstacle(self, *, masked: bool, short_rows: bool) -> str:
         """Why it cannot read exports with a loss mask, or with short rows before the last of an epoch; "" if it can."""
