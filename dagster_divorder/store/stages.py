@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.store.arrays import (
-    MappedFile,
     pack,
     pack_table,
     row_array,
@@ -122,7 +121,7 @@ class StageFiles:
 
     def _read(self, name: str, columns: Sequence[str], *, mapped: bool = False) -> list[np.ndarray]:
         try:
-            with MappedFile(self.store.local(name)) if mapped else self.store.open_file(name) as file:
+            with pa.memory_map(str(self.store.local(name))) if mapped else self.store.open_file(name) as file:
                 return unpack_some(file, columns, name.rsplit(".", 2)[0])
         except (OSError, ValueError) as error:
             raise DamagedFileError(
