@@ -178,8 +178,7 @@ class Store(ABC):
             StoreError: it cannot be read.
         """
         try:
-            with self.open_file(name) as file:
-                return file.read()
+            return self.local(name).read_bytes()
         except FileNotFoundError:
             raise self._missing(name) from None
         except OSError as error:
@@ -188,13 +187,22 @@ class Store(ABC):
     def _missing(self, name: str) -> DamagedFileError:
         return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
 
-    def open_file(self, name: str) -> IO[bytes]:
-        """A file open for reading, for parts of it.
+    @contextlib.contextmanager
+    def reading(self, name: str, *, mapped: bool = False) -> Iterator[IO[bytes]]:
+        """A file open for reading, for parts of it. mapped: into memory, by Arrow.
 
         Raises:
-            OSError or DamagedFileError: there is no such file.
+            DamagedFileError: there is no such file, or the caller raises OSError or ValueError because it is damaged.
         """
-        return open(self.local(name), "rb")
+        import pyarrow as pa
+
+        try:
+            with pa.memory_map(str(self.local(name))) if mapped else self.local(name).open("rb") as file:
+                yield file
+        except (OSError, ValueError) as error:
+            raise DamagedFileError(
+                f"{self.where(name)} is damaged: {error}; delete it and run again", name
+            ) from error
 
     @abstractmethod
     def local(self, name: str) -> Path:
