@@ -273,14 +273,8 @@ class Store(ABC):
         return self.put(f"{prefix}.{_hash_of(prefix, extension, data)}.{extension}", data)
 
     def hashed(self, folder: str) -> dict[str, str]:
-        """Key -> name of the hashed files in a folder; the first by name where a key has several.
-
-        The lookup of a missing key raises DamagedFileError: callers look up files that must exist.
-        """
-        names = _Hashed(self, folder)
-        for name in self.list(folder):
-            names.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
-        return names
+        """Key -> name of the hashed files in a folder; the first by name where a key has several."""
+        return {name.rsplit("/", 1)[1].split(".", 1)[0]: name for name in reversed(self.list(folder))}
 
     def read_verified(self, name: str) -> bytes:
         """Read a hashed file.
@@ -303,20 +297,6 @@ class Store(ABC):
 def _hash_of(prefix: str, extension: str, data: Bytes) -> str:
     name = xxhash.xxh3_64_intdigest(f"{prefix}.{extension}".encode())
     return xxhash.xxh3_128_hexdigest(data, seed=name)
-
-
-class _Hashed(dict[str, str]):
-    """Key -> name of the hashed files in a folder."""
-
-    def __init__(self, store: Store, folder: str) -> None:
-        super().__init__()
-        self._store, self._folder = store, folder
-
-    def __missing__(self, key: str) -> str:
-        name = f"{self._folder}/{key}"
-        raise DamagedFileError(
-            f"{self._store.where(name)}.* is missing; run the pipeline again to make it", name
-        )
 
 
 def json_object(data: bytes) -> dict[str, Any]:
