@@ -206,11 +206,9 @@ def _ranges(reading: Reading, begin: Place, end: Place) -> list[Range]:
 def _new_records(fragments: Fragments, result: Result, before: View | None) -> int:
     """Number of records of new fragments that no fragment which left the view holds."""
     made = [piece for piece in result.pieces if piece.name in result.made]
-    names = {piece.name for piece in result.pieces}
-    present = fragments.present()
-    gone = (piece for piece in before.fragments if piece.name not in names) if before else ()
-    lost = [piece for piece in gone if piece.name in present]
-    if not made or not lost:
+    gone = fragments.present().keys() - {piece.name for piece in result.pieces}
+    lost = [piece for piece in before.fragments if piece.name in gone] if before else []
+    if not lost:
         return sum(piece.rows for piece in made)
     known = fragments.column(lost, "id")
     return sum(int((places(ids, known) < 0).sum()) for ids in fragments.parts(made, "id"))
