@@ -50,11 +50,8 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
     """The content of an open compressed file; its name tells the codec.
 
     Raises:
-        OSError: the file is empty, or, during reading, truncated or damaged.
+        OSError: during reading: the file is empty, truncated or damaged.
     """
-    if not file.seek(0, io.SEEK_END):
-        raise OSError("it is empty, and compressed data has at least a header")
-    file.seek(0)
     return io.BufferedReader(_Streams(file, CODECS[suffix.lower()].name), CHUNK_BYTES)
 
 

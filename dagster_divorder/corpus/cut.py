@@ -117,17 +117,12 @@ def cut(
 
 def _primary(block: Block, previous: np.uint64) -> np.ndarray:
     """Behind which lines of a block a primary cut stands, bool (n,). previous: first half of the id of the line before
-    it; 0 for none."""
+    it; 0 for none. None stands behind a line that repeats, which would cut again and again."""
     primary = np.zeros(len(block), bool)
     at = np.flatnonzero(~block.blank)
     high = block.ids[at, 0]
     before = np.concatenate([[previous], high[:-1]]).astype(np.uint64) if len(at) else high
     chance = np.minimum(np.maximum(block.sizes[at] / MEAN_BYTES, 1 / MEAN_LINES), 1.0)
     limit = np.minimum(chance * _ALL, np.nextafter(_ALL, 0)).astype(np.uint64)
-    primary[at] = (before * _MULTIPLIER + high < limit) & _differs(before, high)
+    primary[at] = (before * _MULTIPLIER + high < limit) & (before != high)
     return primary
-
-
-def _differs(before: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Which lines differ from the line before them, bool (n,): a line that repeats must not cut again and again."""
-    return before != high

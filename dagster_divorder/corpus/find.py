@@ -30,10 +30,9 @@ from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
 from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
-from dagster_divorder.store.base import FORMAT_FILE, OLD_FORMAT_FILE
-from dagster_divorder.store.folder import TEMPORARY, Entry, Folder, is_file, source_of
+from dagster_divorder.store.base import FORMAT, FORMAT_FILE, json_object
+from dagster_divorder.store.folder import TEMPORARY, Entry, Folder
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.local import tells_of_store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.sources import Source, open_source
@@ -184,8 +183,8 @@ class _Search:
     def matches(self, pattern: str) -> Iterator[Source]:
         """Files that a pattern names, unordered; a file with several names may come under each."""
         entry = self._entry(pattern)
-        if source := source_of(pattern, entry):
-            yield source
+        if isinstance(entry, Source):
+            yield entry
         elif entry == "folder":
             yield from self._in_folder(pattern)
         else:
@@ -196,7 +195,7 @@ class _Search:
                 below = os.path.join(folder, part)
                 # The folder of the settings may have brackets in its own name.
                 if _MAGIC.search(part) and (scheme or self._entry(below) != "folder"):
-                    yield from self._in_glob(folder, tuple(parts[at:]))
+                    yield from self._in_glob(folder, parts[at:])
                     return
                 folder = below
 
@@ -233,51 +232,53 @@ class _Search:
         if self._is_store(base):
             self.skipped.add(real_place(base))
             return
-        waiting, visited = deque([base]), set()
-        while waiting:
-            folder = waiting.popleft()
-            real = real_place(folder)
-            if real in visited:
-                continue
-            visited.add(real)
-            if self._entries(folder).keys() >= {"dataset_info.json", "state.json"}:
+        for folder in self._below(base, (".", "_")):
+            entries = self._entries(folder)
+            if entries.keys() >= {"dataset_info.json", "state.json"}:
                 raise InputError(
                     f"input.paths: {folder} is a dataset of Arrow files, of `save_to_disk`; {ARROW_REMEDY}"
                 )
-            for name, entry in self._entries(folder).items():
+            for name, entry in entries.items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
                     self.others[path] = "hidden (. or _)"
-                elif entry == "folder":
-                    if not self._is_ours(path):
-                        waiting.append(path)
-                elif not (source := source_of(path, entry)):
+                elif entry == "neither":
                     self.others[path] = "no regular file"
-                elif not kind_by_name(source):
+                elif entry == "folder":
+                    continue
+                elif not kind_by_name(entry):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
-                    yield source
+                    yield entry
 
-    def _in_glob(self, base: str, pattern: tuple[str, ...]) -> Iterator[Source]:
-        """Files below a folder that match the parts of a pattern, by the rules of `glob`."""
-        waiting, visited = deque([(base, pattern)]), set()
+    def _below(self, base: str, hidden: tuple[str, ...]) -> Iterator[str]:
+        """A folder and all below it that DivOrder did not write, each once. hidden: beginnings of names to skip."""
+        waiting, visited = deque([base]), set()
         while waiting:
-            folder, parts = waiting.popleft()
-            state = (real_place(folder), len(parts))
-            if state in visited:
+            folder = waiting.popleft()
+            if (real := real_place(folder)) in visited:
                 continue
-            visited.add(state)
-            part, rest = parts[0], parts[1:]
-            if part == _ANY and rest:
-                waiting.append((folder, rest))
-            for path, entry in self._matching(folder, part):
-                below = parts if part == _ANY else rest
-                if entry == "folder":
-                    if below and not self._is_ours(path):
-                        waiting.append((path, below))
-                elif not rest and (source := source_of(path, entry)):
-                    yield source
+            visited.add(real)
+            yield folder
+            for name, entry in self._entries(folder).items():
+                path = os.path.join(folder, name)
+                if entry == "folder" and not name.startswith(hidden) and not self._is_ours(path):
+                    waiting.append(path)
+
+    def _in_glob(self, folder: str, parts: Sequence[str]) -> Iterator[Source]:
+        """Files below a folder that match the parts of a pattern, by the rules of `glob`."""
+        part, *rest = parts
+        if part == _ANY:
+            for below in self._below(folder, (".",)):
+                yield from self._in_glob(below, rest or ["*"])
+            return
+        for path, entry in self._matching(folder, part):
+            if entry == "folder":
+                if rest and not self._is_ours(path):
+                    yield from self._in_glob(path, rest)
+            elif not rest and entry != "neither":
+                yield entry
 
     def _is_ours(self, folder: str) -> bool:
         """Whether DivOrder wrote a folder; such folders are skipped."""
@@ -298,25 +299,22 @@ class _Search:
             yield path, self._entry(path)
             return
         for name, entry in self._entries(folder).items():
-            is_shown = part.startswith(".") or not name.startswith(".")
-            if is_shown and (part == _ANY or fnmatchcase(name, part)):
+            if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
                 yield os.path.join(folder, name), entry
 
     def _is_store(self, folder: str) -> bool:
-        for name in (FORMAT_FILE, OLD_FORMAT_FILE):
-            path = os.path.join(folder, name)
-            if source := source_of(path, self._file_entry(path)):
-                with open_source(source) as file:
-                    if tells_of_store(file.read()):
-                        return True
-        return False
+        entry = self._file_entry(os.path.join(folder, FORMAT_FILE))
+        if not isinstance(entry, Source):
+            return False
+        with open_source(entry) as file:
+            return json_object(file.read()).get("format") == FORMAT
 
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or the remains of a killed run's."""
         names = self._entries(folder)
         place = as_place(folder)
         # An export's manifest lies beside it.
-        has_manifest = is_file(self._file_entry(str(file_at(place, EXPORT_MANIFEST))))
+        has_manifest = isinstance(self._file_entry(str(file_at(place, EXPORT_MANIFEST))), Source)
         if has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
             return True
         return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)

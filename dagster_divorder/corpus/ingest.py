@@ -206,11 +206,9 @@ def _ranges(reading: Reading, begin: Place, end: Place) -> list[Range]:
 def _new_records(fragments: Fragments, result: Result, before: View | None) -> int:
     """Number of records of new fragments that no fragment which left the view holds."""
     made = [piece for piece in result.pieces if piece.name in result.made]
-    names = {piece.name for piece in result.pieces}
-    present = fragments.present()
-    gone = (piece for piece in before.fragments if piece.name not in names) if before else ()
-    lost = [piece for piece in gone if piece.name in present]
-    if not made or not lost:
+    gone = fragments.present().keys() - {piece.name for piece in result.pieces}
+    lost = [piece for piece in before.fragments if piece.name in gone] if before else []
+    if not lost:
         return sum(piece.rows for piece in made)
     known = fragments.column(lost, "id")
     return sum(int((places(ids, known) < 0).sum()) for ids in fragments.parts(made, "id"))
@@ -378,18 +376,18 @@ def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndar
     refused: list[bytes] = []
     for part in lines.parts:
         at = part.low + np.flatnonzero(~part.block.blank[part.low : part.high])
-        documents, reasons = parse_block(part.block, at, shape, reading.sources[part.file])
-        sound = np.flatnonzero([document is not None for document in documents])
-        unsound = np.flatnonzero([document is None for document in documents])
-        for place, reason in zip(at[unsound].tolist(), reasons, strict=True):
-            refused.append(reject(part.block, place, first + place - part.low, reason))
+        parsed = parse_block(part.block, at, shape, reading.sources[part.file])
+        for place, reason in zip(at.tolist(), parsed, strict=True):
+            if isinstance(reason, str):
+                refused.append(reject(part.block, place, first + place - part.low, reason))
+        sound = np.flatnonzero([isinstance(each, bytes) for each in parsed])
+        documents = [each for each in parsed if isinstance(each, bytes)]
         content, size = content_of(part.block, at[sound], shape)
         contents.append(content)
         sizes.append(size)
         ids.append(part.block.ids[at[sound]])
-        parsed = [document for document in documents if document is not None]
-        texts.append(hash_all(parsed))
-        text_sizes.append(np.fromiter(map(len, parsed), np.int64, len(parsed)))
+        texts.append(hash_all(documents))
+        text_sizes.append(np.fromiter(map(len, documents), np.int64, len(documents)))
         first += part.high - part.low
     content = pa.concat_arrays(contents)
     id_of, size_of, text_size = np.concatenate(ids), np.concatenate(sizes), np.concatenate(text_sizes)

@@ -14,8 +14,9 @@ page.
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
@@ -147,46 +148,33 @@ def read_lines(
         InputError: the file cannot be read, its compression differs from its name's, or its compressed data is damaged
             or truncated.
     """
-    plain = is_plain(path)
-    at, number = first, 0
-    rest: list[bytes] = []
-    size = 0
-    long: _LongLine | None = None
+    plain, at, number = is_plain(path), first, 0
     with readable(path, lambda: f"byte {at:,}" if first else f"line {number:,}"), open_source(path) as raw:
         _check_codec(path, raw)
-        raw.seek(at)
-        try:
-            source = raw if plain else decompressed(raw, path.suffix)
-        except InputError as error:
-            raise InputError(f"{path} cannot be read: {error}") from None
-        while chunk := source.read(block_bytes or BLOCK_BYTES):
-            if long:
-                end, newline, chunk = chunk.partition(b"\n")
-                long.add(end)
-                if not newline:
-                    continue
-                yield _long_block(long, at)
-                at, number, long = at + long.size + 1, number + 1, None
-            lines = chunk.split(b"\n")
-            left = lines.pop()
-            if lines:
-                lines[0] = b"".join([*rest, lines[0]])
-                yield _line_block(lines, at, limit)
-                at, number = at + sum(map(len, lines)) + len(lines), number + len(lines)
-                rest, size = [], 0
-            rest.append(left)
-            size += len(left)
-            if size > limit:
-                long, rest, size = _LongLine(rest), [], 0
-    if long:
-        yield _long_block(long, at)
-    elif last := b"".join(rest):
-        block = _line_block([last], at, limit)
-        # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
-        if plain and isinstance(path, Path) and _is_incomplete(last if at else last.removeprefix(_BOM)):
-            yield replace(block.lines(0, 0), unfinished=Unfinished(at, last[:SHOWN_BYTES]))
-        else:
-            yield block
+        raw.seek(first)
+        source = io.BufferedReader(raw, BUFFER_BYTES) if plain else decompressed(raw, path.suffix)
+        while data := source.read(block_bytes or BLOCK_BYTES):
+            data += source.readline(limit + 1)
+            *lines, last = data.split(b"\n")
+            long = {place: _long_record(line) for place, line in enumerate(lines) if len(line) > limit}
+            unfinished = None
+            if len(last) > limit:
+                lines.append(last)
+                long[len(lines) - 1] = record = _long_record(last, source)
+                size = len(data) + record.size - len(last) + 1
+            else:
+                size = len(data)
+                # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
+                if (
+                    plain
+                    and isinstance(path, Path)
+                    and _is_incomplete(last if at or lines else last.removeprefix(_BOM))
+                ):
+                    unfinished = Unfinished(at + size - len(last), last[:SHOWN_BYTES])
+                elif last:
+                    lines.append(last)
+            yield (block := _line_block(lines, at, long, unfinished))
+            at, number = at + size, number + len(block)
 
 
 def _is_incomplete(line: bytes) -> bool:
@@ -201,36 +189,27 @@ def _is_incomplete(line: bytes) -> bool:
     return False
 
 
-class _LongLine:
-    """A line beyond the limit: its size, its hash, and its first bytes."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self.size, self.begins, self.hash = 0, b"", blake3()
-        for piece in pieces:
-            self.add(piece)
-
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        self.begins += piece[: SHOWN_BYTES - len(self.begins)]
-        self.hash.update(piece)
-
-    def record(self) -> LongRecord:
-        return LongRecord(self.size, self.hash.digest(ID_BYTES), self.begins)
+def _long_record(line: bytes, source: IO[bytes] | None = None) -> LongRecord:
+    """A line beyond the limit. source: holds its rest."""
+    size, begins, digest = len(line), line[:SHOWN_BYTES], blake3(line)
+    while source and (piece := source.readline(BUFFER_BYTES)):
+        bare = piece.removesuffix(b"\n")
+        size += len(bare)
+        begins += bare[: SHOWN_BYTES - len(begins)]
+        digest.update(bare)
+        if bare != piece:
+            break
+    return LongRecord(size, digest.digest(ID_BYTES), begins)
 
 
-def _long_block(line: _LongLine, at: int) -> Block:
-    record = line.record()
-    size = np.array([line.size])
-    return Block([b""], np.array([at]), words(record.id), size, np.array([False]), {0: record})
-
-
-def _line_block(lines: list[bytes], at: int, limit: int) -> Block:
-    """Whole lines as a block. at: offset of the first one."""
+def _line_block(
+    lines: list[bytes], at: int, long: dict[int, LongRecord], unfinished: Unfinished | None
+) -> Block:
+    """Lines without LF as a block. at: offset of the first one."""
     ends = np.fromiter(map(len, lines), np.int64, len(lines)) + 1
     starts = at + np.cumsum(ends) - ends
-    long = {place: _LongLine([lines[place]]).record() for place in np.flatnonzero(ends > limit + 1).tolist()}
     lines = [line.removesuffix(b"\r") for line in lines]
-    if not at:
+    if lines and not at:
         lines[0] = lines[0].removeprefix(_BOM)
     for place in long:
         lines[place] = b""
@@ -239,7 +218,7 @@ def _line_block(lines: list[bytes], at: int, limit: int) -> Block:
     blank = np.fromiter((not line or line.isspace() for line in lines), bool, len(lines))
     for place, record in long.items():
         ids[place], sizes[place], blank[place] = words(record.id), record.size, False
-    return Block(lines, starts, ids, sizes, blank, long)
+    return Block(lines, starts, ids, sizes, blank, long, unfinished)
 
 
 @contextlib.contextmanager

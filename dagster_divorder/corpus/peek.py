@@ -62,12 +62,10 @@ def first_refusals(corpus_input: Found, most: int) -> Refusals:
         wanted, number = most, 0
         for block in read_lines(path) if is_jsonl else read_rows(path, schema):
             at = np.flatnonzero(~block.blank)[:wanted]
-            documents, reasons = parse_block(block, at, corpus_input.shape, path)
-            refused = [
-                place for place, document in zip(at.tolist(), documents, strict=True) if document is None
-            ]
-            for place, reason in zip(refused, reasons, strict=True):
-                refusals.add(str(path), number + place + 1, reason, raw_bytes(block, place), form)
+            parsed = parse_block(block, at, corpus_input.shape, path)
+            for place, reason in zip(at.tolist(), parsed, strict=True):
+                if isinstance(reason, str):
+                    refusals.add(str(path), number + place + 1, reason, raw_bytes(block, place), form)
             refusals.looked_at += len(at)
             number, wanted = number + len(block), wanted - len(at)
             if wanted <= 0:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -37,6 +37,8 @@ from dagster_divorder.store.view import View
 if TYPE_CHECKING:
     from dagster_divorder.corpus.find import Found
 
+Item = TypeVar("Item")
+
 _SHOWN_REJECTS = 10
 NOT_JSON = "not valid JSON"
 """Start of the reason if a line is not JSON: the last line of a growing file may be incomplete."""
@@ -48,31 +50,37 @@ MARKED = (
 CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
-def parse_lines(lines: Sequence[bytes], shape: Shape) -> tuple[list[bytes | None], list[str]]:
-    """Documents of JSONL lines as UTF-8, None for a refused line; and the reasons of refusals, in order.
+Parsed = bytes | str
+"""A document as UTF-8, or the reason why its record is refused."""
+
+
+def _each(items: Iterable[Item], document_of: Callable[[Item], bytes]) -> list[Parsed]:
+    """document_of: raises InputError with the reason if it refuses an item."""
+    parsed: list[Parsed] = []
+    for item in items:
+        try:
+            parsed.append(document_of(item))
+        except InputError as error:
+            parsed.append(str(error))
+    return parsed
+
+
+def parse_lines(lines: Sequence[bytes], shape: Shape) -> list[Parsed]:
+    """Documents of JSONL lines.
 
     Refused: invalid JSON or UTF-8, lone surrogates, no object, and whatever `_text_of` or `conversation_in` refuses.
     """
-    documents: list[bytes | None] = []
-    reasons: list[str] = []
-    for line in lines:
-        document = None
+
+    def document_of(line: bytes) -> bytes:
         try:
             record = parse(line)
-            if isinstance(record, dict):
-                document = (
-                    _text_of(record, shape.text_field)
-                    if shape.form == "text"
-                    else conversation_in(record, shape)
-                )
-            else:
-                reasons.append(f"a JSON {_json_type(record)}, expected an object")
         except orjson.JSONDecodeError as error:
-            reasons.append(CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}")
-        except InputError as error:
-            reasons.append(str(error))
-        documents.append(document)
-    return documents, reasons
+            raise InputError(CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}") from None
+        if not isinstance(record, dict):
+            raise InputError(f"a JSON {_json_type(record)}, expected an object")
+        return _text_of(record, shape.text_field) if shape.form == "text" else conversation_in(record, shape)
+
+    return _each(lines, document_of)
 
 
 def _text_of(record: Mapping[str, Any], text_field: str) -> bytes:
@@ -114,15 +122,46 @@ def conversation_in(record: Mapping[str, Any], shape: Shape) -> bytes:
         raise InputError(f"cannot be written as JSON: {error}") from None
 
 
-def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
-    """Documents of Parquet rows as UTF-8, None for a refused row; and the reasons of refusals, in order.
+def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
+    """Documents of Parquet rows. A null inside the row of a conversation counts as a missing key, because Arrow's
+    structs do not distinguish them. A template sees nulls of columns.
 
     Raises:
         InputError: the text column is missing or does not hold strings, so no row of the file can be read.
     """
-    if shape.form != "text":
-        return _conversations_in_rows(rows, shape)
-    text_field = shape.text_field
+    is_text_form, is_template = shape.form == "text", shape.form == "template"
+    invalid = _invalid_rows(rows, shape.text_field if is_text_form else "")
+    texts = _texts_of(rows, shape.text_field) if is_text_form else []
+    read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
+    names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
+    columns = [] if is_text_form else [json_values(rows.column(name), objects=True) for name in names]
+
+    def document_of(at: int) -> bytes:
+        if at in invalid:
+            raise InputError(invalid[at])
+        if not is_text_form:
+            values = zip(names, (column[at] for column in columns), strict=True)
+            record = {
+                name: without_nulls(value) for name, value in values if is_template or value is not None
+            }
+            return conversation_in(record, shape)
+        text = texts[at]
+        if not text:
+            raise InputError("null text" if text is None else EMPTY_TEXT)
+        if text.startswith(MARK.encode()):
+            raise InputError(MARKED)
+        refuse_written(text.decode(), shape.text_field)
+        return text
+
+    return _each(range(rows.num_rows), document_of)
+
+
+def _texts_of(rows: pa.RecordBatch, text_field: str) -> list[bytes | None]:
+    """Values of the text column; they may not be UTF-8.
+
+    Raises:
+        InputError: see `parse_rows`.
+    """
     column = column_at(rows, text_field)
     if column is None:
         raise InputError(
@@ -134,47 +173,8 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], 
         raise InputError(
             f"input.text_field: column {text_field!r} has type {column.type}, expected strings{_rows_look_like(rows)}"
         )
-    invalid = _invalid_rows(rows, text_field)
-    texts: list[bytes | None] = []
-    reasons: list[str] = []
-    for at, value in enumerate(column.cast(value_type).cast(pa.large_binary()).to_pylist()):
-        try:
-            if reason := invalid.get(at) or ("null text" if value is None else "" if value else EMPTY_TEXT):
-                raise InputError(reason)
-            if value.startswith(MARK.encode()):
-                raise InputError(MARKED)
-            refuse_written(value.decode(), text_field)
-        except InputError as error:
-            reasons.append(str(error))
-            value = None
-        texts.append(value)
-    return texts, reasons
-
-
-def _conversations_in_rows(rows: pa.RecordBatch, shape: Shape) -> tuple[list[bytes | None], list[str]]:
-    """`parse_rows` for records that are not plain texts. A null inside a row counts as a missing key, because Arrow's
-    structs do not distinguish them. A template sees nulls of columns."""
-    invalid, is_template = _invalid_rows(rows, ""), shape.form == "template"
-    read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
-    names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
-    columns = [json_values(rows.column(name), objects=True) for name in names]
-    documents: list[bytes | None] = []
-    reasons: list[str] = []
-    for at in range(rows.num_rows):
-        document = None
-        try:
-            if at in invalid:
-                raise InputError(invalid[at])
-            record = {
-                name: without_nulls(column[at])
-                for name, column in zip(names, columns, strict=True)
-                if is_template or column[at] is not None
-            }
-            document = conversation_in(record, shape)
-        except InputError as error:
-            reasons.append(str(error))
-        documents.append(document)
-    return documents, reasons
+    texts: list[bytes | None] = column.cast(value_type).cast(pa.large_binary()).to_pylist()
+    return texts
 
 
 def _rows_look_like(rows: pa.RecordBatch) -> str:
@@ -212,36 +212,26 @@ def _json_type(value: Any) -> str:
     return names.get(type(value), "number")
 
 
-def parse_block(
-    block: Block, at: np.ndarray, shape: Shape, path: Source
-) -> tuple[list[bytes | None], list[str]]:
-    """Documents of some records of a block as UTF-8, None for a refused one; and the reasons of refusals, in order. at:
-    their places, int64 (n,), none of them blank.
+def parse_block(block: Block, at: np.ndarray, shape: Shape, path: Source) -> list[Parsed]:
+    """Documents of some records of a block. at: their places, int64 (n,), none of them blank.
 
     Raises:
         InputError: the text column is missing, or holds no strings.
     """
     rest = at[~np.isin(at, list(block.long))] if block.long else at
     if isinstance(block.content, list):
-        documents, reasons = parse_lines([block.content[place] for place in rest.tolist()], shape)
+        parsed = parse_lines([block.content[place] for place in rest.tolist()], shape)
     else:
         try:
-            documents, reasons = parse_rows(block.content.take(row_array(rest)), shape)
+            parsed = parse_rows(block.content.take(row_array(rest)), shape)
         except InputError as error:
             raise InputError(f"{shape.label}{path}: {error}") from None
-    if len(rest) == len(at):
-        return documents, reasons
-    parsed, why, unit = iter(documents), iter(reasons), _unit(block)
-    merged: list[tuple[bytes | None, str | None]] = []
-    for place in at.tolist():
+    for number, place in enumerate(at.tolist() if block.long else ()):
         if long := block.long.get(place):
-            ends = f": {CR_ENDS}" if unit == "line" and b"\r" in long.begins else ""
-            reason = f"a {unit} of {long.size:,} bytes is too large for a record{ends}"
-            merged.append((None, reason))
-        else:
-            document = next(parsed)
-            merged.append((document, next(why) if document is None else None))
-    return [document for document, _ in merged], [reason for _, reason in merged if reason is not None]
+            ends = f": {CR_ENDS}" if _unit(block) == "line" and b"\r" in long.begins else ""
+            reason = f"a {_unit(block)} of {long.size:,} bytes is too large for a record{ends}"
+            parsed.insert(number, reason)
+    return parsed
 
 
 def _unit(block: Block) -> str:

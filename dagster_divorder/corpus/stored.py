@@ -46,15 +46,15 @@ class Records:
         """
         content, shape = self.fragments.content(fragment), self.shape_of(fragment)
         if pa.types.is_struct(content.type):
-            documents, reasons = parse_rows(pa.RecordBatch.from_struct_array(content), shape)
+            parsed = parse_rows(pa.RecordBatch.from_struct_array(content), shape)
         else:
-            documents, reasons = parse_lines(content.to_pylist(), shape)
-        if reasons:
+            parsed = parse_lines(content.to_pylist(), shape)
+        if reason := next((each for each in parsed if isinstance(each, str)), None):
             raise StoreError(
-                f"a stored record of fragment {fragment.name} has no text any more: {reasons[0]}; run again with the "
+                f"a stored record of fragment {fragment.name} has no text any more: {reason}; run again with the "
                 "settings that it was read with, or set store.path to a new folder"
             )
-        return binary_array([document or b"" for document in documents]).view(pa.large_string())
+        return binary_array([each for each in parsed if isinstance(each, bytes)]).view(pa.large_string())
 
     def words(self, fragment: Fragment) -> pa.Array:
         """Texts of the records of a fragment; of conversations without roles and control tokens."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
+from dagster_divorder.core.arrow import is_list
 from dagster_divorder.corpus.keyed import (
     KeyedBy,
     first_true,
@@ -115,13 +116,12 @@ class ParquetVectors(VectorFile):
         """Lists of floats as (n, D), a view of the column's memory."""
         import pyarrow.compute as pc
 
-        if (at := first_true(column.is_null())) >= 0:
-            raise _no_vector(self.path, self.column, first + at)
         lengths = pc.list_value_length(column)
-        if (at := first_true(pc.not_equal(lengths, self.dims))) >= 0:
+        if (at := first_true(pc.not_equal(lengths.fill_null(-1), self.dims))) >= 0:
+            has = "is null" if lengths[at].as_py() is None else f"has {lengths[at]} numbers"
             raise InputError(
-                f"{self.path}: the vector of row {first + at} has {lengths[at].as_py()} numbers, earlier vectors "
-                f"have {self.dims}; expected one length for all: embed all documents with the same model"
+                f"{self.path}: the vector of row {first + at} in {self.column!r} {has}; expected {self.dims} numbers, "
+                "as in earlier rows: embed all documents with the same model, or leave out rows of no document"
             )
         values = column.flatten()
         if values.null_count and (at := first_true(values.is_null())) >= 0:
@@ -195,12 +195,7 @@ def _open_parquet(path: Path, id_field: str | None) -> ParquetVectors:
 
     schema, rows = read_schema(path)
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    lists = [
-        field
-        for field in schema
-        if any(is_kind(field.type) for is_kind in is_list) and pa.types.is_floating(field.type.value_type)
-    ]
+    lists = [field for field in schema if is_list(field.type) and pa.types.is_floating(field.type.value_type)]
     named = [field for field in lists if field.name == "vector"]
     if len(lists) != 1 and len(named) != 1:
         raise InputError(
@@ -213,9 +208,7 @@ def _open_parquet(path: Path, id_field: str | None) -> ParquetVectors:
     if rows and not dims:
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             vector = next(file.iter_batches(1, columns=[field.name])).column(0)[0].as_py()
-        if vector is None:
-            raise _no_vector(path, field.name, 0)
-        dims = len(vector)
+        dims = 1 if vector is None else len(vector)  # `_matrix` refuses nulls
     return ParquetVectors(
         path=path,
         rows=rows,
@@ -224,11 +217,4 @@ def _open_parquet(path: Path, id_field: str | None) -> ParquetVectors:
         keyed_by=keyed_by,
         column=field.name,
         key=key,
-    )
-
-
-def _no_vector(path: Path, column: str, row: int) -> InputError:
-    return InputError(
-        f"{path}: {column!r} is null in row {row}; expected a vector: embed this document, or leave out the row if "
-        f"the corpus no longer holds it"
     )

@@ -166,8 +166,8 @@ def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
         last = load_receipt(run.store, stage.name)
         if last is None or last.upstream.get(fitted.name) != before.version:
             continue
-        if isinstance(stage, PerDocument) and not run.store.shared:
-            run.store.delete(*stage.files(run, last.key).present().values())
+        if isinstance(stage, PerDocument):
+            run.store.discard(*stage.files(run, last.key).present().values())
         elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
             others = [result for result in results.get(stage.name, []) if result.key != last.key]
             save_results(run.store, stage.name, others)

@@ -1,13 +1,11 @@
 """Removes files that are no longer needed, and words of deleted documents.
 
 A complete run on a folder removes what none of the last `HISTORY` views and results needs (`remove_superseded`).
-`divorder prune` removes all but the current ones. On a bucket, where other runs may be at work, only `divorder prune`
-removes files, and none younger than SPARED_SECONDS.
+`divorder prune` removes all but the current ones.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +28,6 @@ from dagster_divorder.store.state import (
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import remove_beside
 
-SPARED_SECONDS = 24 * 3600.0
 WHOLE = ("views", "rejects", "schemas")
 """Folders of raw_docs with a file for each state of the corpus."""
 
@@ -46,7 +43,7 @@ class Pruned:
 
 def disk_use(store: Store) -> dict[str, int]:
     """Bytes by part of the store, sorted."""
-    return _by_part({name: stat.size for name, stat in store.files().items()})
+    return _by_part(store.files())
 
 
 def _by_part(sizes: dict[str, int]) -> dict[str, int]:
@@ -60,6 +57,8 @@ def _by_part(sizes: dict[str, int]) -> dict[str, int]:
 def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None:
     """Remove fragments and their results that none of the last views has, and results of these stages that the state
     does not name. The caller is inside `Store.lock`."""
+    if store.shared:
+        return
     state = load_state(store)
     pieces, named = _pieces(store, state), _named(state)
     old = {
@@ -78,7 +77,7 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
 def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free."""
     needed = _needed(store, graph)
-    freed = {name: size for name, size in _removable(store).items() if name not in needed}
+    freed = {name: size for name, size in store.removable().items() if name not in needed}
     return Pruned(_by_part(freed), _deleted_documents(store))
 
 
@@ -97,16 +96,10 @@ def prune(graph: Graph, store: Store) -> Pruned:
     # Saved before files are removed, so that the state never names a missing file.
     changing(store, lambda state: _needed_state(store, graph, state))
     needed = _needed(store, graph)
-    store.delete(*(name for name in _removable(store) if name not in needed))
+    store.delete(*(name for name in store.removable() if name not in needed))
     after = disk_use(store)
     freed = {part: size - after.get(part, 0) for part, size in before.items()}
     return Pruned({part: size for part, size in freed.items() if size > 0}, deleted)
-
-
-def _removable(store: Store) -> dict[str, int]:
-    """Bytes by name of the files that may be removed."""
-    youngest = time.time() - SPARED_SECONDS if store.shared else float("inf")
-    return {name: stat.size for name, stat in store.files().items() if stat.modified < youngest}
 
 
 def _deleted_documents(store: Store) -> int:

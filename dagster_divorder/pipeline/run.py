@@ -287,7 +287,7 @@ def run_graph(
             receipts = _run_stages(run, stages)
             publish(run, stages)
             changed = load_state(store).results != before
-            if changed and not store.shared and all(map(run.is_current, needed)):
+            if changed and all(map(run.is_current, needed)):
                 remove_superseded(store, graph, stages)
         return receipts
 

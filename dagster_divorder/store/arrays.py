@@ -6,10 +6,8 @@ them. A packed file's header holds a hash of each array, so that single arrays c
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -61,28 +59,14 @@ def unpack(data: bytes) -> dict[str, np.ndarray]:
     return load(data)
 
 
-class MappedFile(io.RawIOBase):
-    """A file mapped into memory. Reads give views, which stay valid after the file is closed."""
-
-    def __init__(self, path: Path) -> None:
-        self._data = np.memmap(path, np.uint8, "r").data
-        self._at = 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (len(self._data) if whence == os.SEEK_END else 0)
-        return self._at
-
-    def read(self, size: int = -1) -> memoryview:
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-
-def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
-    """The named arrays of an open packed file; reads only these and the header.
+def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
+    """The named arrays of an open packed file; reads only these and the header. Those of a file that Arrow has mapped
+    into memory are views.
 
     Raises:
         ValueError: the file is damaged, has no such array, or has another owner.
     """
+    read = file.read_buffer if isinstance(file, pa.NativeFile) else file.read
     try:
         file_size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -97,7 +81,7 @@ def unpack_some(file: IO[bytes] | MappedFile, names: Sequence[str], owner: str =
             start, end = header[name]["data_offsets"]
             dtype, shape = _DTYPES[header[name]["dtype"]], header[name]["shape"]
             file.seek(8 + size + start)
-            data = file.read(end - start)
+            data = read(end - start)
             if _hash(owner, name, dtype, shape, data) != hashes[name]:
                 raise ValueError(f"the content of {name} has another hash than its header says")
             arrays.append(np.frombuffer(data, dtype).reshape(shape))

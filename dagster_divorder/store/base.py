@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import re
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,41 +29,30 @@ import orjson
 import xxhash
 
 from dagster_divorder.errors import DamagedFileError, StoreError
-from dagster_divorder.store.folder import TEMPORARY, Bytes, Stat, WritableFolder, is_file
+from dagster_divorder.store.folder import TEMPORARY, Bytes, WritableFolder
+from dagster_divorder.store.sources import Source
 
 FORMAT_VERSION = 5
 FORMAT = "divorder store"
 FORMAT_FILE = "format.json"
 """Holds the store's format, version and id."""
-OLD_FORMAT_FILE = "head.json"
-"""The same in buckets up to version 4."""
 STATE = "state.json"
 """File of the state (`store.state`)."""
 LOCK_FILE = ".divorder-lock"
 HIDDEN = ".divorder-"
 """Prefix of the names of lock and half-written files; no other program uses it."""
 
+SPARED_SECONDS = 24 * 3600.0
+"""On a bucket, `divorder prune` removes no younger file."""
+
 Data = Bytes | Callable[[IO[bytes]], object]
 """The content of a file: bytes, or a function that writes to the open file."""
 
 _HASH = "[0-9a-f]{32}"
-_FOLDERS = "|".join(
-    [
-        "(views|rejects|schemas)",
-        rf"records/{_HASH}(/index)?",
-        r"stages/[a-z_]+(/[\w-]+)?",
-    ]
-)
 OURS = re.compile(
-    "|".join(
-        [
-            *map(re.escape, (FORMAT_FILE, LOCK_FILE, STATE)),
-            rf"({_FOLDERS})/[\w-]+\.{_HASH}\.[a-z0-9]+",
-            rf"fits/[a-z_]+/{_HASH}/[\w.-]+",
-            rf"results/[a-z]+-{_HASH}\.npy",
-            rf"([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}",
-        ]
-    )
+    rf"format\.json|state\.json|{re.escape(LOCK_FILE)}"
+    rf"|((views|rejects|schemas)|records/{_HASH}(/index)?|stages/[a-z_]+(/[\w-]+)?)/[\w-]+\.{_HASH}\.[a-z0-9]+"
+    rf"|fits/[a-z_]+/{_HASH}/[\w.-]+|results/[a-z]+-{_HASH}\.npy|([\w/-]+/)?{re.escape(TEMPORARY)}[0-9a-f]{{16}}"
 )
 """Names that this package writes into a store. Files with other names are never touched."""
 
@@ -70,7 +61,8 @@ class Store(ABC):
     """A store at a place that is new, empty, or a store already, never one with other files in it.
 
     place: as given, for messages. real_place: the same for every path to it. folder: at the place. shared: several runs
-    may use it at once, so a run removes nothing; else `lock` keeps other runs out.
+    may use it at once, so that only `divorder prune` removes files (`discard`, `removable`); else `lock` keeps other
+    runs out.
     """
 
     place: str
@@ -87,8 +79,8 @@ class Store(ABC):
         """
         with self.folder.explaining():
             names = self.folder.entries(self.place)
-        if FORMAT_FILE in names or OLD_FORMAT_FILE in names:
-            self._about(FORMAT_FILE if FORMAT_FILE in names else OLD_FORMAT_FILE)
+        if FORMAT_FILE in names:
+            self._about()
         elif others := sorted(name for name in names if not name.startswith(HIDDEN)):
             raise StoreError(
                 f"store.path {self.place} has other files in it ({others[0]}) and is not a store; expected a new or "
@@ -105,21 +97,21 @@ class Store(ABC):
     @property
     def id(self) -> str:
         """32 hex digits, drawn when the store is made; empty before."""
-        return str(self._about(FORMAT_FILE)["id"]) if self.exists(FORMAT_FILE) else ""
+        return str(self._about()["id"]) if self.exists(FORMAT_FILE) else ""
 
-    def _about(self, name: str) -> dict[str, Any]:
+    def _about(self) -> dict[str, Any]:
         """The content of the format file.
 
         Raises:
             StoreError: it is damaged or of another version.
         """
-        data = self.read(name)
+        data = self.read(FORMAT_FILE)
         about = json_object(data)
         version, known = about.get("version"), about.get("format") == FORMAT
         is_whole = version != FORMAT_VERSION or re.fullmatch(_HASH, str(about.get("id")))
         if not known or not isinstance(version, int) or not is_whole:
             raise StoreError(
-                f"{self.where(name)} is damaged or belongs to another program: it holds {data[:40]!r}, "
+                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
                 f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
                 "store.path to a new folder"
             )
@@ -149,31 +141,33 @@ class Store(ABC):
 
     def list(self, folder: str) -> builtins.list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
-        entries = self.folder.entries(self.where(folder)).items()
-        files = [name for name, entry in entries if is_file(entry) and not name.startswith(TEMPORARY)]
-        return [f"{folder}/{name}" for name in sorted(files)]
+        entries = sorted(self.folder.entries(self.where(folder)).items())
+        files = [
+            name for name, entry in entries if isinstance(entry, Source) and not name.startswith(TEMPORARY)
+        ]
+        return [f"{folder}/{name}" for name in files]
 
     def folders(self, folder: str) -> builtins.list[str]:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
         entries = self.folder.entries(self.where(folder)).items()
         return sorted(f"{folder}/{name}" for name, entry in entries if entry == "folder")
 
-    def stats(self, folder: str) -> dict[str, Stat]:
-        """Size and date of each complete file directly in a folder, by name, sorted."""
-        stats = sorted(self.folder.stats(self.where(folder)).items())
-        return {f"{folder}/{name}": stat for name, stat in stats if not name.startswith(TEMPORARY)}
+    def files(self, before: float = math.inf) -> dict[str, int]:
+        """Bytes of the files that this package has written `before` a time, half-written ones too, by name, sorted."""
+        files = sorted(self._all_files())
+        return {name: size for name, size, written in files if written < before and OURS.fullmatch(name)}
 
-    def files(self) -> dict[str, Stat]:
-        """Size and date of every file that this package has written, half-written ones too, by name, sorted."""
-        return {name: stat for name, stat in sorted(self._all_files()) if OURS.fullmatch(name)}
+    def removable(self) -> dict[str, int]:
+        """The `files` that `divorder prune` may remove: on a bucket none that a run may be about to name."""
+        return self.files(time.time() - SPARED_SECONDS if self.shared else math.inf)
 
     @abstractmethod
-    def _all_files(self) -> Iterator[tuple[str, Stat]]:
-        """Every file below the place."""
+    def _all_files(self) -> Iterator[tuple[str, int, float]]:
+        """Every file below the place: name, bytes, and when it was written, in seconds since 1970."""
 
     def exists(self, name: str) -> bool:
         try:
-            return is_file(self.folder.entry(self.where(name)))
+            return isinstance(self.folder.entry(self.where(name)), Source)
         except OSError:  # a file that cannot be inspected cannot be read
             return False
 
@@ -184,8 +178,7 @@ class Store(ABC):
             StoreError: it cannot be read.
         """
         try:
-            with self.open_file(name) as file:
-                return file.read()
+            return self.local(name).read_bytes()
         except FileNotFoundError:
             raise self._missing(name) from None
         except OSError as error:
@@ -194,13 +187,22 @@ class Store(ABC):
     def _missing(self, name: str) -> DamagedFileError:
         return DamagedFileError(f"{self.where(name)} is missing; run the pipeline again to make it", name)
 
-    def open_file(self, name: str) -> IO[bytes]:
-        """A file open for reading, for parts of it.
+    @contextlib.contextmanager
+    def reading(self, name: str, *, mapped: bool = False) -> Iterator[IO[bytes]]:
+        """A file open for reading, for parts of it. mapped: into memory, by Arrow.
 
         Raises:
-            OSError or DamagedFileError: there is no such file.
+            DamagedFileError: there is no such file, or the caller raises OSError or ValueError because it is damaged.
         """
-        return open(self.local(name), "rb")
+        import pyarrow as pa
+
+        try:
+            with pa.memory_map(str(self.local(name))) if mapped else self.local(name).open("rb") as file:
+                yield file
+        except (OSError, ValueError) as error:
+            raise DamagedFileError(
+                f"{self.where(name)} is damaged: {error}; delete it and run again", name
+            ) from error
 
     @abstractmethod
     def local(self, name: str) -> Path:
@@ -220,6 +222,17 @@ class Store(ABC):
     @abstractmethod
     def delete(self, *names: str) -> None:
         """Removes files; missing files are ignored."""
+
+    def discard(self, *names: str) -> None:
+        """Removes files that no result needs any more. On a bucket, where other runs may need them, only `divorder
+        prune` removes files."""
+        if not self.shared:
+            self.delete(*names)
+
+    def sweep(self, folder: WritableFolder) -> None:
+        """Removes half-written files of killed runs from an output's folder. On a bucket, other runs may be writing."""
+        if not self.shared:
+            folder.delete(folder.temporary())
 
     @abstractmethod
     def document(self) -> bytes | None:
@@ -260,14 +273,8 @@ class Store(ABC):
         return self.put(f"{prefix}.{_hash_of(prefix, extension, data)}.{extension}", data)
 
     def hashed(self, folder: str) -> dict[str, str]:
-        """Key -> name of the hashed files in a folder; the first by name where a key has several.
-
-        The lookup of a missing key raises DamagedFileError: callers look up files that must exist.
-        """
-        names = _Hashed(self, folder)
-        for name in self.list(folder):
-            names.setdefault(name.rsplit("/", 1)[1].split(".", 1)[0], name)
-        return names
+        """Key -> name of the hashed files in a folder; the first by name where a key has several."""
+        return {name.rsplit("/", 1)[1].split(".", 1)[0]: name for name in reversed(self.list(folder))}
 
     def read_verified(self, name: str) -> bytes:
         """Read a hashed file.
@@ -290,20 +297,6 @@ class Store(ABC):
 def _hash_of(prefix: str, extension: str, data: Bytes) -> str:
     name = xxhash.xxh3_64_intdigest(f"{prefix}.{extension}".encode())
     return xxhash.xxh3_128_hexdigest(data, seed=name)
-
-
-class _Hashed(dict[str, str]):
-    """Key -> name of the hashed files in a folder."""
-
-    def __init__(self, store: Store, folder: str) -> None:
-        super().__init__()
-        self._store, self._folder = store, folder
-
-    def __missing__(self, key: str) -> str:
-        name = f"{self._folder}/{key}"
-        raise DamagedFileError(
-            f"{self._store.where(name)}.* is missing; run the pipeline again to make it", name
-        )
 
 
 def json_object(data: bytes) -> dict[str, Any]:

@@ -14,30 +14,21 @@ import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, TypeVar
+from typing import IO, Literal
 
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.disk import explain_os_error
 from dagster_divorder.store.manifests import NEIGHBOUR, file_at, neighbour
-from dagster_divorder.store.sources import RemoteFile, Source, open_source
+from dagster_divorder.store.sources import Source, open_source
 
 TEMPORARY = ".divorder-tmp-"
 """Prefix of the names of half-written files; no other program uses it."""
 
 Bytes = bytes | bytearray | memoryview
-Entry = RemoteFile | Literal["file", "folder", "neither"]
-"""The kind of an entry in a folder: "file" on this machine, a RemoteFile at a URL. A broken link, for example, is
-neither file nor folder."""
-
-Listed = TypeVar("Listed")
-
-
-class Stat(NamedTuple):
-    """Size of a file in bytes, and when it was written, in seconds since 1970."""
-
-    size: int
-    modified: float
+Entry = Source | Literal["folder", "neither"]
+"""An entry in a folder: a file, or its kind. A broken link, for example, is neither file nor folder."""
 
 
 def temporary_name() -> str:
@@ -45,20 +36,9 @@ def temporary_name() -> str:
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
-def is_file(entry: Entry) -> bool:
-    return entry not in ("folder", "neither")
-
-
-def source_of(path: str, entry: Entry) -> Source | None:
-    """The file at a path with this entry; None if the entry is not a file."""
-    if entry == "file":
-        return Path(path)
-    return entry if isinstance(entry, RemoteFile) else None
-
-
 class Folder(ABC):
-    """A folder at a place, to be read. Methods take names of its files, which may lie in its neighbour too; `entry`,
-    `entries` and `stats` take a path or URL in it."""
+    """A folder at a place, to be read. Methods take names of its files, which may lie in its neighbour too; `entry`
+    and `entries` take a path or URL in it."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -84,39 +64,29 @@ class Folder(ABC):
             InputError, OSError: see `entry`.
         """
 
-    def stats(self, path: str) -> dict[str, Stat]:
-        """Size and date of each file directly in the folder at a path or URL, by name."""
-        stats = {}
-        for name, entry in self.entries(path).items():
-            if isinstance(entry, RemoteFile):
-                stats[name] = Stat(entry.size, entry.modified)
-            elif is_file(entry):
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    status = os.stat(os.path.join(path, name))
-                    stats[name] = Stat(status.st_size, status.st_mtime)
-        return stats
+    def contents(self) -> dict[str, Entry]:
+        """The entries directly in the folder or in its neighbour, by name; empty if there is no folder."""
+        beside = self.entries(str(neighbour(self.place)))
+        return self.entries(str(self.place)) | {NEIGHBOUR + name: entry for name, entry in beside.items()}
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file directly in the folder or its neighbour, by name; empty if there is no folder."""
-        return {name: stat.size for name, stat in self._in_both(self.stats).items()}
-
-    def names(self) -> Collection[str]:
-        """Names of files and folders directly in the folder or in its neighbour."""
-        return self._in_both(self.entries).keys()
-
-    def _in_both(self, look: Callable[[str], Mapping[str, Listed]]) -> dict[str, Listed]:
-        beside = look(str(neighbour(self.place)))
-        return {**look(str(self.place)), **{NEIGHBOUR + name: each for name, each in beside.items()}}
+        """Bytes of each file directly in the folder or in its neighbour, by name."""
+        sizes = {}
+        for name, entry in self.contents().items():
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if isinstance(entry, Source):
+                    sizes[name] = entry.stat().st_size if isinstance(entry, Path) else entry.size
+        return sizes
 
     def source(self, name: str) -> Source:
         """
         Raises:
             FileNotFoundError: there is no such file at a URL.
         """
-        source = source_of(self.where(name), self.entry(self.where(name)))
-        if source is None:
+        entry = self.entry(self.where(name))
+        if not isinstance(entry, Source):
             raise FileNotFoundError(f"there is no {self.where(name)}")
-        return source
+        return entry
 
     def open(self, name: str) -> IO[bytes]:
         """
@@ -135,7 +105,7 @@ class WritableFolder(Folder):
 
     def temporary(self) -> list[str]:
         """Names of half-written files in the folder, of any process."""
-        return [name for name in self.names() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
+        return [name for name in self.contents() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     @abstractmethod
     def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
@@ -155,9 +125,7 @@ class WritableFolder(Folder):
         """Removes files; missing files are ignored."""
 
     @abstractmethod
-    def explaining(
-        self, name: str = "", size: int = 0, what: str = "it"
-    ) -> contextlib.AbstractContextManager[None]:
+    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> AbstractContextManager[None]:
         """Turns errors of the file system into a StoreError. size: about how many bytes `what` takes, for messages."""
 
 
@@ -169,7 +137,7 @@ class LocalFolder(WritableFolder):
     def entry(self, path: str) -> Entry:
         with _nothing_there():
             mode = os.stat(path).st_mode
-            return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
+            return Path(path) if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
         return "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
@@ -267,7 +235,7 @@ def _nothing_there() -> Iterator[None]:
 def _entry(entry: os.DirEntry[str]) -> Entry:
     with _nothing_there():
         if entry.is_file():
-            return "file"
+            return Path(entry.path)
         if entry.is_dir():
             return "folder"
     return "neither"

@@ -1,10 +1,9 @@
 """Folders of object stores and web servers, and of datasets of the Hub; the folder at any place.
 
-Files of an output are written
-whole on this machine. Then a folder of this machine renames them; an object store receives them under their names, the
-manifest last. `OutputFolder.commit` first withdraws the manifest of files that it replaces, so that no manifest ever
-stands beside files of another output. A killed process leaves unfinished uploads, not objects; the bucket bills them
-until its own lifecycle rule removes them.
+Files of an output are written whole on this machine. Then a folder of this machine renames them; an object store
+receives them under their names, the manifest last. `OutputFolder.commit` first withdraws the manifest of files that it
+replaces, so that no manifest ever stands beside files of another output. A killed process leaves unfinished uploads,
+not objects; the bucket bills them until its own lifecycle rule removes them.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -46,22 +46,25 @@ def writable_at(place: Place) -> WritableFolder:
 
 
 def send(url: str, data: Bytes | Path, *, create: bool = False) -> bool:
-    """Upload an object, whole or not at all. create: only if there is none; returns False otherwise. For large objects,
-    which are sent in parts, the caller looks first: servers take no conditions with parts."""
-    obstore = load_extra("obstore")
-
+    """Upload an object, whole or not at all. create: only if there is none; returns False otherwise."""
+    obstore, (store, key) = load_extra("obstore"), bucket(url)
     size = data.stat().st_size if isinstance(data, Path) else memoryview(data).nbytes
     in_parts = size >= PARTS_FROM
     mode: Any = "create" if create and not in_parts else None
-    store, key = bucket(url)
+    chunk_size = max(_PART_BYTES, -(-size // _PARTS))
     try:
+        if create and in_parts:
+            # Servers take no conditions with parts.
+            with contextlib.suppress(FileNotFoundError):
+                obstore.head(store, key)
+                return False
         obstore.put(
             store,
             key,
             data,
             mode=mode,
             use_multipart=in_parts,
-            chunk_size=max(_PART_BYTES, -(-size // _PARTS)),
+            chunk_size=chunk_size,
             max_concurrency=_PARTS_AT_ONCE,
         )
     except obstore.exceptions.AlreadyExistsError:
@@ -80,25 +83,20 @@ class ObjectFolder(WritableFolder):
         self._error = error
 
     def entry(self, path: str) -> Entry:
-        obstore = load_extra("obstore")
-
-        store, key = bucket(path)
         try:
             with explained(path, self._error):
-                return described(path, obstore.head(store, key))
+                return described(path, load_extra("obstore").head(*bucket(path)))
         except FileNotFoundError:
             return "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
-        obstore = load_extra("obstore")
-
         if self.place.scheme in WEB:
             raise InputError(
                 f"input.paths: {path} cannot be listed, because web servers list no files; name each file by its URL"
             )
         store, key = bucket(path)
         with explained(path, self._error):
-            listed = obstore.list_with_delimiter(store, key or None)
+            listed = load_extra("obstore").list_with_delimiter(store, key or None)
         files = {PurePosixPath(meta["path"]).name: meta for meta in listed["objects"] if meta["path"] != key}
         return {
             **{name: described(f"{path}/{name}", meta) for name, meta in files.items()},
@@ -107,13 +105,10 @@ class ObjectFolder(WritableFolder):
         }
 
     def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
-        def push(name: str) -> None:
-            send(self.where(name), staged[name])
-
+        files = {self.where(name): file for name, file in staged.items() if name != last}
         with ThreadPoolExecutor(_FILES_AT_ONCE, "divorder-push") as threads:
-            for pushed in [threads.submit(push, name) for name in staged if name != last]:
-                pushed.result()
-        push(last)
+            list(threads.map(send, files, files.values()))
+        send(self.where(last), staged[last])
         self.delete(stale)
 
     def write(self, files: Mapping[str, Bytes]) -> None:
@@ -122,9 +117,7 @@ class ObjectFolder(WritableFolder):
                 send(self.where(name), data)
 
     def delete(self, names: Collection[str]) -> None:
-        obstore = load_extra("obstore")
-
-        store, _ = bucket(self.place)
+        obstore, (store, _) = load_extra("obstore"), bucket(self.place)
         keys = [bucket(self.where(name))[1] for name in names]
         try:
             if keys:
@@ -145,14 +138,12 @@ class _HubFolder(Folder):
 
     place: Url
 
-    def __init__(self, place: Url) -> None:
-        super().__init__(place)
-        self._known_commit = ""
-
-    @property
+    @cached_property
     def _commit(self) -> str:
-        self._known_commit = self._known_commit or hub.commit_of(self.place)
-        return self._known_commit
+        """The current commit of the place's revision."""
+        parsed = hub.dataset(self.place)
+        with hub.explained(self.place):
+            return str(hub.api().dataset_info(parsed.name, revision=parsed.revision).sha)
 
     def entry(self, path: str) -> Entry:
         parsed = hub.dataset(path)
@@ -165,18 +156,14 @@ class _HubFolder(Folder):
         return self._entry(path, infos[0]) if infos else "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
-        from huggingface_hub.errors import RemoteEntryNotFoundError
-
-        parsed = hub.dataset(path)
-        try:
-            with hub.explained(path):
-                infos = hub.api().list_repo_tree(
-                    parsed.name, parsed.path or None, revision=self._commit, repo_type="dataset"
-                )
-                by_name = {info.path.rpartition("/")[2]: info for info in infos}
-        except RemoteEntryNotFoundError:
-            return {}
-        return {name: self._entry(f"{path}/{name}", info) for name, info in by_name.items()}
+        parsed, commit = hub.dataset(path), self._commit
+        with contextlib.suppress(FileNotFoundError), hub.explained(path):
+            tree = hub.api().list_repo_tree(
+                parsed.name, parsed.path or None, revision=commit, repo_type="dataset"
+            )
+            infos = {info.path.rpartition("/")[2]: info for info in tree}
+            return {name: self._entry(f"{path}/{name}", info) for name, info in infos.items()}
+        return {}
 
     def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
         from huggingface_hub.hf_api import RepoFile

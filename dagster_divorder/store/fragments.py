@@ -93,14 +93,8 @@ class Fragments:
         if fragment.name in self.planned:
             arrays = [self.planned[fragment.name][column] for column in columns]
         else:
-            file = self._file(f"{self.folder}/index", fragment.name)
-            try:
-                with self.store.open_file(file) as opened:
-                    arrays = unpack_some(opened, columns, fragment.name)
-            except (OSError, ValueError) as error:
-                raise DamagedFileError(
-                    f"{self.store.where(file)} is damaged: {error}; delete it and run again", file
-                ) from error
+            with self.store.reading(self._file(f"{self.folder}/index", fragment.name)) as file:
+                arrays = unpack_some(file, columns, fragment.name)
         return arrays if fragment.picks is None else [array[fragment.picks] for array in arrays]
 
     def column(self, fragments: Sequence[Fragment], name: str) -> np.ndarray:
@@ -132,24 +126,18 @@ class Fragments:
         ends, lengths = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
         rows = np.arange(ends[-1]) if fragment.picks is None else fragment.picks
         frames, frame_of = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
-        file = self._file(self.folder, fragment.name)
         begins = np.concatenate([[0], np.cumsum(lengths)])
         parts, at, first = [], 0, np.empty(len(frames), np.int64)
-        try:
-            with self.store.open_file(file) as opened:
-                for number, frame in enumerate(frames.tolist()):
-                    opened.seek(int(begins[frame]))
-                    data = opened.read(int(lengths[frame]))
-                    if xxhash.xxh3_64_intdigest(data) != int(table[frame, 3]):
-                        raise ValueError("a frame has another hash than the index says")
-                    raw = pa.Codec("zstd").decompress(data, int(table[frame, 2]))
-                    parts.append(_from_bytes(raw))
-                    first[number] = at - (int(ends[frame - 1]) if frame else 0)
-                    at += len(parts[-1])
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DamagedFileError(
-                f"{self.store.where(file)} is damaged: {error}; delete it and run again", file
-            ) from error
+        with self.store.reading(self._file(self.folder, fragment.name)) as file:
+            for number, frame in enumerate(frames.tolist()):
+                file.seek(int(begins[frame]))
+                data = file.read(int(lengths[frame]))
+                if xxhash.xxh3_64_intdigest(data) != int(table[frame, 3]):
+                    raise ValueError("a frame has another hash than the index says")
+                raw = pa.Codec("zstd").decompress(data, int(table[frame, 2]))
+                parts.append(_from_bytes(raw))
+                first[number] = at - (int(ends[frame - 1]) if frame else 0)
+                at += len(parts[-1])
         content = pa.concat_arrays(parts)
         return content if fragment.picks is None else content.take(row_array(rows + first[frame_of]))
 

@@ -55,54 +55,34 @@ def explained(url: str) -> Iterator[None]:
     """Turns errors of huggingface_hub into InputError.
 
     Raises:
-        RemoteEntryNotFoundError: there is no such file or folder, unchanged.
+        FileNotFoundError: there is no such file or folder.
         OSError: the disk is full, unchanged.
     """
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        HTTPError,
-        RemoteEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors
 
     try:
         yield
-    except RemoteEntryNotFoundError:
-        raise
-    except RevisionNotFoundError:
-        raise InputError(
-            f"{url}: the dataset has no revision {dataset(url).revision!r}; name an existing one"
-        ) from None
-    except RepositoryNotFoundError:
-        raise InputError(
-            f"{url}: there is no dataset {dataset(url).name} on the Hub, or your token may not read it; check the "
-            f"name, HF_TOKEN (or `hf auth login`) and the dataset's terms"
-        ) from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        hint = "; the token in HF_TOKEN may not do this" if status in (401, 403) else "; run again later"
-        raise InputError(f"{url}: the Hub answered {status}{hint}") from None
-    except HFValidationError as error:
-        raise InputError(f"{url}: this name is not allowed for a dataset: {error}") from None
-    except (HTTPError, OSError, RuntimeError) as error:
+        return
+    except errors.RemoteEntryNotFoundError:
+        raise FileNotFoundError(url) from None
+    except errors.RevisionNotFoundError:
+        why = f"the dataset has no revision {dataset(url).revision!r}; name an existing one"
+    except errors.RepositoryNotFoundError:
+        why = (
+            f"there is no dataset {dataset(url).name} on the Hub, or your token (HF_TOKEN, `hf auth login`) may not "
+            "read it; check both, and the dataset's terms"
+        )
+    except errors.HfHubHTTPError as error:
+        why = (
+            f"the Hub answered {error.response.status_code}; check the token in HF_TOKEN, or run again later"
+        )
+    except (errors.HFValidationError, errors.HTTPError, OSError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
-        raise InputError(
-            f"{url}: the Hub cannot be reached: {error}; check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
-        ) from None
-
-
-def commit_of(url: str) -> str:
-    """The current commit of a URL's revision.
-
-    Raises:
-        InputError: there is no such dataset or revision, or the Hub cannot be reached.
-    """
-    parsed = dataset(url)
-    with explained(url):
-        return str(api().dataset_info(parsed.name, revision=parsed.revision).sha)
+        why = (
+            f"the Hub cannot be reached: {error}; check the name, the network, HF_ENDPOINT and HF_HUB_OFFLINE"
+        )
+    raise InputError(f"{url}: {why}")
 
 
 def fetch(url: str, commit: str, folder: Path) -> Path:
@@ -112,20 +92,10 @@ def fetch(url: str, commit: str, folder: Path) -> Path:
         InputError: the Hub cannot be read from.
         FileNotFoundError: there is no such file.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    parsed = dataset(url)
-    try:
-        with explained(url):
-            path = hf_hub_download(
-                parsed.name,
-                parsed.path,
-                repo_type="dataset",
-                revision=commit,
-                local_dir=folder,
-                endpoint=api().endpoint,
+    parsed, client = dataset(url), api()
+    with explained(url):
+        return Path(
+            client.hf_hub_download(
+                parsed.name, parsed.path, repo_type="dataset", revision=commit, local_dir=folder
             )
-    except RemoteEntryNotFoundError:
-        raise FileNotFoundError(url) from None
-    return Path(path)
+        )

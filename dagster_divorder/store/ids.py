@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from blake3 import blake3
 
 ID_BYTES = 16
@@ -49,45 +50,27 @@ class Distinct:
 
 def distinct(ids: np.ndarray) -> Distinct:
     """Distinct ids, in the order of their first occurrence. ids: uint64 (n, 2)."""
-    # Ids are usually all distinct; the first words show that at a twentieth of the cost.
+    numbers = np.arange(len(ids))
+    # Ids are usually all distinct; the first words show that at a tenth of the cost.
     high = np.sort(ids[:, 0])
     if not (high[1:] == high[:-1]).any():
-        return Distinct(np.arange(len(ids)), np.arange(len(ids)))
-    # A stable sort keeps equal ids in input order.
-    order = np.lexsort((ids[:, 1], ids[:, 0]))
-    ordered = ids[order]
-    starts = np.ones(len(ids), dtype=bool)
-    starts[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    group = np.cumsum(starts) - 1
-    first = order[starts]
-    by_first = np.argsort(first)
-    place = np.empty_like(by_first)
-    place[by_first] = np.arange(len(first))
-    inverse = np.empty(len(ids), dtype=np.int64)
-    inverse[order] = place[group]
-    return Distinct(first[by_first], inverse)
+        return Distinct(numbers, numbers.copy())
+    encoded = _binary(ids).dictionary_encode()
+    inverse = encoded.indices.to_numpy().astype(np.int64)
+    first = np.empty(len(encoded.dictionary), np.int64)
+    first[inverse[::-1]] = numbers[::-1]  # of positions written to one place the last one stays
+    return Distinct(first, inverse)
 
 
 def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Position of each wanted id, uint64 (n, 2), among distinct ids, uint64 (H, 2): int64 (n,), -1 if missing."""
-    if not len(ids):
-        return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(ids[:, 0])
-    high, low = (ids[:, half].take(order) for half in (0, 1))
-    first, second = (np.ascontiguousarray(wanted[:, half]) for half in (0, 1))
-    # The first bits of an id say where to begin. Ids are hashes, so few ids share these bits.
-    shift = np.uint64(64 - len(ids).bit_length())
-    slots = np.bincount((high >> shift).astype(np.int64), minlength=int(~np.uint64(0) >> shift) + 1)
-    at = (np.cumsum(slots) - slots).take((first >> shift).astype(np.int64))
-    last = len(ids) - 1
-    pending = np.arange(len(wanted))
-    while len(pending):
-        here = np.minimum(at[pending], last)
-        behind = high.take(here) < first.take(pending)
-        # Ids that share a first half are neighbours, in no order.
-        behind |= (high.take(here) == first.take(pending)) & (low.take(here) != second.take(pending))
-        pending = pending[behind & (at[pending] <= last)]
-        at[pending] += 1
-    here = np.minimum(at, last)
-    found = (at <= last) & (high.take(here) == first) & (low.take(here) == second)
-    return np.where(found, order.take(here), -1)
+    import pyarrow.compute as pc
+
+    found = pc.index_in(_binary(wanted), value_set=_binary(ids))
+    return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _binary(ids: np.ndarray) -> pa.Array:
+    """uint64 (n, 2) as Arrow's values of 16 bytes, over the same memory."""
+    data = np.ascontiguousarray(ids, np.uint64)
+    return pa.Array.from_buffers(pa.binary(ID_BYTES), len(data), [None, pa.py_buffer(data)])

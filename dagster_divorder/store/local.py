@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dagster_divorder.errors import StoreBusyError
-from dagster_divorder.store.base import FORMAT, LOCK_FILE, STATE, Data, Store, json_object
+from dagster_divorder.store.base import LOCK_FILE, STATE, Data, Store
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
-from dagster_divorder.store.folder import TEMPORARY, LocalFolder, Stat, temporary_name
+from dagster_divorder.store.folder import TEMPORARY, LocalFolder, temporary_name
 
 SCRATCH = "scratch"
 
@@ -53,13 +53,13 @@ class LocalStore(Store):
                 while (path := path.parent) != self.root:
                     path.rmdir()
 
-    def _all_files(self) -> Iterator[tuple[str, Stat]]:
+    def _all_files(self) -> Iterator[tuple[str, int, float]]:
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = os.path.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     status = os.stat(path, follow_symlinks=False)
-                    yield os.path.relpath(path, self.root), Stat(status.st_size, status.st_mtime)
+                    yield os.path.relpath(path, self.root), status.st_size, status.st_mtime
 
     def document(self) -> bytes | None:
         return self.read(STATE) if self.exists(STATE) else None
@@ -113,11 +113,6 @@ class LocalStore(Store):
             raise explain_os_error(error, folder, size, what) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def tells_of_store(data: bytes) -> bool:
-    """Whether a FORMAT_FILE with this content marks a store of any version."""
-    return json_object(data).get("format") == FORMAT
 
 
 def write_atomically(target: Path, data: Data) -> None:

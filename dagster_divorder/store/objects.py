@@ -24,11 +24,11 @@ from typing import Any, Self
 from dagster_divorder.errors import StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store.base import FORMAT_FILE, STATE, Bytes, Data, Store
+from dagster_divorder.store.base import FORMAT_FILE, STATE, Data, Store
 from dagster_divorder.store.disk import temporary_folder
-from dagster_divorder.store.folder import Stat, temporary_name
-from dagster_divorder.store.folders import PARTS_FROM, ObjectFolder, send
-from dagster_divorder.store.local import LocalStore, write_atomically
+from dagster_divorder.store.folder import temporary_name
+from dagster_divorder.store.folders import ObjectFolder, send
+from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import bucket
 
@@ -93,13 +93,13 @@ class ObjectStore(Store):
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def _all_files(self) -> Iterator[tuple[str, Stat]]:
+    def _all_files(self) -> Iterator[tuple[str, int, float]]:
         objects, prefix = bucket(self.place)
         with explained(self.place):
             for batch in load_extra("obstore").list(objects, prefix or None):
                 for meta in batch:
                     name = meta["path"].removeprefix(f"{prefix}/")
-                    yield name, Stat(meta["size"], meta["last_modified"].timestamp())
+                    yield name, meta["size"], meta["last_modified"].timestamp()
 
     def local(self, name: str) -> Path:
         is_folder = "." not in name.rpartition("/")[2]
@@ -124,23 +124,12 @@ class ObjectStore(Store):
     # Writing --------------------------------------------------------------------------------------------------------
 
     def put(self, name: str, data: Data) -> str:
-        if isinstance(data, Bytes):
-            view = memoryview(data).cast("B")
-            if self._send(name, view, view.nbytes):
-                # The file is read again soon, often by another local process.
-                self._copies.put(name, view)
-        elif not self.exists(name):
-            # `data` may be a function that seeks, so it writes a local file first.
-            write_atomically(copy := self._copies.local(name), data)
-            self._send(name, copy, copy.stat().st_size)
-        return name
-
-    def _send(self, name: str, data: memoryview | Path, size: int) -> bool:
-        """Upload a file; False if the name exists."""
-        if size >= PARTS_FROM and self.exists(name):
-            return False
+        # The file is read again soon, often by another local process.
+        copy = self._copies.local(self._copies.put(name, data))
         with explained(self.place):
-            return send(self.where(name), data, create=True)
+            if not send(self.where(name), copy, create=True):
+                self._copies.delete(name)  # the name keeps the bytes that it has
+        return name
 
     def delete(self, *names: str) -> None:
         self._copies.delete(*names)

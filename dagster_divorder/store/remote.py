@@ -27,12 +27,9 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
-_SERVER = re.compile(r"https?://([^\s/?@]*@)?([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?(/[^\s?@]*)?", re.ASCII)
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageQuotaExceeded", "AccountIsFull"}
-_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
-
 
 RETRY_SECONDS = 120.0
 
@@ -40,22 +37,22 @@ RETRY_SECONDS = 120.0
 def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
-    Endpoint and credentials come from the environment; an endpoint that begins with http:// is reached by plain http.
-    Unanswered requests are repeated for `retry_seconds`.
+    Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`.
 
     Raises:
         InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError).
     """
     stores = load_extra("obstore.store")
-    _check_environment(url)
-    plain = url.startswith("http://") or any(
-        os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS
-    )
+    for name in _ENDPOINTS:
+        if not re.match(r"https?://[^\s/]", os.environ.get(name, "http://host")):
+            raise InputError(
+                f"{name} is not a server's URL; expected one such as http://127.0.0.1:9000: set or unset it"
+            )
     try:
         # `from_url` would treat Amazon's https addresses as buckets.
         return (stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url)(
             url,
-            client_options={"allow_http": True} if plain else {},
+            client_options={"allow_http": True},
             retry_config={
                 "max_retries": 1000,
                 "retry_timeout": timedelta(seconds=retry_seconds),
@@ -67,23 +64,6 @@ def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
             f"{url} cannot be reached with this environment: {_first_line(error)}; check its variables, such as "
             f"{CREDENTIALS.get(url.partition('://')[0], 'AWS_ENDPOINT_URL')}"
         ) from None
-
-
-def _check_environment(url: str) -> None:
-    """Raise InputError if a URL or an endpoint names a user or has a query, which may be secret."""
-    if "@" in url.partition("://")[2].partition("/")[0]:
-        raise InputError(
-            f"{url} names a user; expected a URL without one: give the credentials in the environment"
-        )
-    prefix = {"s3": "AWS_", "az": "AZURE_"}.get(url.partition("://")[0], "-")
-    for name in _ENDPOINTS:
-        value = os.environ.get(name) if name.startswith(prefix) else None
-        # The message does not repeat the value, which may be a password.
-        if value is not None and not _SERVER.fullmatch(value):
-            raise InputError(
-                f"{name} is not a server's URL; expected one such as http://127.0.0.1:9000, without a query: set or "
-                "unset it"
-            )
 
 
 @contextlib.contextmanager
@@ -112,7 +92,7 @@ def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterat
             raise
         raise error_class(
             f"{url}: obstore panicked ({_first_line(error)}); check the variables that it reads, such as "
-            f"{CREDENTIALS.get(url.partition('://')[0], 'HTTPS_PROXY')}"
+            "AWS_ENDPOINT_URL and HTTPS_PROXY"
         ) from None
 
 
@@ -123,32 +103,29 @@ def explain(error: Exception, url: str) -> str:
     scheme, _, rest = url.partition("://")
     bucket = rest.partition("/")[0]
     who = CREDENTIALS.get(scheme, "the credentials")
-    answer = f"the server answered {code or status}"
-    if _is_full(error):
-        return f"no space left for {url}: {answer}; raise the quota or free space, then run again: it continues here"
-    if code in ("NoSuchBucket", "ContainerNotFound"):
-        return f"{url}: there is no bucket {bucket!r} ({answer}); make it, or give another URL"
-    if code in _CLOCK:
-        return f"{url}: {answer}: this machine's clock and the server's differ too much; set it (NTP) and run again"
     if "169.254." in str(error) or "metadata.google" in str(error):
         return f"{url}: no credentials were found; set {who} in the environment"
-    if status in (400, 401, 403):
-        return (
-            f"{url}: {answer}: the credentials are wrong or lack a permission, or there is no bucket {bucket!r}; check "
-            f"{who} in the environment, and their permissions"
-        )
-    if status == 404:
-        return f"{url}: {answer}: there is no such bucket or endpoint; check the URL and {_ENDPOINTS[1]}"
-    if status in (429, 503):
-        return f"{url}: {answer} again and again: it is overloaded or starting; run again later: it continues from here"
-    if status >= 500:
-        return f"{url}: {answer} again and again; check the server (is it full?), and run again: it continues from here"
     if not status:
         return (
             f"{url} cannot be reached: {_first_line(error)}; check the network, its proxies and the endpoint "
-            f"({_ENDPOINTS[1]}), and run again: it continues from here"
+            f"(AWS_ENDPOINT_URL), and run again: it continues from here"
         )
-    return f"{url}: {answer}: an unexpected answer ({_first_line(error)})"
+    remedy = f"an unexpected answer ({_first_line(error)})"
+    if _is_full(error):
+        remedy = "no space left; raise the quota or free space, then run again: it continues from here"
+    elif status == 404:
+        remedy = (
+            f"there is no bucket {bucket!r} at this endpoint; make it, or check the URL and AWS_ENDPOINT_URL"
+        )
+    elif code in ("RequestTimeTooSkewed", "RequestExpired"):
+        remedy = "this machine's clock and the server's differ too much; set it (NTP) and run again"
+    elif status in (400, 401, 403):
+        remedy = f"check {who} in the environment, their permissions, and that there is a bucket {bucket!r}"
+    elif status == 429 or status >= 500:
+        remedy = (
+            "check the server (is it overloaded, starting or full?), and run again: it continues from here"
+        )
+    return f"{url}: the server answered {code or status}: {remedy}"
 
 
 def _is_full(error: Exception) -> bool:

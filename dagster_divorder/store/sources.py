@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import time
 from dataclasses import dataclass
@@ -108,16 +109,17 @@ _copy = functools.lru_cache(maxsize=1)(_Copy)
 Source = Path | RemoteFile
 
 
-def open_source(source: Source) -> IO[bytes]:
+def open_source(source: Source) -> io.FileIO:
     """A raw, seekable file.
 
     Raises:
         OSError: a local file cannot be opened, or a file at a URL is gone.
         InputError, DiskFullError: see `RemoteFile.fetch`.
     """
-    # The copy stays while it is opened, whatever another thread fetches.
-    copy = _copy(source) if isinstance(source, RemoteFile) else None
-    return open(copy.path if copy else source, "rb", buffering=0)  # type: ignore[arg-type]
+    if isinstance(source, Path):
+        return open(source, "rb", buffering=0)
+    copy = _copy(source)  # stays while it is opened, whatever another thread fetches
+    return open(copy.path, "rb", buffering=0)
 
 
 def identity(source: Source) -> tuple[int | str, ...]:

@@ -73,11 +73,8 @@ class Space:
 
 def embeddings_file(receipt: Receipt) -> str:
     """Store name of the file with all vectors."""
-    return f"{RESULTS}/{_kind(receipt)}-{receipt.version}.npy"
-
-
-def _kind(receipt: Receipt) -> str:
-    return "gradients" if receipt.stage == "gradient_embeddings" else "embeddings"
+    kind = "gradients" if receipt.stage == "gradient_embeddings" else "embeddings"
+    return f"{RESULTS}/{kind}-{receipt.version}.npy"
 
 
 def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
@@ -86,19 +83,17 @@ def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
     receipt: a vector stage's receipt. The first call writes one file to the store, fragment by fragment; later calls
     map that file. A complete run on a folder, or `divorder prune`, removes it once it is not current.
     """
-    name = embeddings_file(receipt)
+    name, files = embeddings_file(receipt), StageFiles(store, receipt.stage, receipt.key)
+
+    def write(file: IO[bytes]) -> None:
+        for rows, arrays in files.each(view.fragments):
+            vectors = arrays["vectors"]
+            if not rows.start:
+                shape = (len(view), vectors.shape[1])
+                header = {"descr": vectors.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(vectors.tobytes())
+
     if not store.exists(name):
-        files = StageFiles(store, receipt.stage, receipt.key)
-        store.put(name, lambda file: _write_vectors(file, view, files))
+        store.put(name, write)
     return np.load(store.local(name), mmap_mode="r", allow_pickle=False)
-
-
-def _write_vectors(file: IO[bytes], view: View, files: StageFiles) -> None:
-    """Write a .npy file of the records' vectors."""
-    for rows, arrays in files.each(view.fragments):
-        vectors = arrays["vectors"]
-        if not rows.start:
-            shape = (len(view), vectors.shape[1])
-            header = {"descr": vectors.dtype.str, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-        file.write(vectors.tobytes())

@@ -9,9 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.errors import DamagedFileError, MissingStageError
+from dagster_divorder.errors import MissingStageError
 from dagster_divorder.store.arrays import (
-    MappedFile,
     pack,
     pack_table,
     row_array,
@@ -121,13 +120,8 @@ class StageFiles:
         return (self._read(file, [name], mapped=True)[0] for _, file in self._files(fragments))
 
     def _read(self, name: str, columns: Sequence[str], *, mapped: bool = False) -> list[np.ndarray]:
-        try:
-            with MappedFile(self.store.local(name)) if mapped else self.store.open_file(name) as file:
-                return unpack_some(file, columns, name.rsplit(".", 2)[0])
-        except (OSError, ValueError) as error:
-            raise DamagedFileError(
-                f"{self.store.where(name)} is damaged: {error}; delete it and run again", name
-            ) from error
+        with self.store.reading(name, mapped=mapped) as file:
+            return unpack_some(file, columns, name.rsplit(".", 2)[0])
 
 
 RAGGED = {"ids": "lengths"} | dict.fromkeys(("span_first", "span_last", "span_kind"), "spans")

@@ -109,7 +109,7 @@ def refuse_strangers(
     """
     folder = writable_at(place)
     with folder.explaining():
-        names = sorted(folder.names())
+        names = sorted(folder.contents())
     if not names:
         return set()
     own = _own_names(store, place, manifest)
@@ -219,7 +219,7 @@ class OutputFolder:
             self.here = LocalFolder(here)
             with self.folder.explaining(), self.here.explaining():
                 self.here.prepare()
-                _sweep(self.store, self.folder)
+                self.store.sweep(self.folder)
             self._opened = self._opened.pop_all()
         return self
 
@@ -387,15 +387,9 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     folder = writable_at(path)
     with folder.explaining():
         folder.delete([name for name in noted - kept if not is_beside(name)])
-        _sweep(store, folder)
+        store.sweep(folder)
     # An up-to-date output may be read-only, so without leftovers nothing is written into it.
     _note(store, path, kept | set(filter(is_beside, noted)), only=True)
-
-
-def _sweep(store: Store, folder: WritableFolder) -> None:
-    """Remove temporary files of killed runs from a folder. On a shared store, other runs may be writing theirs."""
-    if not store.shared:
-        folder.delete(folder.temporary())
 
 
 class HashedFile(io.RawIOBase):

@@ -107,7 +107,7 @@ def written(files: Iterable[Source]) -> Multiset:
             for rows in read_batches(path, None):
                 records += of_rows(row_bytes(rows))
             continue
-        with io.BufferedReader(open_source(path), BLOCK_BYTES) as file:  # type: ignore[type-var]
+        with io.BufferedReader(open_source(path), BLOCK_BYTES) as file:
             while lines := file.readlines(BLOCK_BYTES):
                 records += of_lines([line.removesuffix(b"\n") for line in lines])
                 if not lines[-1].endswith(b"\n"):

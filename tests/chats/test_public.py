@@ -39,11 +39,9 @@ def read(record: dict[str, Any], template: ChatTemplate | None = None) -> tuple[
     """(the text of a record, its trained parts); ("", the reason) where it is refused."""
     template, form = template or chat_template(None, None), form_of(record)
     assert form
-    documents, reasons = parse_lines([orjson.dumps(record)], Shape(form=form, chat_template=template))
-    if reasons:
-        return "", reasons
-    (document,) = documents
-    assert document is not None
+    (document,) = parse_lines([orjson.dumps(record)], Shape(form=form, chat_template=template))
+    if isinstance(document, str):
+        return "", [document]
     marked = as_read(document.decode(), template, "assistant")
     return marked.text, [marked.text[first:last] for first, last in marked.spans]
 

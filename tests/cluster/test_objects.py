@@ -23,11 +23,10 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
-from dagster_divorder.pipeline import prune as pruning
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import objects, sources
+from dagster_divorder.store import base, objects, sources
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.remote import connect
@@ -163,7 +162,7 @@ def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
     store = store_at(here.store.path)
     # Another run may be at work, so what is younger than a day stays.
     assert prune(GRAPH, store.open()).bytes.keys() <= {"state.json"}
-    monkeypatch.setattr(pruning, "SPARED_SECONDS", -60.0)
+    monkeypatch.setattr(base, "SPARED_SECONDS", -60.0)
     prune(GRAPH, store)
     folder = settings(Path(here.output.path).parent / "folder")
     run(folder)

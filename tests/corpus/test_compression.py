@@ -20,21 +20,9 @@ LINES = [b'{"text":"%x"}' % random.Random(number).getrandbits(200) for number in
 DATA = b"".join(line + b"\n" for line in LINES)
 
 
-def by_arrow(codec: str) -> Callable[[bytes], bytes]:
-    def compress(data: bytes) -> bytes:
-        sink = pa.BufferOutputStream()
-        stream = pa.CompressedOutputStream(sink, codec)
-        stream.write(data)
-        stream.close()
-        compressed: bytes = sink.getvalue().to_pybytes()
-        return compressed
-
-    return compress
-
-
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
-    ".zst": by_arrow("zstd"),
+    ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
 }

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dagster_divorder.chats.document import conversation_of
+from dagster_divorder.chats.document import Conversation, conversation_of
 from dagster_divorder.corpus.inputs import read_lines
 from dagster_divorder.corpus.records import (
     MARKED,
@@ -59,16 +59,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("line", "reason"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_refused_lines_say_why(line: bytes, reason: str) -> None:
-    texts, reasons = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], DEFAULT_SHAPE)
-    assert texts == [b"before", None, b"after"]
-    assert len(reasons) == 1
-    assert reasons[0].startswith(reason)
+    before, said, after = parse_lines([b'{"text": "before"}', line, b'{"text": "after"}'], DEFAULT_SHAPE)
+    assert (before, after) == (b"before", b"after")
+    assert isinstance(said, str) and said.startswith(reason)
 
 
 def test_nul_and_surrogate_pairs_are_text() -> None:
-    texts, reasons = parse_lines([b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}'], DEFAULT_SHAPE)
-    assert texts == [b"a\x00b", "\U0001f600".encode()]
-    assert reasons == []
+    lines = [b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}']
+    assert parse_lines(lines, DEFAULT_SHAPE) == [b"a\x00b", "\U0001f600".encode()]
 
 
 def test_numbers_that_are_no_json_cost_no_record() -> None:
@@ -77,7 +75,7 @@ def test_numbers_that_are_no_json_cost_no_record() -> None:
         {"text": 'a NaN, "-Infinity" \\" NaN', "n": value} for value in (math.nan, math.inf, -math.inf)
     ]
     lines = [json.dumps(record).encode() for record in records]
-    assert parse_lines(lines, DEFAULT_SHAPE) == ([str(record["text"]).encode() for record in records], [])
+    assert parse_lines(lines, DEFAULT_SHAPE) == [str(record["text"]).encode() for record in records]
 
 
 @example("\x1ea")
@@ -87,8 +85,7 @@ def test_any_text_survives_but_one_with_the_mark_of_conversations(text: str) -> 
         line = orjson.dumps({"text": text})
     except orjson.JSONEncodeError:  # lone surrogates are no text
         return
-    expected = ([None], [MARKED]) if text.startswith("\x1e") else ([text.encode()], [])
-    assert parse_lines([line], DEFAULT_SHAPE) == expected
+    assert parse_lines([line], DEFAULT_SHAPE) == [MARKED if text.startswith("\x1e") else text.encode()]
 
 
 def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
@@ -103,8 +100,8 @@ def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\n".join([b"", *lines, b""]))
     (block,) = read_lines(path, 1500)
-    documents, reasons = parse_block(block, np.arange(1, 5), DEFAULT_SHAPE, path)
-    assert documents == [None] * 4
+    reasons = parse_block(block, np.arange(1, 5), DEFAULT_SHAPE, path)
+    assert all(isinstance(reason, str) for reason in reasons)
     assert reasons[2] == "a line of 2,000 bytes is too large for a record"
     rejects = [reject(block, at, 10 + at, "why") for at in range(1, 5)]
     assert list(map(orjson.loads, rejects)) == [
@@ -114,6 +111,11 @@ def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:
         {"path": "", "line": 14, "reason": "why", "begins": "é" * 512},
     ]
     assert [reject_bytes(each) for each in rejects] == [lines[0], lines[1], b"[" * 1024, lines[3][:1024]]
+
+
+def conversation(document: bytes | str) -> Conversation:
+    assert isinstance(document, bytes)
+    return conversation_of(document.decode())
 
 
 CHATS = [
@@ -148,13 +150,10 @@ def test_rows_hold_the_same_conversations_as_lines(kind: str) -> None:
         messages = messages.cast(pa.large_list(messages.type.value_type))
     rows = rows.set_column(0, "messages", messages)
     form = "messages_json" if kind == "json" else "messages"
-    documents, reasons = parse_rows(rows, Shape(form=form))
-    lines, _ = parse_lines([orjson.dumps(chat) for chat in CHATS], Shape(form="messages"))
-    assert not reasons
+    documents = parse_rows(rows, Shape(form=form))
+    lines = parse_lines([orjson.dumps(chat) for chat in CHATS], Shape(form="messages"))
     # Columns of a struct have an order of their own.
-    assert list(map(conversation_of, map(bytes.decode, documents))) == list(
-        map(conversation_of, map(bytes.decode, lines))
-    )
+    assert list(map(conversation, documents)) == list(map(conversation, lines))
 
 
 def test_maps_in_rows_are_objects() -> None:
@@ -173,12 +172,12 @@ def test_maps_in_rows_are_objects() -> None:
     rows = pa.RecordBatch.from_pylist(
         [chat], pa.schema([("messages", pa.list_(turn)), ("tools", pa.large_list(tool))])
     )
-    (line,), _ = parse_lines([orjson.dumps(chat)], Shape(form="messages"))
-    (row,), reasons = parse_rows(rows, Shape(form="messages"))
-    assert not reasons and conversation_of(row.decode()) == conversation_of(line.decode())
+    (line,) = parse_lines([orjson.dumps(chat)], Shape(form="messages"))
+    (row,) = parse_rows(rows, Shape(form="messages"))
+    assert conversation(row) == conversation(line)
     rows = pa.record_batch({"x": pa.array([[("a", "1")], None], text_map)})
-    documents, _ = parse_rows(rows, Shape(form="template", jinja="{{ x.a if x else 'none' }}"))
-    assert [conversation_of(document.decode()).text for document in documents] == ["1", "none"]
+    documents = parse_rows(rows, Shape(form="template", jinja="{{ x.a if x else 'none' }}"))
+    assert [conversation(document).text for document in documents] == ["1", "none"]
 
 
 def test_rows_of_prompts_are_refused_one_by_one() -> None:
@@ -191,17 +190,13 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
             "year": pa.array([10**18, 0, 0, 0], pa.int64()).view(pa.timestamp("s")),
         }
     )
-    documents, reasons = parse_rows(rows, Shape(form="prompt_completion"))
-    assert [document is None for document in documents] == [False, True, True, True]
-    assert "column 'time' is not valid" in reasons[0]
-    assert reasons[1:] == ["no field 'prompt'", "the completion is empty"]
-    documents, _ = parse_rows(rows, Shape(form="template", jinja="{{ prompt or 'none' }} {{ completion }}"))
-    assert [document and conversation_of(document.decode()).text for document in documents] == [
-        "a x",
-        None,
-        "none z",
-        "d ",
-    ]
+    document, reason, *reasons = parse_rows(rows, Shape(form="prompt_completion"))
+    assert isinstance(document, bytes)
+    assert isinstance(reason, str) and "column 'time' is not valid" in reason
+    assert reasons == ["no field 'prompt'", "the completion is empty"]
+    documents = parse_rows(rows, Shape(form="template", jinja="{{ prompt or 'none' }} {{ completion }}"))
+    assert documents.pop(1) == reason
+    assert [conversation(document).text for document in documents] == ["a x", "none z", "d "]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +209,5 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
     ],
 )
 def test_conversations_that_cannot_be_read_say_why(line: bytes, shape: Shape, reason: str) -> None:
-    documents, (said,) = parse_lines([line], shape)
-    assert documents == [None]
-    assert reason in said
+    (said,) = parse_lines([line], shape)
+    assert isinstance(said, str) and reason in said

@@ -187,14 +187,14 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"row": [0, 1, 2], "vector": with_a_hole}, "'vector' is null in row 1"),
+        ({"row": [0, 1, 2], "vector": with_a_hole}, "the vector of row 1 in 'vector' is null"),
         (
             {"row": [0, 1, 2], "vector": with_a_hole[1:].take(pa.array([0, 1, 0]))},
-            "'vector' is null in row 0",
+            "the vector of row 0 in 'vector' is null",
         ),
         (
             {"row": [0, 1, 2], "vector": one_too_short},
-            "the vector of row 1 has 1 numbers, earlier vectors have 2",
+            "the vector of row 1 in 'vector' has 1 numbers; expected 2",
         ),
         ({"row": [0, 1, 2], "vector": part_of_it_null}, "the vector of row 2 holds a null"),
         ({"row": [0, None, 2], "vector": lists(matrix(3))}, "'row' is null in row 1"),

@@ -259,7 +259,7 @@ def test_every_format_says_what_it_is(make: Make) -> None:
         assert manifest["tokenizer"]["end_of_text"] == 0
         assert (settings.exports.path / f"_{name}" / "tokenizer.json").is_file()
         assert manifest["files"].keys() | {EXPORT_MANIFEST} == {
-            *folder_at(settings.exports.path / name).names()
+            *folder_at(settings.exports.path / name).contents()
         }
     found = run_checks(GRAPH, settings, stage="exports")["trainers_keep_the_order"]
     assert found.passed

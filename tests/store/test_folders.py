@@ -17,11 +17,12 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import folders
-from dagster_divorder.store.folder import TEMPORARY, is_file
+from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at, writable_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
+from dagster_divorder.store.sources import Source
 from dagster_divorder.write.curated import (
     BESIDE,
     OutputFolder,
@@ -58,12 +59,16 @@ def test_a_folder_tells_what_lies_in_it(place: Place) -> None:
     put(folder.where("_/manifest.json"), b"{}")
     folder = folder_at(place)
     entries = folder.entries(str(place))
-    assert sorted(entries) == ["a.bin", "deep"] and entries["deep"] == "folder" and is_file(entries["a.bin"])
+    assert (
+        sorted(entries) == ["a.bin", "deep"]
+        and entries["deep"] == "folder"
+        and isinstance(entries["a.bin"], Source)
+    )
     assert folder.entry(folder.where("a.bin")) == entries["a.bin"]
-    assert not is_file(folder.entry(folder.where("deep"))) and folder.entry(folder.where("none")) == "neither"
-    assert folder.stats(folder.where("deep"))["b.bin"].size == 5
+    assert not isinstance(folder.entry(folder.where("deep")), Source)
+    assert folder.entry(folder.where("none")) == "neither"
     assert folder.sizes() == {"a.bin": 3, "_/manifest.json": 2}
-    assert sorted(folder.names()) == ["_/manifest.json", "a.bin", "deep"]
+    assert sorted(folder.contents()) == ["_/manifest.json", "a.bin", "deep"]
     assert folder.read("deep/b.bin") == b"three" and folder.source("a.bin").name == "a.bin"
     with pytest.raises(FileNotFoundError):
         folder.read("none")
@@ -218,7 +223,7 @@ def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest
         publish(store, place, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"})
     assert read_manifest(place, EXPORT_MANIFEST) == old and damaged_file(place, old["files"]) is None
     publish(store, place, {"train-b.bin": b"new", "_/tokenizer.json": b"{}"})
-    assert sorted(folder_at(place).names()) == [EXPORT_MANIFEST, "_/tokenizer.json", "train-b.bin"]
+    assert sorted(folder_at(place).contents()) == [EXPORT_MANIFEST, "_/tokenizer.json", "train-b.bin"]
 
 
 @pytest.mark.parametrize("shared", [False, True])

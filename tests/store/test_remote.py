@@ -31,17 +31,14 @@ def answered(status: int, code: str = "", query: str = "") -> str:
 @pytest.mark.parametrize(
     ("message", "parts"),
     [
-        (
-            answered(403, "InvalidAccessKeyId"),
-            ["InvalidAccessKeyId", "AWS_ACCESS_KEY_ID", "credentials are wrong"],
-        ),
-        (answered(403, "SignatureDoesNotMatch"), ["SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"]),
+        (answered(403, "InvalidAccessKeyId"), ["InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID"]),
         (answered(403, "RequestTimeTooSkewed"), ["RequestTimeTooSkewed", "clock", "NTP"]),
-        (answered(404, "NoSuchBucket"), ["no bucket 'bucket'", "make it"]),
-        (answered(404), ["404", "no such bucket or endpoint"]),
-        (answered(503, "SlowDown"), ["SlowDown", "overloaded"]),
-        (answered(500, "InternalError"), ["InternalError", "check the server (is it full?)"]),
-        (answered(507), ["no space left for s3://bucket/prefix", "quota"]),
+        (
+            answered(404, "NoSuchBucket"),
+            ["NoSuchBucket", "no bucket 'bucket'", "make it", "AWS_ENDPOINT_URL"],
+        ),
+        (answered(503, "SlowDown"), ["SlowDown", "check the server (is it overloaded"]),
+        (answered(507), ["no space left", "quota"]),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
         (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "unexpected answer"]),
         (
@@ -92,38 +89,13 @@ def test_connecting_asks_for_nothing_and_says_what_is_missing(monkeypatch: pytes
         connect(URL)
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        "",
-        "Sesame99",
-        "://x",
-        "http://",
-        "ftp://host",
-        "http://[::1",
-        "http://a b",
-        " http://host",
-        "http://h\u00fc",
-        "who:Sesame99@host:9000",
-        "http://who:Ses/Sesame99@host",
-        "http://host/?X-Amz-Signature=Sesame99",
-    ],
-)
-@pytest.mark.parametrize(
-    ("url", "variable"), [(URL, "AWS_ENDPOINT_URL"), ("az://container/prefix", "AZURE_STORAGE_ENDPOINT")]
-)
+@pytest.mark.parametrize("endpoint", ["", "Sesame99", "://x", "http://", "ftp://host", " http://host"])
 def test_an_endpoint_that_is_none_is_refused_and_not_repeated(
-    url: str, variable: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, endpoint)
-    with pytest.raises(InputError, match=f"{variable} is not a server.s URL") as caught:
-        connect(url)
-    assert "Sesame99" not in str(caught.value)
-
-
-def test_a_url_that_names_a_user_is_refused_without_the_password() -> None:
-    with pytest.raises(InputError, match="names a user") as caught:
-        connect("s3://who:Sesame99@bucket/prefix")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(InputError, match=r"AWS_ENDPOINT_URL is not a server.s URL") as caught:
+        connect(URL)
     assert "Sesame99" not in str(caught.value)
 
 
@@ -141,7 +113,7 @@ def test_a_password_in_the_endpoint_is_in_no_message(monkeypatch: pytest.MonkeyP
 def test_a_panic_of_obstore_is_an_error_as_others_are() -> None:
     panic = type("PanicException", (BaseException,), {})
     with (
-        pytest.raises(InputError, match=r"obstore panicked \(no URL\); check .* AWS_ACCESS_KEY_ID"),
+        pytest.raises(InputError, match=r"obstore panicked \(no URL\); check .* AWS_ENDPOINT_URL"),
         explained(URL, InputError),
     ):
         raise panic("no URL")

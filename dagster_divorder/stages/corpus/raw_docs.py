@@ -287,7 +287,7 @@ def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
     """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`; with
     `input.id_field` also its `id`, None where it cannot be read."""
     field, named = run.settings.input.id_field, id_giver(run, receipt)
-    with run.store.open_file(receipt.files["rejects"]) as file:
+    with run.store.reading(receipt.files["rejects"]) as file:
         rejects = [orjson.loads(named(line)) for line in islice(file, REJECTS_SHOWN)]
     return [
         {

@@ -122,8 +122,7 @@ def _train_in_each_order(run: Run) -> Made:
                     pass
     finally:
         written = store.hashed(folder)
-        if not store.shared:  # else another run may be training on them
-            store.delete(*(file for name, file in written.items() if name.startswith("data-")))
+        store.discard(*(file for name, file in written.items() if name.startswith("data-")))
     known |= written
     results = {each: store.read_verified(known[each.name]) for each in trainings}
     trained = {each: Trained(**unpack(result)) for each, result in results.items()}

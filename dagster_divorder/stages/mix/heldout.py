@@ -221,12 +221,13 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     size = 0
     for path, number, block in _blocks(files):
         at = np.flatnonzero(~block.blank)
-        documents, reasons = parse_block(block, at, files.shape, path)
-        for reason in reasons[:1]:
-            raise _refused(str(path), number + int(at[documents.index(None)]) + 1, reason)
+        parsed = parse_block(block, at, files.shape, path)
+        for place, reason in zip(at.tolist(), parsed, strict=True):
+            if isinstance(reason, str):
+                raise _refused(str(path), number + place + 1, reason)
         if not len(at):
             continue
-        found = [document for document in documents if document is not None]
+        found = [document for document in parsed if isinstance(document, bytes)]
         if (size := size + sum(map(len, found))) > MAX_BYTES:
             raise _too_large("the texts of heldout.documents are", size, "name fewer files")
         content, _ = content_of(block, at, files.shape)
@@ -320,7 +321,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
             hashes.append(file.tag)
             continue
         with open_source(file) as opened:
-            hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())  # type: ignore[arg-type]
+            hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())
     block = run.settings.input.each[0]
     read_as = [block.text_field, block.source_field, block.form, block.template]
     return {"trait": trait, "files": hashes, "read_as": read_as}

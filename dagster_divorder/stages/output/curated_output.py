@@ -154,8 +154,8 @@ def _write_curated_output(run: Run) -> Made:
     refuse_to_reorder(run, fingerprint, trained_on, "record")
     record_plan(run, fingerprint, {str(folder): key})
     manifest = _write(run, view, key, file, before)
-    if before and before.get("ids", file) != file and not run.store.shared:
-        run.store.delete(before["ids"])
+    if before and before.get("ids", file) != file:
+        run.store.discard(before["ids"])
     run.observed["written"] = True
     files = manifest["files"]
     figures = {
