@@ -318,12 +318,10 @@ class PerDocument(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeCorpus(Stage):
-    """Named files, made from results of other stages. `content` names the files whose hashes make the version; if it is
-    empty, the version is the key. `lacks` says why a stored result is incomplete. `publish` copies every result, new or
-    stored, to the place where people look for it."""
+    """Named files, made from results of other stages. The version is a hash of the files. `lacks` says why a stored
+    result is incomplete. `publish` copies every result, new or stored, to the place where people look for it."""
 
     compute: Callable[[Run], Made]
-    content: tuple[str, ...] = ()
     lacks: Callable[[Run, str], str | None] = lambda run, key: None
     publish: Callable[[Run, Receipt], None] = lambda run, receipt: None
 
@@ -366,8 +364,7 @@ class WholeCorpus(Stage):
             elif isinstance(content, list):
                 content = File(pack_rows(content), "parquet")
             files[name] = run.store.put_hashed(folder, name, *content)
-        hashes = [files[name].rsplit(".", 2)[1] for name in self.content]
-        version = content_hash(*hashes) if hashes else key
+        version = content_hash({name: file.rsplit(".", 2)[1] for name, file in files.items()})
         result = as_stored(
             Result(key=key, version=version, files=files, facts=computed.facts, figures=computed.figures)
         )

@@ -96,7 +96,6 @@ TALLY = WholeCorpus(
     description="Records longer than the mean.",
     reads=("raw_docs", "letters", "mean_letters"),
     settings=("seed",),
-    content=("tally",),
     quotes=True,
     compute=tally,
     show=lambda run, receipt: {"tally": Table([{"above": receipt.figures["above"]}])},

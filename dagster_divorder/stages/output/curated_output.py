@@ -521,7 +521,6 @@ CURATED_OUTPUT = WholeCorpus(
     reads=_curated_output_reads,
     settings=("output.format", "output.shard_bytes", "output.sidecars"),
     decided_by=_decided_by,
-    content=("hashes",),
     lacks=_lacks_output,
     publish=_publish_output,
     doing="writing the output",

@@ -563,7 +563,6 @@ EXPORTS = WholeCorpus(
     when=lambda settings: bool(settings.exports.formats),
     settings=("exports", "chats.train_on", "sequence.batch"),
     decided_by=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
-    content=("hashes",),
     lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
     publish=_publish_exports,
     doing="writing exports",
