@@ -13,7 +13,7 @@ import dagster as dg
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
 
@@ -145,7 +145,7 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
     for name, reads in direct.items():
         stage = graph[name]
         # A pinned fit stays when its upstream changes, and named files may come out the same.
-        changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
+        changes = isinstance(stage, PerDocument)
         shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
     return {
         name: tuple(
