@@ -62,7 +62,6 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         ),
         ("greedy_order", {}, {"order": {"within": 0.5}}, ["order.within 1.0 -> 0.5"]),
         ("packed_sequences", {}, {"order": {"within": 0.5, "append": "extend"}}, ["order.within 1.0 -> 0.5"]),
-        ("sequence_order", {}, {"order": {"length_bins": 7}}, []),
         ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),
         (
             "base_model",
