@@ -112,8 +112,12 @@ class PinnedFit(Stage):
             ids = sketch(run.corpus.ids())
             files = {**self.compute(run), SKETCH: pack({"ids": ids})}
             folder = put_fit(run.store, self.name, files)
-            facts = {"documents": run.corpus.records, "reason": decision.why}
-            result = fit_result(decision.key, folder, facts)
+            result = Result(
+                key=decision.key,
+                version=folder.rpartition("/")[2],
+                files={"fit": folder},
+                facts={"documents": run.corpus.records, "reason": decision.why},
+            )
             before = load_result(run.store, self.name, decision.key)
             kept = put_result(run.store, self.name, result, before)
             fitted_now = Fitted(result, files, run.corpus.records, ids)
@@ -124,11 +128,6 @@ class PinnedFit(Stage):
         figures = {"fitted": fitted, **self.figures(run, receipt)}
         counted = counts(run.corpus.records, decision.documents)
         return replace(receipt, figures={**figures, **counted})
-
-
-def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
-    """The result of a fit whose files lie in a folder."""
-    return Result(key=key, version=folder.rpartition("/")[2], files={"fit": folder}, facts=dict(facts))
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:

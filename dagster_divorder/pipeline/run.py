@@ -95,6 +95,7 @@ class Run(Reader):
         """Close the engine, if one was opened."""
         if self._engine is not None:
             self._engine.close()
+            self._engine = None
 
     def receipt(self, stage: str) -> Receipt:
         """The current result of an earlier stage. It fits these settings and its own inputs.

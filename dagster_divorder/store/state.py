@@ -205,12 +205,6 @@ def load_result(store: Store, stage: str, key: str) -> Result | None:
     return next((_copied(result) for result in results if result.key == key), None)
 
 
-def save_results(store: Store, stage: str, results: list[Result]) -> None:
-    """Replace all results of a stage."""
-    plain = [as_stored(result) for result in results]
-    changing(store, lambda state: replace(state, results={**state.results, stage: plain}))
-
-
 def keep_result(store: Store, stage: str, result: Result) -> None:
     """Add a result, or replace the result under the same key."""
     put_result(store, stage, result, None, always=True)
