@@ -354,8 +354,12 @@ def line_before(path: Source, offset: int) -> int:
 def _named(reading: Reading, lines: Lines) -> Fragment:
     """A fragment without what only its parsed records tell."""
     digest = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode())
-    for _, block, low, high in lines.parts:
-        digest.update(to_bytes(block.ids[low:high]))
+    ids, blank = (
+        np.concatenate([getattr(block, name)[low:high] for _, block, low, high in lines.parts])
+        for name in ("ids", "blank")
+    )
+    # Blank lines count, because places of refused lines are relative; those at the end move none.
+    digest.update(to_bytes(ids[: np.flatnonzero(~blank).max(initial=-1) + 1]))
     place = lines.parts[0].place
     return Fragment(
         name=digest.hexdigest(ID_BYTES),

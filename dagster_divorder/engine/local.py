@@ -15,14 +15,14 @@ import pickle
 import queue
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from io import BufferedRWPair
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from dagster_divorder.engine.base import RETRIES, Engine, Needs, Submit
@@ -131,11 +131,10 @@ class Worker:
 
     def start(self) -> None:
         """Starts a process, in place of one that died."""
-        ours, theirs = socket.socketpair()
+        self._connection, theirs = Pipe()
         # It imports what this process imports: -P leaves out the working directory, where other modules may lie.
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        with ours, theirs:
-            self._connection = ours.makefile("rwb")
+        with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -153,7 +152,7 @@ class Worker:
         """`function(item)`; `advance` as in `Engine.each`. Raises WorkerError if the process died, and errors of the
         function."""
         with contextlib.suppress(OSError):  # it is dead: no answer comes
-            send(self._connection, (function, item, advance is not None))
+            self._connection.send((function, item, advance is not None))
         while (answer := self._answer())[0] == PROGRESS:
             if advance:
                 advance(answer[1])
@@ -164,8 +163,8 @@ class Worker:
 
     def _answer(self) -> Any:
         try:
-            return pickle.load(self._connection)
-        except (EOFError, OSError, pickle.UnpicklingError):
+            return self._connection.recv()
+        except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
             self.end()
@@ -177,30 +176,23 @@ class Worker:
             ) from None
 
 
-def send(connection: BufferedRWPair, value: Any) -> None:
-    """Sends a value whole, or nothing if it cannot be pickled."""
-    connection.write(pickle.dumps(value, protocol=5))
-    connection.flush()
-
-
 def main(descriptor: int) -> None:
     """Main loop of a worker process: receives (function, item, whether to report progress), sends (PROGRESS, number)
     and finally (failed, result or error), until the connection closes with the parent process."""
     # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_at_hangup, args=(descriptor,), daemon=True).start()
-    connection = socket.socket(fileno=descriptor).makefile("rwb")
+    connection = Connection(descriptor)
 
     def advance(items: int) -> None:
-        send(connection, (PROGRESS, items))
+        connection.send((PROGRESS, items))
 
     while True:
         try:
-            function, item, tells = pickle.load(connection)
-            result = function(item, advance=advance) if tells else function(item)
-            send(connection, (False, result))
+            function, item, tells = connection.recv()
+            connection.send((False, function(item, advance=advance) if tells else function(item)))
         except Exception as error:
-            send(connection, (True, picklable(error, "a worker process")))
+            connection.send((True, picklable(error, "a worker process")))
 
 
 def _exit_at_hangup(connection: int) -> None:

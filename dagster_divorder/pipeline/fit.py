@@ -11,7 +11,7 @@ import numpy as np
 from dagster_divorder.core.sketch import sketch
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.changes import what_changed
-from dagster_divorder.pipeline.stage import Decision, PerDocument, Stage, counts
+from dagster_divorder.pipeline.stage import Decision, Stage, counts
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, unpack
@@ -22,9 +22,7 @@ from dagster_divorder.store.state import (
     Result,
     load_receipt,
     load_result,
-    load_state,
     put_result,
-    save_results,
 )
 
 if TYPE_CHECKING:
@@ -60,11 +58,10 @@ class PinnedFit(Stage):
     reads the hashes of all texts."""
     tentative: str = ""
     outlives: Callable[[Collection[str]], bool] = lambda files: False
-    """Whether a fit with files of these names stays when an earlier fit is made again, and when `divorder prune` runs
-    under other settings. Such a fit cannot be repeated."""
-    kept_by_outcome: bool = False
-    """Whether later stages depend on the choice (a kind of vectors, a number of clusters), not on the fit's hash. Their
-    results then stay when the fit is made again with the same choice."""
+    """Whether a fit with files of these names stays when `divorder prune` runs under other settings. Such a fit cannot
+    be repeated."""
+    plain: tuple[str, ...] = ()
+    """If it `quotes` documents: its files without words of them, which `divorder prune` keeps."""
     facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 
@@ -115,12 +112,14 @@ class PinnedFit(Stage):
             ids = sketch(run.corpus.ids())
             files = {**self.compute(run), SKETCH: pack({"ids": ids})}
             folder = put_fit(run.store, self.name, files)
-            facts = {"documents": run.corpus.records, "reason": decision.why}
-            result = fit_result(decision.key, folder, facts)
+            result = Result(
+                key=decision.key,
+                version=folder.rpartition("/")[2],
+                files={"fit": folder},
+                facts={"documents": run.corpus.records, "reason": decision.why},
+            )
             before = load_result(run.store, self.name, decision.key)
             kept = put_result(run.store, self.name, result, before)
-            if before and before.version != kept.version:
-                _remove_replaced(run, self, before)
             fitted_now = Fitted(result, files, run.corpus.records, ids)
             if kept.version != result.version:  # another run on this bucket was first
                 fitted_now = load_fitted(run.store, self.name, decision.key, self.refit) or fitted_now
@@ -129,11 +128,6 @@ class PinnedFit(Stage):
         figures = {"fitted": fitted, **self.figures(run, receipt)}
         counted = counts(run.corpus.records, decision.documents)
         return replace(receipt, figures={**figures, **counted})
-
-
-def fit_result(key: str, folder: str, facts: Mapping[str, Any]) -> Result:
-    """The result of a fit whose files lie in a folder."""
-    return Result(key=key, version=folder.rpartition("/")[2], files={"fit": folder}, facts=dict(facts))
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
@@ -153,21 +147,3 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
             raise
         return None
     return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
-
-
-def _remove_replaced(run: Run, fitted: PinnedFit, before: Result) -> None:
-    """Remove results that used a replaced fit. No key leads to them any more, and with small appends fits may be
-    replaced every few days. `pipeline.prune` removes files of fits."""
-    results = load_state(run.store).results
-    # Another key may lead to the same fit.
-    if fitted.kept_by_outcome or before.version in {result.version for result in results[fitted.name]}:
-        return
-    for stage in run.graph.values():
-        last = load_receipt(run.store, stage.name)
-        if last is None or last.upstream.get(fitted.name) != before.version:
-            continue
-        if isinstance(stage, PerDocument):
-            run.store.discard(*stage.files(run, last.key).present().values())
-        elif isinstance(stage, PinnedFit) and not stage.outlives(run.store.list(last.files["fit"])):
-            others = [result for result in results.get(stage.name, []) if result.key != last.key]
-            save_results(run.store, stage.name, others)

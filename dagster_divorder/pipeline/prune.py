@@ -7,16 +7,17 @@ A complete run on a folder removes what none of the last `HISTORY` views and res
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
-from dagster_divorder.store.fits import FITS
+from dagster_divorder.store.fits import put_fit, read_fit
 from dagster_divorder.store.fragments import RECORDS, Fragments, records_folder
 from dagster_divorder.store.space import RESULTS, embeddings_file
 from dagster_divorder.store.state import (
@@ -59,43 +60,44 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
     does not name. The caller is inside `Store.lock`."""
     if store.shared:
         return
-    state = load_state(store)
-    pieces, named = _pieces(store, state), _named(state)
-    old = {
-        folder: [file for file in store.list(folder) if _piece_of(file) not in pieces]
-        for folder in (*_fragment_folders(store), *_result_folders(store, graph))
-    }
-    if any(old[folder] for folder in _fragment_folders(store)):
+    state, old = load_state(store), []
+    needed = _needed(store, state)
+    for file in store.files():
+        top, _, rest = file.partition("/")
+        name = rest.partition("/")[0]
+        # Results of fragments stay under other keys, too; other files of a stage that did not run may be half a result.
+        of_fragments = top == RECORDS or (top == "stages" and isinstance(graph.get(name), PerDocument))
+        if of_fragments and needed.of_fragment(file):
+            continue
+        if of_fragments or name in stages or top in (*WHOLE, RESULTS):
+            old += [] if needed.named(file) else [file]
+    if any(file.startswith(f"{RECORDS}/") for file in old):
         changing(store, lambda state: replace(state, removed=True))
-    for files in old.values():
-        store.delete(*files)
-    for folder in _whole_folders(store, graph, stages):
-        if folder not in named:
-            store.delete(*(file for file in store.list(folder) if file not in named))
+    store.delete(*old)
 
 
 def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free."""
-    needed = _needed(store, graph)
+    needed = _needed(store, _needed_state(store, graph, load_state(store)))
     freed = {name: size for name, size in store.removable().items() if name not in needed}
     return Pruned(_by_part(freed), _deleted_documents(store))
 
 
 def prune(graph: Graph, store: Store) -> Pruned:
     """Remove what is not needed. Texts of deleted documents go with everything that quotes them (`Stage.quotes`): names
-    of clusters, examples, pictures, and the pages beside the output. The next run makes these again. Only a bootstrap
-    base model's tokenizer and table still know words of deleted documents.
+    of clusters, examples, pictures, and the pages beside the output. The next run makes these again, but for those of a
+    fit, which stays with its `plain` files. Only a bootstrap base model's tokenizer and table still know words of
+    deleted documents.
 
     Results under other settings go too; a run under those settings computes them again. Draws of held-out documents
     under other settings stay, because a new draw would hold out other documents.
     """
     before, deleted = disk_use(store), _deleted_documents(store)
     if deleted or load_state(store).removed:
-        changing(store, lambda state: _without_quotes(graph, state))
+        changing(store, lambda state: _without_quotes(store, graph, state))
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
-    changing(store, lambda state: _needed_state(store, graph, state))
-    needed = _needed(store, graph)
+    needed = _needed(store, changing(store, lambda state: _needed_state(store, graph, state)))
     store.delete(*(name for name in store.removable() if name not in needed))
     after = disk_use(store)
     freed = {part: size - after.get(part, 0) for part, size in before.items()}
@@ -120,12 +122,23 @@ def _deleted_documents(store: Store) -> int:
     return len(texts)
 
 
-def _without_quotes(graph: Graph, state: State) -> State:
-    """Without the results that may quote deleted documents."""
-    quoting = {name for name, stage in graph.items() if stage.quotes}
-    receipts = {name: receipt for name, receipt in state.receipts.items() if name not in quoting}
-    results = {name: known for name, known in state.results.items() if name not in quoting}
+def _without_quotes(store: Store, graph: Graph, state: State) -> State:
+    """Without the results that may quote deleted documents, and without such files of a fit that has `plain` ones."""
+    receipts, results = dict(state.receipts), dict(state.results)
+    for name in [name for name in {*receipts, *results} if name in graph and graph[name].quotes]:
+        stage, known, receipt = graph[name], results.pop(name, []), receipts.pop(name, None)
+        if isinstance(stage, PinnedFit) and stage.plain:
+            plain = partial(_without_words, store, stage)
+            results[name] = [replace(result, files=plain(result.files)) for result in known]
+            if receipt:
+                receipts[name] = replace(receipt, files=plain(receipt.files))
     return replace(state, receipts=receipts, results=results)
+
+
+def _without_words(store: Store, stage: PinnedFit, files: Mapping[str, str]) -> dict[str, str]:
+    """The files of a receipt or result with a copy of the fit that has the `plain` files alone."""
+    fit = read_fit(store, files["fit"], stage.refit)
+    return {"fit": put_fit(store, stage.name, {name: fit[name] for name in stage.plain})}
 
 
 def _needed_state(store: Store, graph: Graph, state: State) -> State:
@@ -145,56 +158,36 @@ def _needed_state(store: Store, graph: Graph, state: State) -> State:
     return State(receipts, results, state.outputs, state.plans[last:])
 
 
-def _needed(store: Store, graph: Graph) -> set[str]:
-    """Names of all files that the needed state leads to."""
-    state = _needed_state(store, graph, load_state(store))
-    names = {FORMAT_FILE, LOCK_FILE, STATE, *_named(state)}
-    for entry in state.entries():
-        names.update(store.list(entry.files["fit"]) if "fit" in entry.files else ())
-    if "raw_docs" in state.receipts:
-        pieces, records = _pieces(store, state), records_folder(state.receipts["raw_docs"].key)
-        current = [f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()]
-        folders = [records, f"{records}/index"]
-        folders += [folder for folder in _result_folders(store, graph) if folder in current]
-        names |= {file for folder in folders for file in store.list(folder) if _piece_of(file) in pieces}
-    return names
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """What a state leads to: names of files, and of folders of fits; names of fragments; and the folders with the
+    current results of fragments."""
+
+    names: set[str]
+    fragments: set[str]
+    folders: set[str]
+
+    def named(self, file: str) -> bool:
+        return file in self.names or file.rpartition("/")[0] in self.names
+
+    def of_fragment(self, file: str) -> bool:
+        """Whether a file belongs to a needed fragment, under any key."""
+        return file.rpartition("/")[2].split(".", 1)[0] in self.fragments
+
+    def __contains__(self, file: str) -> bool:
+        return self.named(file) or (file.rpartition("/")[0] in self.folders and self.of_fragment(file))
 
 
-def _named(state: State) -> set[str]:
-    """Files, and folders of fits, that the state names; and the current files with all vectors."""
-    named = {file for entry in state.entries() for file in entry.files.values()}
-    return named | {embeddings_file(receipt) for receipt in state.receipts.values()}
-
-
-def _pieces(store: Store, state: State) -> set[str]:
-    """Names of the fragments of all views that the state names."""
+def _needed(store: Store, state: State) -> _Needed:
     views = {entry.files["view"] for entry in state.entries() if "view" in entry.files}
-    return {piece.name for view in views if store.exists(view) for piece in View.load(store, view).pieces}
-
-
-def _piece_of(file: str) -> str:
-    """The fragment of a file of a fragment, or of its result."""
-    return file.rpartition("/")[2].split(".", 1)[0]
-
-
-def _fragment_folders(store: Store) -> Iterator[str]:
-    for folder in store.folders(RECORDS):
-        yield from (folder, f"{folder}/index")
-
-
-def _result_folders(store: Store, graph: Graph) -> Iterator[str]:
-    """Folders of results of fragments."""
-    for folder in store.folders("stages"):
-        stage = graph.get(folder.partition("/")[2])
-        if isinstance(stage, PerDocument):
-            yield from store.folders(folder)
-
-
-def _whole_folders(store: Store, graph: Graph, stages: Iterable[str]) -> Iterator[str]:
-    """Folders of results of the whole corpus."""
-    yield from (*WHOLE, RESULTS)
-    for stage in stages:
-        if isinstance(graph[stage], PinnedFit):
-            yield from store.folders(f"{FITS}/{stage}")
-        elif isinstance(graph[stage], WholeCorpus):
-            yield from store.folders(f"stages/{stage}")
+    pieces = (View.load(store, view).pieces for view in views if store.exists(view))
+    folders = {f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()}
+    if "raw_docs" in state.receipts:
+        records = records_folder(state.receipts["raw_docs"].key)
+        folders |= {records, f"{records}/index"}
+    named = {file for entry in state.entries() for file in entry.files.values()}
+    # The files with all vectors are named by their receipts.
+    named |= {embeddings_file(receipt) for receipt in state.receipts.values()}
+    return _Needed(
+        {FORMAT_FILE, LOCK_FILE, STATE, *named}, {piece.name for each in pieces for piece in each}, folders
+    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +23,9 @@ from dagster_divorder.engine.memory import (
 )
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
 from dagster_divorder.errors import DivOrderError, MemoryLimitError, MissingStageError
-from dagster_divorder.pipeline.beside import Beside
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import remove_superseded
 from dagster_divorder.pipeline.published import publish
-from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
@@ -43,9 +39,6 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
-
-_OPENING = threading.Lock()
-"""Held while an engine is opened, which stages beside this one may need at the same time."""
 
 
 class ToBeMadeError(MissingStageError):
@@ -85,8 +78,7 @@ class Run(Reader):
     memo: dict[str, Any] = field(default_factory=dict)
     """Values that `decide` has computed and `make` needs, for the stage that runs."""
     _current: dict[str, Receipt] = field(default_factory=dict)
-    _engines: list[Engine] = field(default_factory=list)
-    """At most one, which runs beside this one share."""
+    _engine: Engine | None = None
     _view: tuple[str, View] | None = None
     _records: Records | None = None
     _copies: tuple[View, np.ndarray] | None = None
@@ -95,16 +87,15 @@ class Run(Reader):
     @property
     def engine(self) -> Engine:
         """Runs functions over many items. The first use opens it; `close` closes it."""
-        with _OPENING:
-            if not self._engines:
-                unseen = partial(_unseen, self.store, self.store.id)
-                self._engines.append(open_engine(self.settings.engine, unseen))
-        return self._engines[0]
+        if self._engine is None:
+            self._engine = open_engine(self.settings.engine, partial(_unseen, self.store, self.store.id))
+        return self._engine
 
     def close(self) -> None:
         """Close the engine, if one was opened."""
-        while self._engines:
-            self._engines.pop().close()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def receipt(self, stage: str) -> Receipt:
         """The current result of an earlier stage. It fits these settings and its own inputs.
@@ -156,10 +147,6 @@ class Run(Reader):
     def save(self, receipt: Receipt) -> None:
         """Make a receipt the current one of its stage."""
         save_receipt(self.store, receipt)
-        self.adopt(receipt)
-
-    def adopt(self, receipt: Receipt) -> None:
-        """Take a saved receipt as the current one of its stage."""
         known = self._current.get(receipt.stage)
         if known and known.version != receipt.version:
             # Other current results may depend on the replaced result.
@@ -284,7 +271,7 @@ def run_graph(
             if checked:
                 with progress("checking the settings"):
                     check_settings(run, checked)
-            receipts = _run_stages(run, stages)
+            receipts = Receipts({stage: _run_one(run, stage) for stage in stages})
             publish(run, stages)
             changed = load_state(store).results != before
             if changed and all(map(run.is_current, needed)):
@@ -298,35 +285,6 @@ def _without_lost_view(store: Store, state: State) -> State:
     if "raw_docs" in receipts and not all(map(store.exists, receipts["raw_docs"].files.values())):
         del receipts["raw_docs"]
     return replace(state, receipts=receipts)
-
-
-def _run_stages(run: Run, stages: Sequence[str]) -> Receipts:
-    """Run stages in order. Stages that others list in `then` run beside stages that do not read them: their memory is
-    bounded, and they need no workers."""
-    receipts: dict[str, Receipt] = {}
-    small = {part for stage in stages for part in run.graph[stage].then}
-    small -= {part for part in small & {*stages} if isinstance(run.graph[part], PerDocument)}
-    last = max((place for place, stage in enumerate(stages) if stage not in small), default=-1)
-    # Cores of the machine, not of a container's quota, which takes long to ask: two threads on one core give the same
-    # results.
-    parallel = (run.settings.engine.workers or os.cpu_count() or 1) > 1
-    with Beside(run, _run_one) as beside:
-
-        def take(stages: Iterable[str]) -> None:
-            """Wait for stages that run beside this one."""
-            for stage in stages:
-                if stage in beside.started and stage not in receipts:
-                    receipts[stage] = beside.receipt(stage)
-                    run.adopt(receipts[stage])
-
-        for place, stage in enumerate(stages):
-            if parallel and place < last and stage in small:
-                beside.start(stage)
-            else:
-                take(run.graph[stage].reads_under(run.settings))
-                receipts[stage] = _run_one(run, stage)
-        take(stages)
-    return Receipts({stage: receipts[stage] for stage in stages})
 
 
 def check_settings(run: Run, stages: Iterable[str]) -> None:

@@ -83,6 +83,10 @@ class File(NamedTuple):
     extension: str
 
 
+CONTENT = "content"
+"""The fact of a whole-corpus result with the hash of its files."""
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A whole-corpus result: `files` by name, `facts` for later stages, and `figures` for people. Arrays are stored as
@@ -318,12 +322,11 @@ class PerDocument(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeCorpus(Stage):
-    """Named files, made from results of other stages. `content` names the files whose hashes make the version; if it is
-    empty, the version is the key. `lacks` says why a stored result is incomplete. `publish` copies every result, new or
-    stored, to the place where people look for it."""
+    """Named files, made from results of other stages. The version is a hash of the key and the files, the fact CONTENT
+    of the files alone. `lacks` says why a stored result is incomplete. `publish` copies every result, new or stored, to
+    the place where people look for it."""
 
     compute: Callable[[Run], Made]
-    content: tuple[str, ...] = ()
     lacks: Callable[[Run, str], str | None] = lambda run, key: None
     publish: Callable[[Run, Receipt], None] = lambda run, receipt: None
 
@@ -359,17 +362,19 @@ class WholeCorpus(Stage):
     def _compute_and_keep(self, run: Run, key: str) -> Result:
         folder, before = f"stages/{self.name}/{key}", load_result(run.store, self.name, key)
         computed = self.compute(run)
-        files = {}
+        files, hashes = {}, {}
         for name, content in sorted(computed.files.items()):
             if isinstance(content, Mapping):
                 content = File(pack(content), "safetensors")
             elif isinstance(content, list):
                 content = File(pack_rows(content), "parquet")
             files[name] = run.store.put_hashed(folder, name, *content)
-        hashes = [files[name].rsplit(".", 2)[1] for name in self.content]
-        version = content_hash(*hashes) if hashes else key
+            hashes[name] = xxhash.xxh3_128_hexdigest(content.data)
+        # Hashes in names cover the key, too.
+        version = content_hash({name: file.rsplit(".", 2)[1] for name, file in files.items()})
+        facts = {**computed.facts, CONTENT: content_hash(hashes)}
         result = as_stored(
-            Result(key=key, version=version, files=files, facts=computed.facts, figures=computed.figures)
+            Result(key=key, version=version, files=files, facts=facts, figures=computed.figures)
         )
         if before and _without_counts(before) == _without_counts(result):
             # An equal result keeps its first counts.

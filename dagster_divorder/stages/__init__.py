@@ -150,7 +150,7 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
     for name, reads in direct.items():
         stage = graph[name]
         # A pinned fit stays when its upstream changes, and named files may come out the same.
-        changes = isinstance(stage, PerDocument) or (isinstance(stage, WholeCorpus) and not stage.content)
+        changes = isinstance(stage, PerDocument)
         shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
     return {
         name: tuple(

@@ -18,7 +18,6 @@ the change.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -111,7 +110,6 @@ class State:
 
 
 _SHAPE = TypeAdapter(State)
-_CHANGING = threading.RLock()
 _known: tuple[bytes | None, State] = None, State()
 """The document that this process last read or wrote, as bytes and as values."""
 
@@ -158,16 +156,15 @@ def changing(store: Store, change: Callable[[State], State]) -> State:
     written if it changes nothing.
     """
     global _known
-    with _CHANGING:
-        before = load_state(store)
-        receipts = before.receipts
-        while (after := change(before)) != load_state(store) or store.document() is None:
-            data = _signed(orjson.dumps(after))
-            if store.swap(data):
-                _known = data, after
-                break
-            before = replace(load_state(store), receipts=receipts)
-        return after
+    before = load_state(store)
+    receipts = before.receipts
+    while (after := change(before)) != load_state(store) or store.document() is None:
+        data = _signed(orjson.dumps(after))
+        if store.swap(data):
+            _known = data, after
+            break
+        before = replace(load_state(store), receipts=receipts)
+    return after
 
 
 def load_receipt(store: Store, stage: str) -> Receipt | None:
@@ -206,12 +203,6 @@ def load_result(store: Store, stage: str, key: str) -> Result | None:
     """The result of a stage under a key; None if there is none."""
     results = load_state(store).results.get(stage, [])
     return next((_copied(result) for result in results if result.key == key), None)
-
-
-def save_results(store: Store, stage: str, results: list[Result]) -> None:
-    """Replace all results of a stage."""
-    plain = [as_stored(result) for result in results]
-    changing(store, lambda state: replace(state, results={**state.results, stage: plain}))
 
 
 def keep_result(store: Store, stage: str, result: Result) -> None:

@@ -121,6 +121,17 @@ def test_ranges_cut_as_one_pass_does(
     assert sum((part.lines for part in parts), start=parts[0].lines.__class__()) == whole.lines
 
 
+@pytest.mark.parametrize("number", [30, 31, 33])
+def test_blank_lines_at_the_end_make_no_fragment_again(number: int, tmp_path: Path) -> None:
+    store, content = LocalStore(tmp_path / "store").open(), [*map(line, range(number)), BAD]
+    (path,) = write(tmp_path / "in", [content])
+    before = read(store, path)
+    put(path, [*content, b"", b" "])
+    after = read(store, path, before=before.view)
+    assert [each.name for each in after.view.fragments] == [each.name for each in before.view.fragments]
+    assert (after.view.files[0].lines, after.new_records) == (number + 3, 0)
+
+
 edits = st.lists(
     st.tuples(
         st.sampled_from(["append", "edit", "delete", "insert", "move", "split", "drop", "touch"]),

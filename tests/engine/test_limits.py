@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import joblib
 import numpy as np
 import pytest
 
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.memory import main_memory, memory_quotas, with_peak_memory
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
@@ -18,17 +16,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import run_all
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
 from tests.conftest import topic_records, write_jsonl
-
-
-def test_cores_are_counted_where_the_system_tells_of_no_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS."""
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert 1 <= count_workers(0) <= (os.cpu_count() or 1)
-
-
-def test_the_quota_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joblib, "cpu_count", lambda: 7)
-    assert count_workers(0) == 7
 
 
 def test_memory_is_what_the_control_groups_allow(tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         ),
         ("greedy_order", {}, {"order": {"cut": ["a"]}}, ['order.cut [] -> ["a"]']),
         ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ['order.cut [] -> ["a"]']),
-        ("sequence_order", {}, {"order": {"separate_copies": True}}, []),
         ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),
         (
             "base_model",

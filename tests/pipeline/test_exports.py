@@ -231,6 +231,18 @@ def test_files_that_no_program_has_changed_are_hashed_once(
     assert files_of(settings) == whole
 
 
+def test_an_option_that_changes_no_order_writes_no_export_again(make: Make) -> None:
+    sections: dict[str, Any] = {"comparison": {"documents": ("f2",)}, "sequence": {"length": 64, "batch": 4}}
+    settings, option = (
+        make("olmo", order={"length_bins": 5, "options": options}, **sections)
+        for options in ({}, {"f2_lambda": 0.5})
+    )
+    run_all(settings, Silent())
+    before = inodes(settings)
+    assert run_all(option, Silent())["sequence_order"].figures["new_documents"] == 48
+    assert inodes(option) == before
+
+
 @pytest.mark.parametrize(
     "name",
     ["_parquet/manifest.json", "mds/index.json", "litdata/chunk-0-0.bin", "megatron/megatron_cache.py"],

@@ -94,8 +94,9 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
         }
 
     before = results()
-    run_all(settings, Silent(), stages)
+    again = run_all(settings, Silent(), stages)
     assert results() == before, "prune changes no result"
+    assert again["ari_comparison"].figures["new_documents"] == 0 and again["ari_comparison"].figures["ari"]
     # The bootstrap tokenizer, of which its decoder has a copy, was trained on them.
     assert {place.split("/")[2] for place in where("xylophone")} <= {"base_model", "deep_model"}
     assert (settings.output.path / "ordering_report.html").exists()

@@ -18,7 +18,6 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.defs.factory import definitions
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import DamagedFileError
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.fit import PinnedFit
@@ -96,7 +95,6 @@ TALLY = WholeCorpus(
     description="Records longer than the mean.",
     reads=("raw_docs", "letters", "mean_letters"),
     settings=("seed",),
-    content=("tally",),
     quotes=True,
     compute=tally,
     show=lambda run, receipt: {"tally": Table([{"above": receipt.figures["above"]}])},
@@ -178,19 +176,6 @@ def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said
         receipt = run_graph(graph, settings, Silent(), graph)["tally"]
         assert receipt.figures["above"] == number
         assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
-
-
-def test_damage_is_named_and_over_once_the_file_is_deleted(folder: Path) -> None:
-    settings = settings_in(folder)
-    whole = run_tally(settings)
-    store = LocalStore(settings.store.path)
-    (damaged,) = (name for name in store.files() if name.startswith("stages/letters/"))
-    store.local(damaged).write_bytes(b"damaged")
-    append(folder, 1, documents=4)
-    with pytest.raises(DamagedFileError, match=f"{damaged} is damaged.*delete (it|this file) and run again"):
-        run_tally(settings)
-    store.delete(damaged)
-    assert run_tally(settings)["letters"]["letters"] > whole["letters"]["letters"]
 
 
 def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_documents(folder: Path) -> None:

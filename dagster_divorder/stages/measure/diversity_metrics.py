@@ -568,7 +568,6 @@ DIVERSITY_METRICS = WholeCorpus(
     "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
     settings=("sequence", "packing", "input.format", "chats", "curriculum", "output.sidecars", "seed"),
-    content=("metrics",),
     then=("stationarity",),
     quotes=True,
     doing="measuring orders",

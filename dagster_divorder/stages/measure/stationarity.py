@@ -226,7 +226,6 @@ STATIONARITY = WholeCorpus(
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,
     settings=("input", "chats", "order.traits", "sequence", "seed"),
-    content=("found",),
     doing="looking for drift",
     compute=_measure_stationarity,
 )

@@ -350,7 +350,6 @@ REPEATS: WholeCorpus = WholeCorpus(
     reads=_repeats_reads,
     settings=("mixing", "heldout", "selection", "order", "sequence.epochs", "sequence.repack", "seed"),
     decided_by=lambda run: {**REPEATS.usual(run), "consumed": consumed_version(run)},
-    content=("times", "values"),
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",
     compute=_plan_repeats,

@@ -299,7 +299,6 @@ SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     reads=_subset_selection_reads,
     settings=("selection", "seed"),
     decided_by=lambda run: {**SUBSET_SELECTION.usual(run), "consumed": consumed_version(run)},
-    content=("selection",),
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",
     compute=_select_subset,

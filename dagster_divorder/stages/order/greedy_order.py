@@ -184,7 +184,6 @@ GREEDY_ORDER = WholeCorpus(
     reads=_greedy_order_reads,
     settings=("order", "mixing", "curriculum", "sequence", "seed"),
     decided_by=lambda run: behind_beginning(run, "greedy_order"),
-    content=("order",),
     compute=_order_documents,
     checks=(
         Check(

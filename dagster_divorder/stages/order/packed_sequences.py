@@ -378,7 +378,6 @@ PACKED_SEQUENCES = WholeCorpus(
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),
     decided_by=lambda run: behind_beginning(run, "packed_sequences"),
-    content=("plan", "rows"),
     doing="packing sequences",
     check=_check_settings,
     compute=_pack_documents,

@@ -259,7 +259,6 @@ SCORES: WholeCorpus = WholeCorpus(
     settings=("curriculum", "chats"),
     decided_by=lambda run: {**SCORES.usual(run), **_file_key(run)},
     when=lambda settings: settings.curriculum.on,
-    content=("scores",),
     check=lambda run: run.settings.curriculum.path and _open_file(run.settings, run.settings.curriculum.path),
     compute=_rank_records,
 )

@@ -222,12 +222,7 @@ SEQUENCE_ORDER = WholeCorpus(
     description="The order of the training sequences (`sequence.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_sequence_order_reads,
-    # The same numbers over another plan are another order of tokens, so the key is the version, and another one writes
-    # exports again: of `order` only what matters here.
-    settings=(
-        *("sequence", "order.traits", "order.options", "curriculum", "packing.method"),
-        *("packing.piece_tokens", "chats", "seed"),
-    ),
+    settings=("sequence", "order", "curriculum", "packing", "chats", "seed"),
     compute=_order_sequences,
     checks=(
         Check(

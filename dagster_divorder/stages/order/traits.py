@@ -132,6 +132,5 @@ TRAITS = WholeCorpus(
         *columns_reads(settings),
     ),
     settings=("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence.length"),
-    content=("codes", "names"),
     compute=_code_traits,
 )

@@ -510,7 +510,6 @@ CURATED_OUTPUT = WholeCorpus(
     reads=_curated_output_reads,
     settings=("output.format", "output.sidecars"),
     decided_by=_decided_by,
-    content=("hashes",),
     lacks=_lacks_output,
     publish=_publish_output,
     doing="writing the output",

@@ -36,6 +36,7 @@ from dagster_divorder.pipeline.published import record_plan
 from dagster_divorder.pipeline.reordered import moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
+    CONTENT,
     Check,
     File,
     Finding,
@@ -46,7 +47,6 @@ from dagster_divorder.pipeline.stage import (
     WholeCorpus,
     content_hash,
     is_published,
-    versions,
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
@@ -329,8 +329,11 @@ def records_shape(run: Run, folder: Place) -> Shape:
 def plan_fingerprint(run: Run) -> str:
     """A hash of everything that decides the tokens that a trainer reads, in order: corpus, tokenizer, packing,
     order."""
+    stages = (*stream_reads(run.settings), "packed_sequences", "sequence_order")
     return content_hash(
-        versions(run, "raw_docs", *stream_reads(run.settings), "packed_sequences", "sequence_order"),
+        run.receipt("raw_docs").version,
+        # Other settings may give the same plan and order.
+        [run.receipt(stage).facts[CONTENT] for stage in stages],
         run.receipt("token_counts").key,
         named_end_of_text(run),
         *_trained_on(run.settings),
@@ -570,7 +573,6 @@ EXPORTS = WholeCorpus(
     when=lambda settings: bool(settings.exports.formats),
     settings=("exports", "chats.train_on", "sequence.batch"),
     decided_by=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},
-    content=("hashes",),
     lacks=lambda run, key: next(iter(_lacks_each(run).values()), None),
     publish=_publish_exports,
     doing="writing exports",

@@ -24,7 +24,7 @@ from dagster_divorder.core.topics.cluster import assign, fit, most_points
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.corpus.sample import beginnings, first_lines
 from dagster_divorder.pipeline.drift import has_changed
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import SKETCH, PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table, Text
 from dagster_divorder.settings import Settings
@@ -249,7 +249,7 @@ ARI_COMPARISON = PinnedFit(
     compute=_compare_clusterings,
     refit="ari_comparison",
     drift=has_changed,
-    kept_by_outcome=True,
+    plain=(INFO, SKETCH),
     facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_ari_comparison_figures,
     show=_show_ari_comparison,

@@ -122,7 +122,6 @@ K_CALIBRATION = PinnedFit(
     compute=_calibrate_k,
     refit="k_calibration",
     drift=has_changed,
-    kept_by_outcome=True,
     facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=_k_calibration_figures,
     show=_show_k_calibration,
