@@ -208,7 +208,9 @@ def tokenizer(own: ChatTemplate, kind: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=own.template, **NAMED)
 
 
-def compared(name: str, kind: str, chats: Sequence[Chat], engine: Engine | None = None) -> tuple[Row, list[str]]:
+def compared(
+    name: str, kind: str, chats: Sequence[Chat], engine: Engine | None = None
+) -> tuple[Row, list[str]]:
     """(counts of conversations, what differs or is not located) for a template and a tokenizer. engine: by default the
     one that the pipeline would choose."""
     own = template(name)

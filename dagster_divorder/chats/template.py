@@ -157,7 +157,11 @@ class ChatTemplate:
         return Rendered(text, tuple(turns))
 
     def _check_all_is_written(
-        self, text: str, turns: Sequence[Sequence[Span]], answers: Sequence[Message], tools: Sequence[Any] | None
+        self,
+        text: str,
+        turns: Sequence[Sequence[Span]],
+        answers: Sequence[Message],
+        tools: Sequence[Any] | None,
     ) -> None:
         """
         Raises:
@@ -233,7 +237,9 @@ class ChatTemplate:
                 start -= len(content)
             turn_before = turns[-1][1] if turns else 0
             asked = _content_end(text, messages[number - 1], places.get(number - 1, 0))
-            at, opening = self._header_between(text, asked if turn_before < asked <= start else turn_before, start)
+            at, opening = self._header_between(
+                text, asked if turn_before < asked <= start else turn_before, start
+            )
             if not opening:
                 # A template may write no header here, for example after the results of calls.
                 at = 0 if last is None else places[last]
@@ -270,7 +276,9 @@ class ChatTemplate:
         template may write before some answers, such as answers without reasoning."""
         asked = self._text([QUESTION], self._probe_tools, prompt=True)
         # Without a generation prompt an answer begins after what closes the question.
-        header = asked[self._same(asked, self._text([QUESTION], self._probe_tools)) :] or asked.partition(ASKED)[2]
+        header = (
+            asked[self._same(asked, self._text([QUESTION], self._probe_tools)) :] or asked.partition(ASKED)[2]
+        )
         edges = re.finditer(rf"\s+|{self._controls.pattern}", header)
         # A cut before a word is left out: the word may be the role.
         cuts = {edge for token in edges for edge in token.span() if not header[edge : edge + 1].isalnum()}
@@ -318,7 +326,9 @@ class ChatTemplate:
         text: str = self._rendered(self.given(messages), tools, add_generation_prompt=prompt)[0][0]
         return text
 
-    def _tried(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False) -> str:
+    def _tried(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False
+    ) -> str:
         """As `_text`; "" if the template refuses the messages."""
         with suppress(InputError):
             return self._text(messages, tools, prompt=prompt)
@@ -425,7 +435,9 @@ def _with_sentinel(message: Message, number: int) -> dict[str, Any]:
     at = len(content.rstrip())
     if message["role"] != "assistant":
         at -= (len(content.strip()) + 1) // 2
-    return {**message, "content": content[:at] + sentinel + content[at:]} if content.strip() else dict(message)
+    return (
+        {**message, "content": content[:at] + sentinel + content[at:]} if content.strip() else dict(message)
+    )
 
 
 def _places(text: str, marked: str) -> dict[int, int]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair, conversation_of
 from dagster_divorder.chats.template import ChatTemplate, Span
 from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.errors import InputError
 from dagster_divorder.models.chat_templates import control_tokens
 from dagster_divorder.models.checkpoint import TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
@@ -135,7 +136,7 @@ class ChatEncoder:
                 for _ in own:
                     of_part = next(tokens)
                     ids.append(of_part.ids)
-                    spans.append(of_part.spans + (length, length, 0))
+                    spans.append(of_part.spans + np.array([length, length, 0]))
                     length += len(of_part.ids)
                     span_count += len(of_part.spans)
                 counts.append((length, _turns(conversation), span_count))
@@ -175,9 +176,14 @@ class ChatEncoder:
             begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
             byte = np.append(begins, len(text))
             first, last, kind = _spans(part)
-            first, last = np.searchsorted(ends, byte[first], "right"), np.searchsorted(ends, byte[last], "left") + 1
+            first, last = (
+                np.searchsorted(ends, byte[first], "right"),
+                np.searchsorted(ends, byte[last], "left") + 1,
+            )
             tokens.append(Tokens(own.astype(np.uint32), _nonempty(first, last, kind)))
-        slow = iter(self._by_reference([part for part, fast in zip(parts, tokens, strict=True) if fast is None]))
+        slow = iter(
+            self._by_reference([part for part, fast in zip(parts, tokens, strict=True) if fast is None])
+        )
         return [next(slow) if fast is None else fast for fast in tokens]
 
     def _by_reference(self, parts: Sequence[Marked]) -> list[Tokens]:
@@ -189,7 +195,9 @@ class ChatEncoder:
         for part, encoding in zip(parts, encodings, strict=True):
             starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
             first, last, kind = _spans(part)
-            spans = _nonempty(np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left"), kind)
+            spans = _nonempty(
+                np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left"), kind
+            )
             tokens.append(Tokens(np.array(encoding.ids, np.uint32), spans))
         return tokens
 

@@ -71,7 +71,9 @@ def tokenize_chats(
 
 
 @lru_cache(maxsize=1)
-def _kept_chat_encoder(directory: Path, tokenizer: str, template: ChatTemplate, engine: Engine) -> ChatEncoder:
+def _kept_chat_encoder(
+    directory: Path, tokenizer: str, template: ChatTemplate, engine: Engine
+) -> ChatEncoder:
     """The encoder that a process keeps. tokenizer: fingerprint of the tokenizer in the folder."""
     from dagster_divorder.models.chat_tokens import ChatEncoder
 
