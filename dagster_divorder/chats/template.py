@@ -236,10 +236,11 @@ class ChatTemplate:
             if not calls and text.endswith(content, 0, end):
                 start -= len(content)
             turn_before = turns[-1][1] if turns else 0
-            asked = _content_end(text, messages[number - 1], places.get(number - 1, 0))
-            at, opening = self._header_between(
-                text, asked if turn_before < asked <= start else turn_before, start
-            )
+            asked = places.get(number - 1, 0)
+            # Without a generation prompt white space may be all that closes a question.
+            asked = _content_end(text, messages[number - 1], asked, stripped=bool(self._prompt))
+            first = asked if turn_before < asked <= start else turn_before
+            at, opening = self._header_between(text, first, start)
             if not opening:
                 # A template may write no header here, for example after the results of calls.
                 at = 0 if last is None else places[last]
@@ -261,8 +262,12 @@ class ChatTemplate:
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
                     "{% generation %} marks"
                 )
-            closed = self._closing.match(text, end)
-            turns.append((at + len(opening) if opening else start, closed.end() if closed else end))
+            if closed := self._closing.match(text, end):
+                end = closed.end()
+            elif not calls:
+                spaces = _content(messages[number])[len(_content(messages[number]).rstrip()) :]
+                end += len(spaces) if text.startswith(spaces, end) else 0
+            turns.append((at + len(opening) if opening else start, end))
         return turns
 
     def _header_between(self, text: str, first: int, last: int) -> tuple[int, str]:
@@ -271,18 +276,23 @@ class ChatTemplate:
         return next(((at, each) for at, each in found if at >= 0), (last, ""))
 
     @cached_property
+    def _prompt(self) -> str:
+        """The generation prompt; "" if the template has none."""
+        asked = self._text([QUESTION], self._probe_tools, prompt=True)
+        return asked[self._same(asked, self._text([QUESTION], self._probe_tools)) :]
+
+    @cached_property
     def _openings(self) -> list[str]:
         """What may stand before an answer, the longest first: the generation prompt, or a beginning of it, which the
-        template may write before some answers, such as answers without reasoning."""
-        asked = self._text([QUESTION], self._probe_tools, prompt=True)
-        # Without a generation prompt an answer begins after what closes the question.
-        header = (
-            asked[self._same(asked, self._text([QUESTION], self._probe_tools)) :] or asked.partition(ASKED)[2]
-        )
-        edges = re.finditer(rf"\s+|{self._controls.pattern}", header)
+        template may write before some answers, such as answers without reasoning. Without a generation prompt: what
+        closes the question."""
+        if not self._prompt:
+            closed = self._text([QUESTION], self._probe_tools).partition(ASKED)[2]
+            return [closed] if closed else []
+        edges = re.finditer(rf"\s+|{self._controls.pattern}", self._prompt)
         # A cut before a word is left out: the word may be the role.
-        cuts = {edge for token in edges for edge in token.span() if not header[edge : edge + 1].isalnum()}
-        return sorted({header, *(header[:cut] for cut in cuts)} - {""}, key=len, reverse=True)
+        cuts = {cut for edge in edges for cut in edge.span() if not self._prompt[cut : cut + 1].isalnum()}
+        return sorted({self._prompt, *(self._prompt[:cut] for cut in cuts)} - {""}, key=len, reverse=True)
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
@@ -299,7 +309,7 @@ class ChatTemplate:
 
         last = behind()
         betweens = [behind({"role": role, "content": NEXT}) for role in ("user", "system", "tool")]
-        opener = first_control(self._openings[0]) if self._openings else None
+        opener = first_control(self._prompt)
         openers = {opener, self._named.get("bos_token")}
         for between in betweens:
             at = between.find(opener) if opener else -1
@@ -309,7 +319,8 @@ class ChatTemplate:
         # Some models, such as GLM, stop by beginning the next turn; they are trained to.
         ways += [opening] if opening else []
         # What the template writes after an answer, up to the token that ends the turn.
-        texts = _any_of({self._controls.split(each)[0] for each in (*betweens, last)})
+        ended = [each for each in (*betweens, last) if self._controls.search(each)]
+        texts = _any_of({self._controls.split(each)[0] for each in ended})
         return re.compile(rf"\s*(?:{texts})?(?:{'|'.join(ways)})" if ways else r"\s*")
 
     def _same(self, text: str, other: str, start: int = 0) -> int:
@@ -431,13 +442,18 @@ def _with_sentinel(message: Message, number: int) -> dict[str, Any]:
             for call in calls
         ]
         return {**message, "tool_calls": named}
+    if not content.strip():
+        return dict(message)
+    at = _cut(message)
+    return {**message, "content": content[:at] + sentinel + content[at:]}
+
+
+def _cut(message: Message) -> int:
+    """The place of the sentinel in a message's content."""
     # White space stays outside, since templates strip it; both ends of a question stay, since templates compare them.
-    at = len(content.rstrip())
-    if message["role"] != "assistant":
-        at -= (len(content.strip()) + 1) // 2
-    return (
-        {**message, "content": content[:at] + sentinel + content[at:]} if content.strip() else dict(message)
-    )
+    content = _content(message)
+    in_half = 0 if message["role"] == "assistant" else (len(content.strip()) + 1) // 2
+    return len(content.rstrip()) - in_half
 
 
 def _places(text: str, marked: str) -> dict[int, int]:
@@ -458,10 +474,12 @@ def _places(text: str, marked: str) -> dict[int, int]:
     return places
 
 
-def _content_end(text: str, message: Message, place: int) -> int:
-    """The end of a message's content in a text, if the template writes it as it is. place: of its sentinel."""
-    content = _content(message).strip()
-    rest = content[len(content) // 2 :] if message["role"] != "assistant" else ""
+def _content_end(text: str, message: Message, place: int, *, stripped: bool) -> int:
+    """The end of a message's content in a text, if the template writes it as it is. place: of its sentinel. stripped:
+    without white space at the end."""
+    rest = _content(message)[_cut(message) :]
+    if stripped or not text.startswith(rest, place):
+        rest = rest.rstrip()
     return place + len(rest) if text.startswith(rest, place) else place
 
 

@@ -336,6 +336,20 @@ def test_the_end_of_a_turn_is_trained_whatever_stands_before_it(before: str, aft
     assert not ChatTemplate(jinja.replace("<|end|>", ""), NAMED, TOKENS).trains_ends
 
 
+def test_without_a_generation_prompt_the_header_is_trained_too() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages = conversation("Q", "A ", "Q", "B")
+    turns = trained(ChatTemplate(TURNS, NAMED, TOKENS).render(messages))
+    assert turns == ["<|assistant|>A <|end|>", "<|assistant|>B<|end|>"]
+    spaces = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert trained(ChatTemplate(spaces, NAMED, TOKENS).render(messages)) == ["A ", "B"]
+    called = MISTRAL.replace("m.tool_calls | tojson", "'[CALLS]' ~ (m.tool_calls | tojson)")
+    messages[1] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    (turn, last) = trained(ChatTemplate(called, NAMED, {"[INST]", "[/INST]", "</s>"}).render(messages))
+    assert turn.startswith("[CALLS]") and turn.endswith("}]</s>")
+    assert last == "B</s>"
+
+
 def test_the_beginning_of_a_system_turn_is_not_trained() -> None:
     messages = [*conversation("a", "b"), {"role": "system", "content": "S"}, *conversation("c", "d")]
     assert trained(template("glm4moe").render(messages))[0].endswith("b")
