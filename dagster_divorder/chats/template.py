@@ -351,7 +351,7 @@ class ChatTemplate:
         given = [{name: value for name, value in each.items() if value is not None} for each in messages]
         return [_in_parts(message) for message in given] if self._takes_parts else given
 
-    def _rendered(self, given: Sequence[Message], tools: Sequence[Any] | None, **options: Any) -> Any:
+    def _rendered(self, given: list[dict[str, Any]], tools: Sequence[Any] | None, **options: Any) -> Any:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -370,7 +370,7 @@ class ChatTemplate:
         """
         for as_parts in (False, True):
             try:
-                question = _in_parts(QUESTION) if as_parts else QUESTION
+                question = _in_parts(QUESTION) if as_parts else dict(QUESTION)
                 text = self._rendered([question], self._probe_tools)[0][0]
             except InputError:
                 if as_parts:
