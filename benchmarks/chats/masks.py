@@ -6,7 +6,7 @@
 Conversations have one to six turns: with a system turn, tools, tool calls and their results, reasoning, code, several
 scripts, spaces alone at the ends, and texts that spell out control tokens and words of templates. Tokenizers are
 trained here, with each template's control tokens: byte-level BPE, BPE with byte fallback (as SentencePiece makes it),
-Unigram and WordPiece. Each conversation is tokenised by the fastest way that the pipeline would choose.
+Unigram and WordPiece. Each conversation is tokenised by the engine that the pipeline would choose.
 
 Columns count conversations, and turns in `prefix` and `equal`:
 ids: equal to those of `apply_chat_template(tokenize=True)`.
@@ -36,7 +36,8 @@ import pyarrow as pa
 from dagster_divorder.chats.document import Chat, as_document
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.chat_tokens import ChatEncoder, Way, fastest_way
+from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
+from dagster_divorder.models.tokenize import Engine
 
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 CONTROL = re.compile(
@@ -207,16 +208,18 @@ def tokenizer(own: ChatTemplate, kind: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=own.template, **NAMED)
 
 
-def compared(name: str, kind: str, chats: Sequence[Chat], way: Way | None = None) -> tuple[Row, list[str]]:
-    """(counts of conversations, what differs or is not located) for a template and a tokenizer. way: by default the one
-    that the pipeline would choose."""
+def compared(
+    name: str, kind: str, chats: Sequence[Chat], engine: Engine | None = None
+) -> tuple[Row, list[str]]:
+    """(counts of conversations, what differs or is not located) for a template and a tokenizer. engine: by default the
+    one that the pipeline would choose."""
     own = template(name)
     theirs, counts = tokenizer(own, kind), Counter[str]()
     remarks = []
     with tempfile.TemporaryDirectory() as directory:
         theirs.backend_tokenizer.save(f"{directory}/tokenizer.json")
-        way = way or fastest_way(Path(directory), own, "gigatoken")[0]
-        encoder = ChatEncoder(Path(directory), own, way)
+        engine = engine or exact_engine(Path(directory), own, "gigatoken")[0]
+        encoder = ChatEncoder(Path(directory), own, engine)
         for chat in chats:
             try:
                 expected = _applied(theirs, own, chat)
@@ -224,9 +227,7 @@ def compared(name: str, kind: str, chats: Sequence[Chat], way: Way | None = None
                 counts["refused"] += 1
                 continue
             try:
-                # What the template writes around contents is known from the third time on.
-                for _ in range(3):
-                    arrays = encoder.encode(pa.array([as_document(chat).decode()], pa.large_string()))
+                arrays = encoder.encode(pa.array([as_document(chat).decode()], pa.large_string()))
             except InputError as error:
                 counts["not located"] += 1
                 remarks.append(f"{error}: {roles(chat)}")
@@ -249,7 +250,7 @@ def compared(name: str, kind: str, chats: Sequence[Chat], way: Way | None = None
                     counts["equal"] += prefixes and equal
                     if prefixes and not equal:
                         remarks.append(f"prefix rendering differs: {chat.messages}")
-    return {"template": name, "tokenizer": kind, "way": way, **counts}, remarks
+    return {"template": name, "tokenizer": kind, "engine": engine, **counts}, remarks
 
 
 def roles(chat: Chat) -> str:
@@ -353,7 +354,7 @@ def main() -> None:
     made.add_argument("--remarks", type=int, default=1, help="of each template and tokenizer")
     options = made.parse_args()
     heads = ["compared", "ids", "masks", "ends", "prefix", "equal", "refused", "not located"]
-    print(f"{'template':34}{'tokenizer':15}{'way':12}{''.join(f'{head:>13}' for head in heads)}")
+    print(f"{'template':34}{'tokenizer':15}{'engine':12}{''.join(f'{head:>13}' for head in heads)}")
     chats = conversations(options.conversations)
     totals = Counter[str]()
     for name in options.templates:
@@ -361,7 +362,7 @@ def main() -> None:
             row, remarks = compared(name, kind, chats)
             totals.update({head: row.get(head, 0) for head in heads})
             print(
-                f"{name:34}{kind:15}{row['way']:12}{''.join(f'{row.get(head, 0):13,}' for head in heads)}",
+                f"{name:34}{kind:15}{row['engine']:12}{''.join(f'{row.get(head, 0):13,}' for head in heads)}",
                 flush=True,
             )
             for remark in remarks[: options.remarks]:

@@ -193,12 +193,12 @@ def prepared_ours(folder: Path, cores: int) -> Any:
 
 def encoder_of(folder: Path) -> Any:
     from dagster_divorder.models.chat_templates import chat_template
-    from dagster_divorder.models.chat_tokens import ChatEncoder, fastest_way
+    from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 
     template = chat_template(folder / "model", None)
-    way, reason = fastest_way(folder / "model", template, "gigatoken")
-    print(way, reason)
-    return ChatEncoder(folder / "model", template, way)
+    engine, reason = exact_engine(folder / "model", template, "gigatoken")
+    print(engine, reason)
+    return ChatEncoder(folder / "model", template, engine)
 
 
 def prepared_datasets(way: str, folder: Path, cores: int) -> Any:

@@ -33,7 +33,7 @@ import pyarrow as pa
 from dagster_divorder.chats.document import as_document
 from dagster_divorder.chats.forms import conversation_of_record
 from dagster_divorder.models.chat_templates import chat_template
-from dagster_divorder.models.chat_tokens import SELECTED, ChatEncoder, fastest_way
+from dagster_divorder.models.chat_tokens import SELECTED, ChatEncoder, exact_engine
 
 MODULES = """
 argparse base64 bisect calendar collections copy csv datetime difflib fnmatch fractions functools glob gzip hashlib
@@ -140,7 +140,7 @@ def labels_of_ours(
 ) -> list[np.ndarray]:
     documents = [as_document(conversation_of_record(record, form)).decode() for record in records]
     rendered = chat_template(folder, template)
-    encoder = ChatEncoder(folder, rendered, fastest_way(folder, rendered, "gigatoken")[0])
+    encoder = ChatEncoder(folder, rendered, exact_engine(folder, rendered, "gigatoken")[0])
     arrays = encoder.encode(pa.array(documents, pa.large_string()))
     ends = np.cumsum(arrays["lengths"])
     spans = np.split(

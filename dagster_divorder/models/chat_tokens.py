@@ -13,26 +13,18 @@ texts with a control token that strips spaces.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import is_normalized
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_divorder.chats.document import (
-    Chat,
-    Conversation,
-    MarkedText,
-    Pair,
-    as_document,
-    conversation_of,
-    words,
-)
+from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair, conversation_of
 from dagster_divorder.chats.template import ChatTemplate, Span
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
@@ -61,11 +53,6 @@ answer."""
 SELECTED = {"assistant": TRAINED, "last": TRAINED | LAST, "completion": TRAINED | COMPLETION}
 """`chats.train_on` -> the kind that a span must have to be trained."""
 
-Way = Literal["gigatoken", "tokenizers", "template"]
-"""How conversations become tokens, the fastest first. `template` renders each conversation with the template; the
-others fill contents into its remembered shape (`ChatTemplate.render`). `gigatoken` tokenises with gigatoken, the others
-with `tokenizers`."""
-
 ARRAYS: dict[str, Any] = {
     "ids": np.uint32,
     "lengths": np.int64,
@@ -93,36 +80,32 @@ class Marked(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Texts as tokens. ids: of all texts, end to end, uint32 (T,). lengths: tokens of each, int64 (P,). part: the text
-    of each span, rising, int64 (K,). first, last: tokens [first, last) of that text, int64 (K,). kind: uint8 (K,)."""
+    """A text as tokens. ids: uint32 (T,). spans: tokens [first, last) and the kind of each non-empty span, rising,
+    int64 (K, 3)."""
 
     ids: NDArray[np.uint32]
-    lengths: NDArray[np.int64]
-    part: NDArray[np.int64]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    kind: NDArray[np.uint8]
+    spans: NDArray[np.int64]
 
 
 class ChatEncoder:
-    """Encodes documents with the tokenizer of a checkpoint directory and a chat template. Every way that `fastest_way`
-    may return gives the same tokens.
+    """Encodes documents with the tokenizer of a checkpoint directory and a chat template. The result is the same with
+    every engine that `exact_engine` returns.
 
     Raises:
         InputError: no usable tokenizer.json.
     """
 
-    def __init__(self, directory: Path, template: ChatTemplate, way: Way) -> None:
-        self._directory, self._template, self._way = directory, template, way
+    def __init__(self, directory: Path, template: ChatTemplate, engine: Engine) -> None:
+        self._directory, self._template, self._engine = directory, template, engine
         self._fast: Encode | None = None
-        if way == "gigatoken":
+        if engine == "gigatoken":
             content = {**tokenizer_content(directory), "added_tokens": control_tokens(directory)}
             self._widths, self._composes = _token_bytes(content), "NFC" in _normalizers(content)
             self._fast = gigatoken_encode(content, control=True)
 
     @cached_property
     def _texts_encoder(self) -> Encoder:
-        return load_encoder(self._directory, "gigatoken" if self._way == "gigatoken" else "tokenizers")
+        return load_encoder(self._directory, self._engine)
 
     @cached_property
     def _reference(self) -> Tokenizer:
@@ -142,166 +125,93 @@ class ChatEncoder:
         Raises:
             InputError: the template refuses a conversation, or a text is not valid Unicode.
         """
-        batches = [self._encode(batch) for batch in in_batches(documents.to_pylist())]
-        return {
-            name: np.concatenate([np.empty(0, dtype), *(batch[name].astype(dtype) for batch in batches)])
-            for name, dtype in ARRAYS.items()
-        }
+        ids, spans = [np.empty(0, np.uint32)], [np.empty((0, 3), np.int64)]
+        counts: list[tuple[int, int, int]] = []
+        for batch in in_batches(documents.to_pylist()):
+            conversations = [conversation_of(document) or document for document in batch]
+            parts = [parts_of(conversation, self._template) for conversation in conversations]
+            tokens = iter(self.tokens(list(chain.from_iterable(parts))))
+            for conversation, own in zip(conversations, parts, strict=True):
+                length = span_count = 0
+                for _ in own:
+                    of_part = next(tokens)
+                    ids.append(of_part.ids)
+                    spans.append(of_part.spans + np.array([length, length, 0]))
+                    length += len(of_part.ids)
+                    span_count += len(of_part.spans)
+                counts.append((length, _turns(conversation), span_count))
+        lengths, turns, span_counts = np.array(counts, np.int64).reshape(-1, 3).T
+        first, last, kind = np.concatenate(spans).T
+        arrays = (np.concatenate(ids), lengths, turns, span_counts, first, last, kind)
+        return {name: array.astype(ARRAYS[name]) for name, array in zip(ARRAYS, arrays, strict=True)}
 
-    def _encode(self, documents: Sequence[str]) -> dict[str, NDArray[np.generic]]:
-        conversations = [conversation_of(document) or document for document in documents]
-        alone = self._way == "template"
-        parts = [parts_of(conversation, self._template, alone=alone) for conversation in conversations]
-        tokens = self.tokens(list(chain.from_iterable(parts)))
-        counts = np.fromiter(map(len, parts), np.int64, len(parts))
-        first_part = np.cumsum(counts) - counts
-        begins = np.cumsum(tokens.lengths) - tokens.lengths
-        # Number of the document's tokens before each of its texts.
-        before = begins - begins[first_part].repeat(counts)
-        owner = np.arange(len(parts)).repeat(counts)[tokens.part]
-        return {
-            "ids": tokens.ids,
-            "lengths": np.add.reduceat(tokens.lengths, first_part),
-            "turns": np.fromiter(map(_turns, conversations), np.int32, len(parts)),
-            "spans": np.bincount(owner, minlength=len(parts)),
-            "span_first": tokens.first + before[tokens.part],
-            "span_last": tokens.last + before[tokens.part],
-            "span_kind": tokens.kind,
-        }
-
-    def tokens(self, parts: Sequence[Marked]) -> Tokens:
+    def tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
         """
         Raises:
             InputError: a text is not valid Unicode.
         """
-        plain = np.fromiter((part.plain for part in parts), bool, len(parts))
-        if not plain.any():
-            return self._rendered_tokens(parts)
-        of_texts = self._plain_tokens(_chosen(parts, np.flatnonzero(plain)))
-        if plain.all():
-            return of_texts
-        return _merged(~plain, self._rendered_tokens(_chosen(parts, np.flatnonzero(~plain))), of_texts)
+        plain = iter(self._plain_tokens([part for part in parts if part.plain]))
+        rendered = iter(self._rendered_tokens([part for part in parts if not part.plain]))
+        return [next(plain if part.plain else rendered) for part in parts]
 
-    def _plain_tokens(self, parts: Sequence[Marked]) -> Tokens:
+    def _plain_tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
+        if not parts:
+            return []
         ids, lengths = self._texts_encoder.encode([part.text for part in parts])
-        lengths = lengths.astype(np.int64)
-        part, first, kind = (
-            np.arange(len(parts)),
-            np.zeros_like(lengths),
-            [part.spans[0][1] for part in parts],
-        )
-        return _held(Tokens(ids.astype(np.uint32), lengths, part, first, lengths, np.array(kind, np.uint8)))
+        texts = zip(parts, np.split(ids.astype(np.uint32), np.cumsum(lengths)[:-1]), strict=True)
+        return [Tokens(own, _nonempty(0, len(own), part.spans[0][1])) for part, own in texts]
 
-    def _rendered_tokens(self, parts: Sequence[Marked]) -> Tokens:
+    def _rendered_tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
         texts = in_utf8([part.text for part in parts])
-        if self._fast is None:
+        if self._fast is None or not parts:
             return self._by_reference(parts)
         ids, lengths = self._fast(texts)
-        behind = np.cumsum(lengths)
-        ends = np.concatenate([[0], np.cumsum(self._widths[ids])])
-        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        placed = (ends[behind] - ends[behind - lengths] == sizes) & [
-            self._is_composed(part) for part in parts
-        ]
-        fast = _placed(
-            ids[placed.repeat(lengths)], lengths[placed], self._widths, _chosen(parts, np.flatnonzero(placed))
+        tokens: list[Tokens | None] = []
+        for part, text, own in zip(parts, texts, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+            ends = np.cumsum(self._widths[own])
+            keeps_bytes = not self._composes or part.text.isascii() or is_normalized("NFC", part.text)
+            if not keeps_bytes or (ends[-1] if len(ends) else 0) != len(text):
+                tokens.append(None)
+                continue
+            begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
+            byte = np.append(begins, len(text))
+            first, last, kind = _spans(part)
+            first, last = (
+                np.searchsorted(ends, byte[first], "right"),
+                np.searchsorted(ends, byte[last], "left") + 1,
+            )
+            tokens.append(Tokens(own.astype(np.uint32), _nonempty(first, last, kind)))
+        slow = iter(
+            self._by_reference([part for part, fast in zip(parts, tokens, strict=True) if fast is None])
         )
-        if placed.all():
-            return fast
-        slow = self._by_reference(_chosen(parts, np.flatnonzero(~placed)))
-        return _merged(placed, fast, slow)
+        return [next(slow) if fast is None else fast for fast in tokens]
 
-    def _is_composed(self, part: Marked) -> bool:
-        """Whether the tokenizer keeps the text's bytes."""
-        return not self._composes or part.text.isascii() or is_normalized("NFC", part.text)
-
-    def _by_reference(self, parts: Sequence[Marked]) -> Tokens:
-        ids: list[NDArray[np.uint32]] = []
-        places: list[NDArray[np.int64]] = []
+    def _by_reference(self, parts: Sequence[Marked]) -> list[Tokens]:
+        encodings: list[Any] = []
         for batch in in_batches([part.text for part in parts]):
             with explained(self._directory / TOKENIZER, "cannot encode a text"):
-                encodings = self._reference.encode_batch(batch, add_special_tokens=False)
-            for encoding in encodings:
-                starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
-                part, first, last, _ = _spans_of(parts[len(ids) : len(ids) + 1])
-                spans = np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left")
-                places.append(np.stack([part + len(ids), *spans]))
-                ids.append(np.array(encoding.ids, np.uint32))
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        part, first, last = np.concatenate([np.empty((3, 0), np.int64), *places], axis=1)
-        return _held(
-            Tokens(
-                np.concatenate([np.empty(0, np.uint32), *ids]),
-                lengths,
-                part,
-                first,
-                last,
-                _spans_of(parts)[3],
+                encodings += self._reference.encode_batch(batch, add_special_tokens=False)
+        tokens = []
+        for part, encoding in zip(parts, encodings, strict=True):
+            starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
+            first, last, kind = _spans(part)
+            spans = _nonempty(
+                np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left"), kind
             )
-        )
+            tokens.append(Tokens(np.array(encoding.ids, np.uint32), spans))
+        return tokens
 
 
-def _placed(
-    ids: NDArray[Any], lengths: NDArray[np.int64], widths: NDArray[np.int64], parts: Sequence[Marked]
-) -> Tokens:
-    """Texts as tokens, from their ids alone. widths: bytes of each token, int64 (V,)."""
-    characters = np.frombuffer("".join(part.text for part in parts).encode("utf-32-le"), np.uint32)
-    size = 1 + (characters > 0x7F) + (characters > 0x7FF).astype(np.int64) + (characters > 0xFFFF)
-    byte = np.concatenate([[0], np.cumsum(size)])
-    of_parts = np.fromiter((len(part.text) for part in parts), np.int64, len(parts))
-    part, first, last, kind = _spans_of(parts)
-    first_byte, last_byte = (byte[(np.cumsum(of_parts) - of_parts)[part] + edge] for edge in (first, last))
-    ends, begins = np.cumsum(widths[ids]), (np.cumsum(lengths) - lengths)[part]
-    return _held(
-        Tokens(
-            ids.astype(np.uint32),
-            lengths.astype(np.int64),
-            part,
-            np.searchsorted(ends, first_byte, "right") - begins,
-            np.searchsorted(ends, last_byte, "left") + 1 - begins,
-            kind,
-        )
-    )
+def _spans(part: Marked) -> NDArray[np.int64]:
+    """First, last and kind of the non-empty spans of a text, (3, K)."""
+    spans = [(first, last, kind) for (first, last), kind in part.spans if first < last]
+    return np.array(spans, np.int64).reshape(-1, 3).T
 
 
-def _merged(placed: NDArray[np.bool_], fast: Tokens, slow: Tokens) -> Tokens:
-    """All texts, in order: from `fast` if `placed`, bool (P,), else from `slow`."""
-    lengths = np.empty(len(placed), np.int64)
-    lengths[placed], lengths[~placed] = fast.lengths, slow.lengths
-    ids, of_fast = np.empty(lengths.sum(), np.uint32), placed.repeat(lengths)
-    ids[of_fast], ids[~of_fast] = fast.ids, slow.ids
-    part = np.concatenate([np.flatnonzero(placed)[fast.part], np.flatnonzero(~placed)[slow.part]])
-    order = np.argsort(part, kind="stable")
-    first, last, kind = (
-        np.concatenate([getattr(fast, column), getattr(slow, column)])[order]
-        for column in ("first", "last", "kind")
-    )
-    return Tokens(ids, lengths, part[order], first, last, kind)
-
-
-def _held(tokens: Tokens) -> Tokens:
-    """The same without empty spans."""
-    held = tokens.first < tokens.last
-    of_spans = {column: getattr(tokens, column)[held] for column in ("part", "first", "last", "kind")}
-    return tokens._replace(**of_spans)
-
-
-def _spans_of(
-    parts: Sequence[Marked],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """The non-empty spans of texts: text, first, last, kind, (K,) each."""
-    spans = [
-        (number, first, last, kind)
-        for number, part in enumerate(parts)
-        for (first, last), kind in part.spans
-        if first < last
-    ]
-    number, first, last, kind = np.array(spans, np.int64).reshape(-1, 4).T
-    return number, first, last, kind.astype(np.uint8)
-
-
-def _chosen(parts: Sequence[Marked], rows: NDArray[np.int64]) -> list[Marked]:
-    return [parts[row] for row in rows]
+def _nonempty(first: Any, last: Any, kind: Any) -> NDArray[np.int64]:
+    """Spans as rows, (K, 3), without empty ones."""
+    spans = np.stack(np.atleast_1d(first, last, kind), axis=1).astype(np.int64)
+    return spans[spans[:, 0] < spans[:, 1]]
 
 
 def as_read(document: str, template: ChatTemplate | None, train_on: str) -> MarkedText:
@@ -328,11 +238,13 @@ def encode_trained(
         for text, of_text in zip(texts, spans, strict=True)
     ]
     tokens = ChatEncoder(directory, ChatTemplate("", {}, ()), "tokenizers").tokens(parts)
-    begins = (np.cumsum(tokens.lengths) - tokens.lengths)[tokens.part]
-    edges = np.zeros(len(tokens.ids) + 1, np.int64)
-    np.add.at(edges, begins + tokens.first, 1)
-    np.add.at(edges, begins + tokens.last, -1)
-    return tokens.ids, tokens.lengths, np.cumsum(edges[:-1]) > 0
+    trained = [np.zeros(len(each.ids), bool) for each in tokens]
+    for each, mask in zip(tokens, trained, strict=True):
+        for first, last, _ in each.spans:
+            mask[first:last] = True
+    ids = np.concatenate([np.empty(0, np.uint32), *(each.ids for each in tokens)])
+    lengths = np.fromiter((len(each.ids) for each in tokens), np.int64, len(tokens))
+    return ids, lengths, np.concatenate([np.empty(0, bool), *trained])
 
 
 def encoded_chats(
@@ -341,13 +253,11 @@ def encoded_chats(
     """(messages as transformers reads them, tools, ids) of the conversations among documents. directory: of the
     tokenizer."""
     chats = [chat for each in documents.to_pylist() if isinstance(chat := conversation_of(each), Chat)]
-    encoded = ChatEncoder(directory, template, "template").encode(
-        pa.array([as_document(chat).decode() for chat in chats], pa.large_string())
-    )
-    ids = np.split(encoded["ids"], np.cumsum(encoded["lengths"]))[:-1]
+    encoder = ChatEncoder(directory, template, "tokenizers")
+    encoded = encoder.tokens([part for chat in chats for part in parts_of(chat, template)])
     return [
-        (template.given(chat.messages), chat.tools, of_chat.tolist())
-        for chat, of_chat in zip(chats, ids, strict=True)
+        (template.given(chat.messages), chat.tools, tokens.ids.tolist())
+        for chat, tokens in zip(chats, encoded, strict=True)
     ]
 
 
@@ -357,108 +267,54 @@ def _turns(conversation: Conversation | str) -> int:
     return len(conversation.messages) if isinstance(conversation, Chat) else 0
 
 
-def parts_of(
-    conversation: Conversation | str, template: ChatTemplate, *, alone: bool = False
-) -> list[Marked]:
-    """The texts of a document, which are tokenised separately. alone: see `ChatTemplate.render`.
+def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[Marked]:
+    """The texts of a document, which are tokenised separately.
 
     Raises:
         InputError: the template refuses the conversation.
     """
+    whole = TRAINED | LAST | COMPLETION
     if isinstance(conversation, str):
-        kind = TRAINED | LAST | COMPLETION
-        return [Marked(conversation, [((0, len(conversation)), kind)], plain=True)]
+        return [Marked(conversation, [((0, len(conversation)), whole)], plain=True)]
     if isinstance(conversation, MarkedText):
-        return [
-            Marked(conversation.text, [(span, TRAINED | LAST | COMPLETION) for span in conversation.spans])
-        ]
+        return [Marked(conversation.text, [(span, whole) for span in conversation.spans])]
     if isinstance(conversation, Pair):
-        sides = (conversation.chosen, conversation.rejected)
-        return [part for side in sides for part in parts_of(side, template, alone=alone)]
-    return [Marked(*_of_chat(conversation, template, alone=alone))]
-
-
-def _of_chat(chat: Chat, template: ChatTemplate, *, alone: bool) -> tuple[str, list[tuple[Span, int]]]:
-    rendered = template.render(chat.messages, chat.tools, alone=alone)
-    answers = [number for number, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        return [*parts_of(conversation.chosen, template), *parts_of(conversation.rejected, template)]
+    rendered = template.render(conversation.messages, conversation.tools)
+    answers = [number for number, each in enumerate(conversation.messages) if each["role"] == "assistant"]
     spans = []
-    for number, trained, turn in zip(answers, chat.trained, rendered.turns, strict=True):
-        kind = TRAINED * trained | LAST * (number == answers[-1]) | COMPLETION * (number >= chat.completion)
+    for number, trained, turn in zip(answers, conversation.trained, rendered.turns, strict=True):
+        kind = TRAINED * trained | LAST * (number == answers[-1])
+        kind |= COMPLETION * (number >= conversation.completion)
         spans += [(span, kind | END * (span == turn[-1])) for span in turn]
-    return rendered.text, spans
+    return [Marked(rendered.text, spans)]
 
 
-def fastest_way(
+def exact_engine(
     directory: Path, template: ChatTemplate, engine: Engine, sample: Iterable[str] = ()
-) -> tuple[Way, str]:
-    """(the fastest way that gives the same tokens and spans as the template and `tokenizers`, on fixed conversations
-    and on a sample of documents; why no faster way, or ""). engine: the fastest engine for plain texts.
+) -> tuple[Engine, str]:
+    """(the fastest engine that gives the same tokens and spans as `tokenizers` on the conformance texts and on a sample
+    of documents; why it is not gigatoken, or ""). engine: the fastest engine for plain texts.
 
     Raises:
-        InputError: no usable tokenizer.json.
+        InputError: no usable tokenizer.json, or the template refuses a document of the sample.
     """
-    documents = [*conformance_documents([token["content"] for token in control_tokens(directory)]), *sample]
-    reference = ChatEncoder(directory, template, "template")
-    expected = [_outcome(reference, document) for document in documents]
-    reason = "" if engine == "gigatoken" else "tokenizers is the engine of plain texts"
-    for way in get_args(Way)[engine == "tokenizers" : -1]:
-        try:
-            encoder = ChatEncoder(directory, template, way)
-            differing = [
-                document
-                for document, outcome in zip(documents, expected, strict=True)
-                if _outcome(encoder, document) != outcome
-            ]
-        except Exception as error:
-            if is_out_of_memory(error):  # the way must not depend on free memory
-                raise
-            reason = reason or f"{way} cannot run it: {error}"
-            continue
-        if not differing:
-            return way, reason
-        reason = reason or f"{way} differs from the reference on {words(differing[0])[:60]!r}"
-    return "template", reason
-
-
-def conformance_documents(control: Iterable[str]) -> list[str]:
-    """Fixed conversations of one to four turns with the conformance texts as contents, and the same as marked texts.
-    control: tokens that the texts spell out."""
-    texts = conformance_texts(control)
-    groups = [texts[first:last] for first, last in pairwise([0, *_ends(len(texts))])]
-    return [
-        as_document(conversation).decode()
-        for group in groups
-        if len(group) > 1
-        for conversation in (_conversation(group), _marked_text(group))
-    ]
-
-
-def _ends(count: int) -> Iterator[int]:
-    """Ends of groups of 2, 4, 6, 8, 2, ... of `count` texts."""
-    sizes = np.cumsum(np.arange(count) % 4 * 2 + 2)
-    yield from sizes[sizes <= count].tolist()
-
-
-def _conversation(contents: Sequence[str]) -> Chat:
-    """Turns of user and assistant; conversations of two turns each have a system turn too."""
-    turns = zip(("user", "assistant") * (len(contents) // 2), contents, strict=True)
-    system = [("system", contents[0])] if len(contents) == 4 else []
-    messages = tuple({"role": role, "content": content} for role, content in [*system, *turns])
-    return Chat(messages, (True,) * (len(contents) // 2), len(messages) - 1)
-
-
-def _marked_text(contents: Sequence[str]) -> MarkedText:
-    """Contents end to end, every second one marked."""
-    ends = np.cumsum([len(content) for content in contents]).tolist()
-    return MarkedText("".join(contents), tuple(zip(ends[::2], ends[1::2], strict=True)))
-
-
-def _outcome(encoder: ChatEncoder, document: str) -> Any:
+    if engine != "gigatoken":
+        return engine, f"{engine} is the engine of plain texts"
+    texts = conformance_texts([token["content"] for token in control_tokens(directory)])
+    parts = [Marked(text, [((len(text) // 2, len(text)), TRAINED)]) for text in texts]
+    parts += [part for each in sample for part in parts_of(conversation_of(each) or each, template)]
+    expected = ChatEncoder(directory, template, "tokenizers").tokens(parts)
     try:
-        arrays = encoder.encode(pa.array([document], pa.large_string()))
-    except InputError as error:
-        return str(error)
-    return {name: array.tolist() for name, array in arrays.items()}
+        tokens = ChatEncoder(directory, template, engine).tokens(parts)
+    except Exception as error:
+        if is_out_of_memory(error):  # the engine must not depend on free memory
+            raise
+        return "tokenizers", f"gigatoken cannot run it: {error}"
+    for part, own, reference in zip(parts, tokens, expected, strict=True):
+        if not (np.array_equal(own.ids, reference.ids) and np.array_equal(own.spans, reference.spans)):
+            return "tokenizers", f"gigatoken differs from the reference on {part.text[:60]!r}"
+    return engine, ""
 
 
 def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ The templates are those of TRL's package: some forty, as their models ship them,
 from __future__ import annotations
 
 import functools
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,7 +106,6 @@ def _outside(rendered: Rendered) -> str:
     return text + rendered.text[place:]
 
 
-MARKED = sorted(file.stem for file in TEMPLATES.glob("*_training.jinja"))
 SAME_TEXT = [
     "cohere",
     "cohere2",
@@ -162,37 +160,6 @@ def test_an_answer_may_repeat_the_question_or_the_template(name: str) -> None:
             assert len(turn) < len(text) + 40
 
 
-def check_fast_way(own: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> None:
-    """A conversation is rendered as the template itself does it, or refused as it does."""
-    try:
-        expected = own.render(messages, alone=True)
-    except InputError:
-        with pytest.raises(InputError):
-            own.render(messages)
-    else:
-        # The second time what the template writes around contents is known.
-        assert [own.render(messages) for _ in range(3)] == [expected] * 3
-
-
-@pytest.mark.parametrize("name", [*STOCK, *MARKED])
-@settings(max_examples=20, deadline=None)
-@given(
-    contents=st.lists(
-        TEXT | st.sampled_from(["</think>", "<think>a</think>b", "<tool_response>\nx"]),
-        min_size=2,
-        max_size=8,
-    ).map(lambda texts: texts[: len(texts) // 2 * 2]),
-    system=st.none() | TEXT,
-)
-def test_the_fast_way_gives_what_the_template_gives(
-    name: str, contents: Sequence[str], system: str | None
-) -> None:
-    messages = conversation(
-        *contents, system=None if name in WITHOUT_SYSTEM or name == "gemma_training" else system
-    )
-    check_fast_way(template(name), messages)
-
-
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
 ASKS = TURNS + "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 MISTRAL = (
@@ -244,34 +211,36 @@ def test_a_template_whose_turns_are_partly_marked_trains_what_it_marks() -> None
         "{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
     )
     own = ChatTemplate(jinja, NAMED, TOKENS)
-    for _ in range(3):
-        assert trained(own.render(conversation("a", "b", "c", "d"))) == ["b", "d!"]
-        # The turn that is not marked stands between those that are, of which the last has two parts.
-        assert trained(own.render(conversation("a", "b", "c", "x", "e", "f"))) == ["b", "", "f!"]
+    assert trained(own.render(conversation("a", "b", "c", "d"))) == ["b", "d!"]
+    # The turn that is not marked stands between those that are, of which the last has two parts.
+    assert trained(own.render(conversation("a", "b", "c", "x", "e", "f"))) == ["b", "", "f!"]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "written"),
     [
-        "m.content | upper",
-        "m.content | title",
-        "m.content | escape",
-        "m.content | tojson",
-        "m.content | truncate(200)",
-        "m.content[:50]",
-        "m.content | replace('e', 'E')",
-        "m.content.split('tool')[-1]",
-        "m.content.strip('*')",
-        "'T' if 'the' in m.content else m.content",
-        "'J' if m.content[0] == '{' else m.content",
+        ("m.content | upper", "THE TOOL <B> E"),
+        ("m.content | escape", "the tool &lt;b&gt; e"),
+        ("m.content | tojson", '"the tool <b> e"'),
+        ("m.content | replace('e', 'E')", "thE tool <b> E"),
+        ("m.content.split('tool')[-1]", " <b> e"),
+        ("m.content.strip('*')", "the tool <b> e"),
+        ("'T' if 'the' in m.content else m.content", ""),
+        ("m.content | truncate(200)", "the tool <b> e"),
+        ("m.content[:10]", ""),
     ],
 )
-def test_contents_that_a_template_changes_are_rendered_by_it(change: str) -> None:
+def test_a_turn_holds_what_the_template_makes_of_a_content_or_the_record_is_refused(
+    change: str, written: str
+) -> None:
     own = ChatTemplate(ASKS.replace("m.content", change), NAMED, TOKENS)
-    for answer in ("plain words", "the tool <b> e", "*a*", '{"a": 1}', "long " * 100):
-        check_fast_way(own, conversation("Q", answer, "R", "it"))
     assert own.trains_ends
-    assert all(turn.endswith("<|end|>") for turn in trained(own.render(conversation("Q", "An e", "R", "it"))))
+    messages = conversation("Q", "the tool <b> e", "R", "it")
+    if written:
+        assert trained(own.render(messages))[0] == written + "<|end|>"
+    else:
+        with pytest.raises(InputError, match=r"located|does not write the content of message 2"):
+            own.render(messages)
 
 
 def test_dates_are_written_in_every_form_and_nothing_else_changes() -> None:
@@ -361,11 +330,24 @@ def test_the_end_of_a_turn_is_trained_whatever_stands_before_it(before: str, aft
     content = f"{{% if m.role == 'assistant' %}}{before}{{{{ m.content }}}}{after}{{% else %}}q{{% endif %}}"
     jinja = ASKS.replace("{{ m.content }}", content).replace("q{%", "{{ m.content }}{%")
     own = ChatTemplate(jinja, NAMED, TOKENS)
-    for _ in range(3):
-        turns = trained(own.render(conversation("Q", "a </answer> b", "R", "it")))
-        assert turns == [f"{before}{answer}{after}<|end|>" for answer in ("a </answer> b", "it")]
+    turns = trained(own.render(conversation("Q", "a </answer> b", "R", "it")))
+    assert turns == [f"{before}{answer}{after}<|end|>" for answer in ("a </answer> b", "it")]
     assert own.trains_ends
     assert not ChatTemplate(jinja.replace("<|end|>", ""), NAMED, TOKENS).trains_ends
+
+
+def test_without_a_generation_prompt_the_header_is_trained_too() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages = conversation("Q", "A ", "Q", "B")
+    turns = trained(ChatTemplate(TURNS, NAMED, TOKENS).render(messages))
+    assert turns == ["<|assistant|>A <|end|>", "<|assistant|>B<|end|>"]
+    spaces = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert trained(ChatTemplate(spaces, NAMED, TOKENS).render(messages)) == ["A ", "B"]
+    called = MISTRAL.replace("m.tool_calls | tojson", "'[CALLS]' ~ (m.tool_calls | tojson)")
+    messages[1] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    (turn, last) = trained(ChatTemplate(called, NAMED, {"[INST]", "[/INST]", "</s>"}).render(messages))
+    assert turn.startswith("[CALLS]") and turn.endswith("}]</s>")
+    assert last == "B</s>"
 
 
 def test_the_beginning_of_a_system_turn_is_not_trained() -> None:
@@ -386,16 +368,3 @@ def test_a_null_content_is_none_as_in_transformers() -> None:
         ChatTemplate(jinja.replace("| tojson", "| default('') | tojson"), NAMED, TOKENS).render(messages).text
     )
     assert "<|assistant|>none[" in text
-
-
-def test_a_known_kind_of_conversation_is_accepted_without_the_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    own = template("qwen3")
-    for text in ("a", "b"):
-        own.check(Chat(tuple(conversation("Q", text)), (True,), 1))
-    monkeypatch.setattr(ChatTemplate, "_rendered", None)
-    own.check(Chat(tuple(conversation("Q", "another")), (True,), 1))
-    # A task that comes to a process finds what the one before it has learnt.
-    assert pickle.loads(pickle.dumps(own)) is pickle.loads(pickle.dumps(own))
-    assert pickle.loads(pickle.dumps(own)) == own

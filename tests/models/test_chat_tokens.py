@@ -1,4 +1,4 @@
-"""Ids, spans and the way to them, beside transformers and beside the slow way."""
+"""Ids and spans beside transformers, and gigatoken beside tokenizers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models import chat_tokens
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.chat_templates import chat_template
-from dagster_divorder.models.chat_tokens import COMPLETION, END, LAST, TRAINED, ChatEncoder, Way, fastest_way
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.chat_tokens import COMPLETION, END, LAST, TRAINED, ChatEncoder, exact_engine
+from dagster_divorder.models.tokenize import Engine, load_encoder
 
 pytest.importorskip("trl")
 PATH = Path(__file__).parents[2] / "benchmarks/chats/masks.py"
@@ -44,8 +44,8 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "kind"), sorted(set(PAIRS)))
 def test_ids_and_masks_are_those_of_transformers(name: str, kind: str) -> None:
-    way: Way = "gigatoken" if kind.startswith("byte") else "tokenizers"
-    counts, remarks = masks.compared(name, kind, CHATS, way)
+    engine: Engine = "gigatoken" if kind.startswith("byte") else "tokenizers"
+    counts, remarks = masks.compared(name, kind, CHATS, engine)
     # The others have reasoning or tools, which a template may leave out.
     assert counts["compared"] >= 3
     assert counts["ids"] == counts["compared"], remarks
@@ -74,24 +74,24 @@ def qwen(tmp_path: Path) -> tuple[Path, ChatTemplate]:
     return tmp_path, own
 
 
-def test_every_way_gives_the_same_arrays_whatever_the_division(
+def test_every_engine_gives_the_same_arrays_whatever_the_division(
     qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = json.loads((qwen[0] / "tokenizer.json").read_text())
     content["normalizer"] = {"type": "NFC"}
     (qwen[0] / "tokenizer.json").write_text(json.dumps(content))
     texts = pa.array(documents() * 2, pa.large_string())
-    expected = ChatEncoder(*qwen, "template").encode(texts)
+    expected = ChatEncoder(*qwen, "tokenizers").encode(texts)
     assert expected["lengths"].sum() == len(expected["ids"])
     assert expected["spans"].sum() == len(expected["span_first"]) > len(texts)
-    for way in get_args(Way):
+    for engine in get_args(Engine):
         for size in (1 << 20, 100):
             monkeypatch.setattr("dagster_divorder.models.tokenize.BATCH_CHARACTERS", size)
-            arrays = ChatEncoder(*qwen, way).encode(texts)
+            arrays = ChatEncoder(*qwen, engine).encode(texts)
             for name, array in expected.items():
-                np.testing.assert_array_equal(arrays[name], array, f"{way} {size} {name}")
+                np.testing.assert_array_equal(arrays[name], array, f"{engine} {size} {name}")
                 assert arrays[name].dtype == array.dtype == chat_tokens.ARRAYS[name]
-        assert all(len(array) == 0 for array in ChatEncoder(*qwen, way).encode(texts[:0]).values())
+        assert all(len(array) == 0 for array in ChatEncoder(*qwen, engine).encode(texts[:0]).values())
 
 
 def test_kinds_of_spans(qwen: tuple[Path, ChatTemplate]) -> None:
@@ -106,12 +106,12 @@ def test_kinds_of_spans(qwen: tuple[Path, ChatTemplate]) -> None:
     assert arrays["turns"].tolist() == [6]
 
 
-def test_the_way_is_the_fastest_that_gives_the_reference(
+def test_the_engine_is_the_fastest_that_gives_the_reference(
     qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = documents()
-    assert fastest_way(*qwen, "gigatoken", sample) == ("gigatoken", "")
-    assert fastest_way(*qwen, "tokenizers", sample) == (
+    assert exact_engine(*qwen, "gigatoken", sample) == ("gigatoken", "")
+    assert exact_engine(*qwen, "tokenizers", sample) == (
         "tokenizers",
         "tokenizers is the engine of plain texts",
     )
@@ -122,31 +122,16 @@ def test_the_way_is_the_fastest_that_gives_the_reference(
         return lambda texts: encode([text.replace(b"zebra", b"horse") for text in texts])
 
     monkeypatch.setattr(chat_tokens, "gigatoken_encode", wrong_on_one_word)
-    assert fastest_way(*qwen, "gigatoken", sample)[0] == "gigatoken"
+    assert exact_engine(*qwen, "gigatoken", sample)[0] == "gigatoken"
     animal = as_document(MarkedText("a zebra", ((0, 7),))).decode()
-    way, reason = fastest_way(*qwen, "gigatoken", [*sample, animal])
-    assert (way, reason) == ("tokenizers", "gigatoken differs from the reference on 'a zebra'")
+    engine, reason = exact_engine(*qwen, "gigatoken", [*sample, animal])
+    assert (engine, reason) == ("tokenizers", "gigatoken differs from the reference on 'a zebra'")
 
 
-def test_a_template_that_hides_what_it_looks_for_is_rendered_alone(tmp_path: Path) -> None:
-    own = ChatTemplate(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "{{ '!' if m.content|length == 12345 }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        masks.NAMED,
-        ["<|im_start|>", "<|im_end|>"],
-    )
-    masks.tokenizer(own, "byte-level").backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
-    messages = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b" * 12345})
-    sample = [as_document(Chat(messages, (True,), 1)).decode()]
-    assert fastest_way(tmp_path, own, "gigatoken")[0] == "gigatoken"
-    assert fastest_way(tmp_path, own, "gigatoken", sample * 3)[0] == "template"
-
-
-@pytest.mark.parametrize("way", get_args(Way))
-def test_a_lone_surrogate_is_refused(qwen: tuple[Path, ChatTemplate], way: Way) -> None:
+@pytest.mark.parametrize("engine", get_args(Engine))
+def test_a_lone_surrogate_is_refused(qwen: tuple[Path, ChatTemplate], engine: Engine) -> None:
     with pytest.raises(InputError, match="lone surrogate"):
-        ChatEncoder(*qwen, way).tokens([chat_tokens.Marked("a\ud800", [])])
+        ChatEncoder(*qwen, engine).tokens([chat_tokens.Marked("a\ud800", [])])
 
 
 def test_a_plain_text_beside_conversations_has_the_ids_that_it_has_alone(tmp_path: Path) -> None:
@@ -154,8 +139,8 @@ def test_a_plain_text_beside_conversations_has_the_ids_that_it_has_alone(tmp_pat
     spelled, template = "a text <|endoftext|> b", chat_template(None, None)
     pair = as_document(MarkedText(spelled, ((2, 6),))).decode()
     alone = load_encoder(tmp_path, "tokenizers").encode([spelled])[0].tolist()
-    for way in get_args(Way):
-        arrays = ChatEncoder(tmp_path, template, way).encode(pa.array([spelled, pair], pa.large_string()))
+    for engine in get_args(Engine):
+        arrays = ChatEncoder(tmp_path, template, engine).encode(pa.array([spelled, pair], pa.large_string()))
         lengths = arrays["lengths"].tolist()
         assert arrays["ids"][: lengths[0]].tolist() == alone
         assert lengths[1] < lengths[0]  # where the end-of-text token is one

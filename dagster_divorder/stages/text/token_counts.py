@@ -2,7 +2,7 @@
 
 Per document fragment: `ids` (uint16 or uint32, all documents end to end, no special tokens) and `lengths` int64
 (rows,). If an input holds conversations, the chat template renders them, and the arrays also include `turns` and the
-spans of tokens that may be trained on (`models.chat_tokens.encode_documents`)."""
+spans of tokens that may be trained on (`models.chat_tokens.ChatEncoder`)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.chat_tokens import ChatEncoder, Way
+    from dagster_divorder.models.chat_tokens import ChatEncoder
     from dagster_divorder.models.tokenize import Encoder, Engine
 
 MAX_SHARE_WITHOUT = 0.01
 SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
-"""Documents on which ways to tokenise conversations are compared."""
+"""Documents on which engines are compared."""
 
 
 def tokenize(
@@ -60,22 +60,24 @@ def tokenize_chats(
     model: str | Path,
     tokenizer: str,
     template: ChatTemplate,
-    way: Way,
+    engine: Engine,
     id_dtype: np.dtype,
     fragment: Fragment,
 ) -> dict[str, np.ndarray]:
-    """As `tokenize`, for fragments with conversations; adds `turns` and spans. way: see `_chat_way`."""
-    encoder = _kept_chat_encoder(model_path(records.fragments.store, model), tokenizer, template, way)
+    """As `tokenize`, for fragments with conversations; adds `turns` and spans. engine: see `_chat_engine`."""
+    encoder = _kept_chat_encoder(model_path(records.fragments.store, model), tokenizer, template, engine)
     arrays = encoder.encode(records.texts(fragment))
     return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
 
 
 @lru_cache(maxsize=1)
-def _kept_chat_encoder(directory: Path, tokenizer: str, template: ChatTemplate, way: Way) -> ChatEncoder:
+def _kept_chat_encoder(
+    directory: Path, tokenizer: str, template: ChatTemplate, engine: Engine
+) -> ChatEncoder:
     """The encoder that a process keeps. tokenizer: fingerprint of the tokenizer in the folder."""
     from dagster_divorder.models.chat_tokens import ChatEncoder
 
-    return ChatEncoder(directory, template, way)
+    return ChatEncoder(directory, template, engine)
 
 
 def _template(run: Run) -> ChatTemplate:
@@ -83,12 +85,12 @@ def _template(run: Run) -> ChatTemplate:
     return template_of(run) or ChatTemplate("", {}, ())
 
 
-def _chat_way(run: Run) -> dict[str, Any]:
-    """The fastest `way` to tokenise conversations exactly as the reference does. It is kept while the tokenizer and the
-    template (`of`) stay the same, so that appended documents are tokenised in the same way."""
-    if "chat_way" not in run.memo:
+def _chat_engine(run: Run) -> dict[str, Any]:
+    """The fastest `engine` that tokenises conversations exactly as the reference does. It is kept while the tokenizer
+    and the template (`of`) stay the same, so that appended documents are tokenised by the same one."""
+    if "chat_engine" not in run.memo:
         from dagster_divorder.models.chat_templates import control_tokens
-        from dagster_divorder.models.chat_tokens import fastest_way
+        from dagster_divorder.models.chat_tokens import exact_engine
 
         model, template, last = load_base_model(run), _template(run), load_receipt(run.store, "token_counts")
         engine = model.info["engine"]
@@ -100,11 +102,11 @@ def _chat_way(run: Run) -> dict[str, Any]:
             total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
             rows = rows[: np.searchsorted(total, SAMPLE_BYTES)]
             sample = contents(run.view.fragments, rows, run.records.texts).to_pylist()
-            way, reason = fastest_way(model.directory, template, engine, sample)
-            known = {"way": way, "reason": reason, "of": of}
-        run.memo["chat_way"] = known
-    way_of_all: dict[str, Any] = run.memo["chat_way"]
-    return way_of_all
+            exact, reason = exact_engine(model.directory, template, engine, sample)
+            known = {"engine": exact, "reason": reason, "of": of}
+        run.memo["chat_engine"] = known
+    engine_of_all: dict[str, Any] = run.memo["chat_engine"]
+    return engine_of_all
 
 
 def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
@@ -113,7 +115,7 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
         from dagster_divorder.models.chat_templates import DEFAULT
 
         dtype = np.dtype(np.uint16 if model.info["vocabulary"] <= 1 << 16 else np.uint32)
-        way, template = _chat_way(run)["way"], _template(run)
+        engine, template = _chat_engine(run)["engine"], _template(run)
         if template.template == DEFAULT and run.settings.model.base != "bootstrap":
             run.progress.note(
                 f"{run.settings.model.base} has no chat template; conversations use DivOrder's own, which writes roles "
@@ -126,7 +128,7 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
                 "with {% generation %}"
             )
         return partial(
-            tokenize_chats, run.records, model.place, model.info["tokenizer"], template, way, dtype
+            tokenize_chats, run.records, model.place, model.info["tokenizer"], template, engine, dtype
         )
     return partial(tokenize, run.records, model.place, model.info["tokenizer"], model.info["engine"])
 
@@ -135,7 +137,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     model = {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")}
     if not run.settings.masked:
         return model
-    return {**model, "masked": True, "chats": {name: _chat_way(run)[name] for name in ("way", "of")}}
+    return {**model, "masked": True, "chats": {name: _chat_engine(run)[name] for name in ("engine", "of")}}
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
         "tokens": int(lengths.sum()),
         "longest_document": int(lengths.max()),
         "engine": run.receipt("base_model").facts["engine"],
-        **({"conversations": _chat_way(run)["way"]} if run.settings.masked else {}),
+        **({"conversations": _chat_engine(run)["engine"]} if run.settings.masked else {}),
     }
 
 
@@ -190,7 +192,7 @@ TOKEN_COUNTS = PerDocument(
     reads=("raw_docs", "base_model"),
     settings=("chats.template",),
     decided_by=_decided_by,
-    facts=lambda run: {"chats": _chat_way(run)} if run.settings.masked else {},
+    facts=lambda run: {"chats": _chat_engine(run)} if run.settings.masked else {},
     doing="tokenising",
     compute=_tokenize_documents,
     figures=_token_counts_figures,
