@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster_divorder.cli.verb import Options, Verb, argument, config_of, numbers, settings_of, whole_number
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.view.answer import Answer, Part, TextTable
+from dagster_divorder.view.answer import Answer, TextTable
 
 RANKS = {
     "world_size": "data-parallel ranks",

@@ -21,7 +21,7 @@ class _Lines(logging.Formatter):
         return "\n".join([*textwrap.wrap(first, COLUMNS, subsequent_indent=" " * 9), *rest])
 
 
-@dg.logger(description="Time, step and message, without dates, names of jobs and ids of runs.")
+@dg.logger(None, description="Time, step and message, without dates, names of jobs and ids of runs.")
 def short_lines(context: dg.InitLoggerContext) -> logging.Logger:
     """The logger; run config selects it: `{"loggers": {"console": {}}}`."""
     handler = logging.StreamHandler()

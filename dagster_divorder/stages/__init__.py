@@ -12,7 +12,7 @@ from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
-from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
+from dagster_divorder.pipeline.stage import PerDocument, Stage
 from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt

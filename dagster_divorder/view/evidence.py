@@ -13,7 +13,7 @@ Figures = Mapping[str, Any]
 
 
 def evidence_parts(summary: Figures, *, details: bool) -> list[Part]:
-    """The verdict and a table of the orders. details: also every figure, source and learning rate."""
+    """The verdict and a table of the orders. details: also every figure and source."""
     rows = order_rows(summary)
     first, *verdict = summary["verdict"]
     columns = ("order", "held-out loss", "less shuffled")
@@ -25,9 +25,7 @@ def evidence_parts(summary: Figures, *, details: bool) -> list[Part]:
     figures = [name for name in rows[0] if name not in columns]
     by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]
     parts += [TextTable(by_figure), "", TextTable(source_rows(summary))]
-    parts += ["", "*: differs from the same sequences shuffled beyond noise"]
-    rates = rate_rows(summary)
-    return [*parts, *(["", TextTable(rates)] if rates else [])]
+    return [*parts, "", "*: differs from the same sequences shuffled beyond noise"]
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:

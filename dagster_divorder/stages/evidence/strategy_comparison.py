@@ -31,10 +31,6 @@ DOCUMENTS = ("original", "random", "round_robin", "stratified", "bin_packing", "
 SEQUENCES = ("original", "random", "balanced")
 """Strategies that are always compared, for documents and for sequences."""
 
-DEVIATIONS = (
-    *("batch TV, clusters", "worst batch TV, clusters", "worst share, batch anywhere"),
-    "mean prefix deviation, tokens",
-)
 DEVIATIONS = (TV_OF_CLUSTER, SHARE_OF_CLUSTER, "mean prefix deviation, tokens")
 """Columns that are also in the summary of diversity_metrics."""
 
