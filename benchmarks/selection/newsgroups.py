@@ -1,8 +1,8 @@
 """What does choosing a tenth of 20 Newsgroups by each method hold: how diverse, how even over the labels, how long?
 
 Through the pipeline: gradient (bootstrap proxy), deep and shallow vectors, then every method under one budget, measured
-in each of the spaces; the overlap of what each space would have chosen; labels of unequal size; and on a sample, the baselines of pyversity (pip install pyversity). The store
-is kept for the next time.
+in each of the spaces; the overlap of what each space would have chosen; labels of unequal size; and on a sample, the
+baselines of pyversity (pip install pyversity). The store is kept for the next time.
 
     python benchmarks/selection/newsgroups.py ../shared/data/newsgroups.jsonl.gz --store /tmp/newsgroups
 """
