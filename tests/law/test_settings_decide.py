@@ -58,7 +58,7 @@ def settings_of(folder: Path, name: str, *changes: tuple[str, Any]) -> Settings:
         output = {{ path = "{name}-out", sidecars = [] }}
         advanced = {{ vocab_size = 512, token_dims = 8, decoder_tokens = 2000 }}
         clusters = {{ k = 4 }}
-        order = {{ frozen_tokens = 0, length_bins = 5, traits = {{ cluster = 1.0, length = 1.0, source = 1.0, page = 1.0 }} }}
+        order = {{ frozen_tokens = 0, length_bins = 5, traits = {{ cluster = 1, length = 1, source = 1, page = 1 }} }}
         sequence = {{ length = 64, batch = 4, vectors = 8 }}
         exports = {{ formats = ["olmo", "parquet"], path = "{name}-exports" }}
         """
