@@ -108,7 +108,9 @@ def test_an_append_is_refused_from_the_row_on_that_would_change(
     assert refusal(make(**variant_of)) == ""
     first = first_difference(before, rows(settings))
     assert first < len(before)
-    assert f"{settings.exports.path / 'parquet'} would change from row {first:,} of {len(before):,} on" in said
+    assert (
+        f"{settings.exports.path / 'parquet'} would change from row {first:,} of {len(before):,} on" in said
+    )
 
 
 def test_what_was_read_can_be_frozen_after_a_refusal(tmp_path: Path, make: Make) -> None:
