@@ -67,7 +67,13 @@ def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
     import pyarrow.compute as pc
 
     found = pc.index_in(_binary(wanted), value_set=_binary(ids))
-    return found.fill_null(-1).to_numpy().astype(np.int64)
+    valid, positions = found.buffers()
+    there = np.frombuffer(positions, np.int32)[: len(wanted)].astype(np.int64)
+    # Arrow's `fill_null` imports pandas, for 0.4 s.
+    if found.null_count:
+        bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=len(wanted), bitorder="little")
+        there[bits == 0] = -1
+    return there
 
 
 def _binary(ids: np.ndarray) -> pa.Array:

@@ -158,10 +158,11 @@ def test_an_export_that_was_read_is_not_put_into_another_order(
     append(config)
     assert daemon.starts()
     refused = defs.resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)
-    (failure,) = refused.filter_events(lambda event: event.event_type_value == "STEP_FAILURE")
-    assert failure.step_key == "exports"
-    said = failure.event_specific_data.user_failure_data.description
-    assert said.startswith("order.frozen_tokens is unset") and "set order.frozen_tokens = 0" in said
+    failures = refused.filter_events(lambda event: event.event_type_value == "STEP_FAILURE")
+    assert {failure.step_key for failure in failures} == {"exports", "curated_output"}
+    for failure in failures:
+        said = failure.event_specific_data.user_failure_data.description
+        assert said.startswith("order.frozen_tokens is unset") and "set order.frozen_tokens = 0" in said
     assert rows(config) == before
     config.write_text(config.read_text() + "[order]\nfrozen_tokens = 0\n")
     again = build_definitions(config).resolve_job_def("curate").execute_in_process(instance=instance)
@@ -169,7 +170,9 @@ def test_an_export_that_was_read_is_not_put_into_another_order(
 
 
 def rows(config: Path) -> list[bytes]:
-    return [file.read_bytes() for file in sorted((config.parent / "exports/parquet").glob("*.parquet"))]
+    """The exported rows and the curated records."""
+    files = sorted((config.parent / "exports/parquet").glob("*.parquet"))
+    return [file.read_bytes() for file in (*files, config.parent / "curated/curated.jsonl")]
 
 
 # The schedule ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ behind the beginning that they were made with, so that a run with nothing new co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +27,8 @@ from dagster_divorder.pipeline.published import (
     name_of,
     plan_that_stays,
     plans_in_place,
-    published_plan,
 )
-from dagster_divorder.pipeline.reordered import SAY_WHAT_WAS_READ
+from dagster_divorder.pipeline.reordered import SAY_WHAT_WAS_READ, in_training_order
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
@@ -388,32 +387,36 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return reads | {"stretches": np.searchsorted(np.sort(first), begins)}
 
 
-def refuse_to_reorder(run: Run, fingerprint: str, among: Sequence[str], unit: str = "row") -> None:
-    """Protects outputs that a trainer may have read. among: folders that a plan of this fingerprint is written to. A
-    first run is not refused, nor one that keeps every row (or record) in its place.
+def refuse_to_reorder(run: Run, fingerprint: str) -> None:
+    """Protects outputs that a trainer may have read from a plan of this fingerprint. A first run is not refused, and
+    neither is one that keeps every row (or record) in its place.
 
     Raises:
-        InputError: a folder holds another plan, whose order would change, and `order.frozen_tokens` is unset.
+        InputError: an output holds another plan, whose order would change, and `order.frozen_tokens` is unset.
     """
-    last, changed = published_plan(run.store), {}
-    for place, plan in plans_in_place(run).items():
-        # A killed run may have written some of the folders.
-        held = last if last and plan and plan.fingerprint == fingerprint and place in last.keys else plan
-        if place in among and not (held and held.fingerprint == fingerprint):
-            changed[place] = held
-    if run.settings.order.frozen_tokens is not None or not changed:
+    if run.settings.order.frozen_tokens is not None:
         return
+    ordered = {str(place) for place, _ in in_training_order(run.settings)}
+    others = {
+        place: plan
+        for place, plan in plans_in_place(run).items()
+        if place in ordered and not (plan and plan.fingerprint == fingerprint)
+    }
+    if not others:
+        return
+    unit = "row" if run.settings.exports.formats else "record"
+    plan, *rest = others.values()
+    known = plan and all(other == plan for other in rest)
     now = {stage: run.receipt(stage) for stage in ORDERS}
-    known = last and all(held == last for held in changed.values())
-    change = first_change(run, last.orders, now, unit) if last and known else None
+    change = first_change(run, plan.orders, now, unit) if plan and known else None
     if change and change[0] == change[1]:
         return
-    place = " and ".join(changed)
     begins = (
         f"from {unit} {change[0]:,} of {change[1]:,} on" if change else f"perhaps from the first {unit} on"
     )
     raise InputError(
-        f"order.frozen_tokens is unset, and {place} would change {begins}: {SAY_WHAT_WAS_READ}; then run again"
+        f"order.frozen_tokens is unset, and {' and '.join(others)} would change {begins}: {SAY_WHAT_WAS_READ}; then "
+        "run again"
     )
 
 

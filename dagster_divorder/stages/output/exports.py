@@ -86,7 +86,7 @@ KEEP_THE_ORDER = "trainers_keep_the_order"
 def _write_exports(run: Run) -> Made:
     plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
     keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
-    refuse_to_reorder(run, fingerprint, [*keys])
+    refuse_to_reorder(run, fingerprint)
     tokens = stored_tokens(run, load_base_model(run).directory)
     for name in run.settings.exports.formats:
         FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
