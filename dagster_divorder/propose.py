@@ -25,7 +25,7 @@ from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.looks import Structure, characters, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
 from dagster_divorder.corpus.shapes import Shape
-from dagster_divorder.errors import InputError, printable
+from dagster_divorder.errors import InputError, SettingsError, printable
 from dagster_divorder.settings import Input, Settings, fixed_beginning, load_settings
 from dagster_divorder.settings.loading import refuse_unwritable, relative_source, write_settings_file
 from dagster_divorder.stages.output.exports import unread
@@ -468,7 +468,11 @@ def write_settings(proposal: Proposal, file: Path, *, project: Path | None = Non
     refuse_unwritable(file, new=True)
     # TOML forbids control characters even in comments.
     text = printable(proposal.toml(file.absolute().parent, project))
-    settings = load_settings(tomllib.loads(text), {}, within=file.absolute())
+    try:
+        settings = load_settings(tomllib.loads(text), {}, within=file.absolute())
+    except SettingsError as error:
+        said = str(error).removeprefix(f"{file.absolute()} or the environment: ")
+        raise SettingsError(f"nothing was written: {said}") from None
     if proposal.trainer and (why := unread(trainer_named(proposal.trainer), settings)):
         raise InputError(f"{proposal.trainer} does not read these records: {why}")
     write_settings_file(file, text, new=True)

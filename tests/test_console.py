@@ -48,7 +48,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     [("ascii", r"gr\u00f6\u00dfe-\u6d77"), ("cp1252:strict", r"größe-\u6d77"), ("utf-8", FIELD)],
 )
 def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, shown: str) -> None:
-    bytes_shown = f"the text is in '{shown}'".encode(encoding.partition(":")[0])
+    bytes_shown = f"it reads '{shown}'".encode(encoding.partition(":")[0])
     made = subprocess.run(
         [sys.executable, "-c", RUN, "init", "docs.jsonl"],
         env={**os.environ, "PYTHONIOENCODING": encoding},

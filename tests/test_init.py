@@ -593,7 +593,7 @@ def test_the_export_of_a_trainer_keeps_every_batch(
         ("--trainer trl --world-size 0", "exports.world_size = 0"),
         ("--world-size 4", "--world-size 4 applies to a trainer"),
         ("--batch 0", "sequence.batch = 0"),
-        ("--sequence-length 2", "sequence.length = 2"),
+        ("--sequence-length 2", "nothing was written: sequence.length = 2: "),
         ("--text-field txt", "the text field is 'txt'; expected one of"),
     ],
 )

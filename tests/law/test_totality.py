@@ -42,6 +42,7 @@ REAL = (-1.0, 0.0, 5e-324, 1e-300, 1e-20, 1e-6, 1.0, 1e6, 1e20, 1e300, 1.7e308, 
 ORDERS = sorted(STRATEGIES)
 SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
+    "exports.trainer": [None, "hf-trainer", "trl", "torchtitan", "litdata", "megatron", "hf", ""],
     "embedding.pca": [*WHOLE, {}, {"deep": 3}, {"shallow": 2**60}, {"nope": 1}],
     "order.options": [
         {},
@@ -297,7 +298,7 @@ MOST: dict[str, Any] = {
 }
 LEAST: dict[str, Any] = {
     "clusters.k": 1,
-    "sequence.length": 1,
+    "sequence.length": 8,
     "sequence.batch": 1,
     "order.options": {},
 }
