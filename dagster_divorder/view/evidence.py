@@ -26,8 +26,9 @@ def evidence_parts(summary: Figures, *, details: bool) -> list[Part]:
     by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]
     parts += [TextTable(by_figure), "", TextTable(source_rows(summary))]
     parts += ["", "*: differs from the same sequences shuffled beyond noise"]
-    rates = rate_rows(summary)
-    return [*parts, *(["", TextTable(rates)] if rates else [])]
+    if rates := rate_rows(summary):
+        parts += ["", TextTable(rates)]
+    return parts
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:
