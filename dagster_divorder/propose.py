@@ -9,12 +9,13 @@ import itertools
 import json
 import math
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import tomlkit
 
 from dagster_divorder.chats.input_template import PROMPTS
 from dagster_divorder.core.fields import fields_of
@@ -24,7 +25,7 @@ from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.looks import Structure, characters, repeated_texts, structure_of
 from dagster_divorder.corpus.peek import Refusals, first_records, first_refusals
 from dagster_divorder.corpus.shapes import Shape
-from dagster_divorder.errors import InputError, SettingsError, printable
+from dagster_divorder.errors import InputError, printable
 from dagster_divorder.settings import Input, Settings, fixed_beginning, load_settings
 from dagster_divorder.settings.loading import refuse_unwritable, relative_source, write_settings_file
 from dagster_divorder.stages.output.exports import unread
@@ -53,34 +54,16 @@ SOURCE_NAMES = (
 LABEL_NAMES = {*ID_NAMES, *SOURCE_NAMES.split(), "label", "labels", "lang", "language", "type", "date"}
 TRUTHS = {0, 1, "true", "false", "True", "False"}
 
-TEMPLATE = """\
+HEAD = """\
 # Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:
 # divorder.example.toml in the repository.
-
-{inputs}
-[model]
-base = "bootstrap"         # a small tokenizer trained here; better: the model that you train, an id or a directory
-
-[order]
-frozen_tokens = 0          # every run orders everything again; once you train: `divorder freeze --step N` keeps what
-                           # N steps have read
-{tables}
-[store]
-path = "{base}/store"      # computed results; if deleted, they are computed again
-
-[output]
-path = "{base}/curated"
-
-[exports]                  # the training sequences with their tokens
-{exports}
-path = "{base}/exports"
 """
-NO_INPUT = """\
-[input]
-paths = []                 # fill in: files, folders or globs of the corpus, relative to this file
-text_field = "text"        # `divorder init FILES --config OTHER.toml` proposes settings from the fields of the records
-"""
-NO_TRAINER = '# trainer = "hf-trainer"   # yours: `divorder run` then prints the lines that keep the order'
+FROZEN = "every run orders everything again; once you train: `divorder freeze --step N` keeps what N steps have read"
+MODEL = "a small tokenizer trained here; better: the model that you train, an id or a directory"
+STORE = "computed results; if deleted, they are computed again"
+TRAITS = "[order.traits]  # every window of training carries them in the corpus's own mix"
+FILL_IN = "fill in: files, folders or globs of the corpus, relative to this file"
+NO_TRAINER = '# trainer = "hf-trainer"  # yours: `divorder run` then prints the lines that keep the order'
 
 
 @dataclass
@@ -154,11 +137,6 @@ class InputBlock:
         return self.structure.fields if self.structure else (self.text_field,)
 
     @property
-    def setting(self) -> str:
-        """The setting of `[input]` that reads its records."""
-        return self.structure.setting if self.structure else f"text_field = {_toml(self.text_field)}"
-
-    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(int(identity(file)[0]) for file in self.listing.files)
@@ -167,9 +145,7 @@ class InputBlock:
     def label(self) -> str | None:
         """The field that says whether an answer is wanted, in preference data without pairs."""
         # A chat's label may mean anything.
-        names = {"text": (), "pairs": (), "prompt_completion": ("label", "kto_tag")}.get(
-            self.format, ("kto_tag",)
-        )
+        names = ["kto_tag", "label"][: {"text": 0, "pairs": 0, "prompt_completion": 2}.get(self.format, 1)]
         known = [name for name in names if name in self.fields]
         return next((name for name in known if self.fields[name].values <= TRUTHS), None)
 
@@ -193,18 +169,6 @@ class InputBlock:
         # A template writes roles and control tokens around every message.
         tokens = 1.25 * sizes[int(HELD * (len(sizes) - 1))] / BYTES_PER_TOKEN
         return 1 << math.ceil(math.log2(max(1.0, tokens)))
-
-    def toml(self, folder: Path, project: Path, constant: str) -> str:
-        """Its settings, for a file in `folder` of a project. constant: a source for all records, or ""."""
-        files = count(
-            len(self.listing.files), "JSONL file" if self.listing.kind == "jsonl" else "Parquet file"
-        )
-        written = ", ".join(_toml(relative_source(path, folder, project)) for path in self.paths)
-        names = {"id_field": self.id_field, "source_field": self.source_field, "source": constant}
-        given = "".join(f"{key} = {_toml(name)}\n" for key, name in names.items() if name)
-        return (
-            f"paths = [{written}]  # {files}, {byte_size(self.size)}\n{self.setting}  # {self.why}\n{given}"
-        )
 
 
 def look(paths: Sequence[str], text_field: str | None = None) -> list[InputBlock]:
@@ -308,7 +272,8 @@ def _check(block: InputBlock) -> None:
         raise InputError(f"{block.paths[0]}: {block.why}")
     if 2 * seen.refused > seen.looked_at:
         examined = f"{seen.refused:,} of {count(seen.looked_at, 'record')} of {block.paths[0]} examined"
-        raise InputError(f"{examined} cannot be used with {block.setting}{first}")
+        setting = block.structure.setting if block.structure else f"text_field = {block.text_field!r}"
+        raise InputError(f"{examined} cannot be used with {setting}{first}")
     rest = {name: each for name, each in block.fields.items() if name not in block.read}
     unique = [name for name, each in rest.items() if each.records == len(each.values) == block.records]
     unique = [name for name in unique if rest[name].kinds in ({"text"}, {"whole number"})]
@@ -355,46 +320,51 @@ class Proposal:
         written to its `divorder/<name of folder>`.
 
         Raises:
-            InputError: there is no such trainer, or it reads something else, or ranks are given and no trainer.
+            InputError: the trainer reads something else, or ranks are given and no trainer.
         """
-        several, inputs, names = len(self.blocks) > 1, list[str](), list[str]()
-        traits = {
-            "cluster": "  # found by k-means on vectors of the texts",
-            "length": "",
-            **({"source": ""} if several else {}),
-        }
+        several, tables, names = len(self.blocks) > 1, [HEAD], list[str]()
+        traits = {"cluster": "topics, found by clustering", "length": ""} | (
+            {"source": ""} if several else {}
+        )
         for block in self.blocks:
             name = Path(fixed_beginning(block.paths[0])).name.split(".")[0] or "input"
             names.append(f"{name}-{len(names) + 1}" if name in names else name)
-            constant = names[-1] if several and not block.source_field else ""
-            inputs.append(
-                f"{'[[input]]' if several else '[input]'}\n{block.toml(folder, project or folder, constant)}"
-            )
-            # Several inputs have their sources in the trait "source".
-            known = {
-                name: n for name, n in block.traits.items() if not (several and name == block.source_field)
+            values = {
+                "paths": [relative_source(path, folder, project or folder) for path in block.paths],
+                "text_field": block.text_field or None,
+                "id_field": block.id_field,
+                "source_field": block.source_field,
+                "source": names[-1] if several and not block.source_field else None,
             }
-            traits = {name: f"  # {n} values" for name, n in known.items()} | traits
+            kind = "JSONL file" if block.listing.kind == "jsonl" else "Parquet file"
+            files = f"{count(len(block.listing.files), kind)}, {byte_size(block.size)}"
+            tables.append(
+                _table("[[input]]" if several else "[input]", values, paths=files, text_field=block.why)
+            )
+            if block.structure:
+                tables[-1] += f"{block.structure.setting}  # {block.why}\n"
+            for trait, number in block.traits.items():
+                # Several inputs have their sources in the trait "source".
+                if not (several and trait == block.source_field):
+                    traits.setdefault(trait, f"{number} values")
         documents = sum(
             each.records * len(each.listing.files) // len(each.sampled.files) for each in self.blocks
         )
         k = max(2, documents // DOCUMENTS_A_CLUSTER)
         length, batch = self._sequence()
-        tables = [
-            *([f"[clusters]\nk = {k}  # of {count(documents, 'document')}\n"] if k < 30 else []),
-            "[order.traits]             # traits that every window of training carries in the corpus's own mix\n"
-            + "".join(f"{_key(name)} = 1.0{comment}\n" for name, comment in traits.items()),
-            f"[sequence]                 # as your trainer has them\nlength = {length}\nbatch = {batch}\n",
+        tables += [
+            _table("[model]", {"base": "bootstrap"}, base=MODEL),
+            _table("[order]", {"frozen_tokens": 0}, frozen_tokens=FROZEN),
+            *([_table("[clusters]", {"k": k}, k=f"of {count(documents, 'document')}")] if k < 30 else []),
+            _table(TRAITS, dict.fromkeys(traits, 1.0), **traits),
+            _table("[sequence]  # as your trainer has them", {"length": length, "batch": batch}),
             *self._packing(),
         ]
         # An existing folder belongs to somebody else; it may be the input.
         bases = itertools.chain(["divorder"], (f"divorder-{number}" for number in itertools.count(2)))
         base = next(name for name in bases if not (folder / name).exists())
-        if project:
-            base = os.path.relpath(project / "divorder" / folder.name, folder)
-        return TEMPLATE.format(
-            inputs="\n".join(inputs), tables="\n".join(["", *tables]), base=base, exports=self._exports()
-        )
+        places = _places(_base(folder, project) if project else base, self._exports())
+        return "\n".join([*tables, *places])
 
     @property
     def prefers(self) -> bool:
@@ -404,13 +374,9 @@ class Proposal:
     @property
     def formats(self) -> list[str]:
         """The formats of exports: none where a sequence may hold only one record, or the trainer reads records."""
-        return (
-            []
-            if self.prefers
-            else list(trainer_named(self.trainer).formats[:1])
-            if self.trainer
-            else ["parquet"]
-        )
+        if self.prefers or self.trainer is None:
+            return [] if self.prefers else ["parquet"]
+        return list(trainer_named(self.trainer).formats[:1])
 
     def _sequence(self) -> tuple[int, int]:
         """(tokens of a sequence, sequences of a batch). A batch is a multiple of a step of all ranks."""
@@ -428,56 +394,59 @@ class Proposal:
     def _packing(self) -> list[str]:
         forms = {block.format for block in self.blocks}
         if not self.formats and forms != {"pairs"}:
-            return ['[packing]\nmethod = "none"            # a sequence holds one record\n']
+            return [_table("[packing]", {"method": "none"}, method="a sequence holds one record")]
         if "text" in forms and len(forms) > 1:
-            return ['[packing]\nmethod = "best_fit"        # cuts no conversation\n']
+            return [_table("[packing]", {"method": "best_fit"}, method="cuts no conversation")]
         kinds = [block.fields[name].kinds for block in self.blocks for name in block.read]
         if forms == {"prompt_completion"} and all(each == {"text"} for each in kinds):
             # No chat template ends a completion that is a text.
-            return ["[packing]\nend_of_text = true         # after a completion: the model learns to stop\n"]
+            return [_table("[packing]", {"end_of_text": True}, end_of_text="the model learns to stop")]
         return []
 
-    def _exports(self) -> str:
+    def _exports(self) -> dict[str, Any]:
         given = {name: self.numbers[name] for name in RANKS if name in self.numbers}
-        if not self.trainer:
-            for name, number in given.items():
-                option = f"--{name.replace('_', '-')} {number}"
-                raise InputError(f"{option} applies to a trainer: name it too, with --trainer NAME")
-            return f"formats = {json.dumps(self.formats)}\n{NO_TRAINER}"
-        if self.prefers and trainer_named(self.trainer).formats:
+        for name, number in {} if self.trainer else given.items():
+            option = f"--{name.replace('_', '-')} {number}"
+            raise InputError(f"{option} applies to a trainer: name it too, with --trainer NAME")
+        if self.trainer and self.prefers and trainer_named(self.trainer).formats:
             raise InputError(
                 f"{self.trainer} reads sequences, which preferences and prompts are not; leave --trainer out, and "
                 "train on the output's records, in their order"
             )
-        ranks = "".join(f"\n{name} = {number}" for name, number in given.items())
-        return f"formats = {json.dumps(self.formats)}\ntrainer = {_toml(self.trainer)}{ranks}"
+        return {"formats": self.formats, "trainer": self.trainer, **given}
 
 
 def blank(folder: Path, project: Path) -> str:
     """Settings without a corpus, which are refused until it is filled in, for a file in a folder of a project."""
-    base = os.path.relpath(project / "divorder" / folder.name, folder)
-    return TEMPLATE.format(
-        inputs=NO_INPUT, tables="", base=base, exports=f'formats = ["parquet"]\n{NO_TRAINER}'
-    )
+    inputs = _table("[input]", {"paths": [], "text_field": "text"}, paths=FILL_IN)
+    order = _table("[order]", {"frozen_tokens": 0}, frozen_tokens=FROZEN)
+    return "\n".join([HEAD, inputs, order, *_places(_base(folder, project), {"formats": ["parquet"]})])
 
 
-def _toml(text: str) -> str:
-    """A basic string of TOML; its escapes are JSON's."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _base(folder: Path, project: Path) -> str:
+    return os.path.relpath(project / "divorder" / folder.name, folder)
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
+def _places(base: str, exports: Mapping[str, Any]) -> list[str]:
+    """The tables of the folders below a base."""
+    return [
+        _table("[store]", {"path": f"{base}/store"}, path=STORE),
+        _table("[output]", {"path": f"{base}/curated"}),
+        _table(
+            "[exports]  # the training sequences with their tokens", {**exports, "path": f"{base}/exports"}
+        )
+        + ("" if exports.get("trainer") else f"{NO_TRAINER}\n"),
+    ]
 
 
-def refuse_existing(file: Path) -> None:
-    """
-    Raises:
-        SettingsError: the file exists, or its folder cannot be written.
-    """
-    if file.exists():
-        raise SettingsError(f"{file} is there already; remove it, or name another file with --config")
-    refuse_unwritable(file)
+def _table(header: str, values: Mapping[str, Any], **comments: str) -> str:
+    """A table of TOML, without values that are None."""
+    lines = [header]
+    for name, value in values.items():
+        if value is not None:
+            comment = f"  # {comments[name]}" if comments.get(name) else ""
+            lines.append(f"{tomlkit.key(name).as_string()} = {tomlkit.item(value).as_string()}{comment}")
+    return "\n".join([*lines, ""])
 
 
 def write_settings(proposal: Proposal, file: Path, *, project: Path | None = None) -> Settings:
@@ -487,7 +456,7 @@ def write_settings(proposal: Proposal, file: Path, *, project: Path | None = Non
         SettingsError: the file exists, cannot be written, or would hold an impossible value. InputError: the trainer
             does not read what the settings write; see also `Proposal.toml`.
     """
-    refuse_existing(file)
+    refuse_unwritable(file, new=True)
     # TOML forbids control characters even in comments.
     text = printable(proposal.toml(file.absolute().parent, project))
     settings = load_settings(tomllib.loads(text), {}, within=file.absolute())

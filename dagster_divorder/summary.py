@@ -200,7 +200,7 @@ def _figures_of_the_last_run(run: Run) -> Figures:
     if missing := [stage for stage in needed if stage not in figures]:
         # Behind the first stage without a result there is none.
         raise MissingStageError(
-            f"{missing[0]} never ran on {settings.store.path}, so there is no summary: `divorder run` makes what it needs"
+            f"{missing[0]} never ran on {settings.store.path}, so there is nothing to sum up; run `divorder run`"
         )
     return figures
 

@@ -113,7 +113,7 @@ def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
     manifest = read_manifest(folder, EXPORT_MANIFEST) if format else None
     shape = Shape.of(manifest, str(folder)) if manifest else records_shape(run, folder)
     reading = shape.reading(**settings.exports.ranks)
-    ranks = "ranks: your number" if reading.assumed else count(reading.world_size, "rank")
+    ranks = "your number of ranks" if reading.assumed else count(reading.world_size, "rank")
     lines = shape.configuration(named, reading).strip().splitlines()
     return [f"  {named.name}, {ranks}:", *(f"    {line}" for line in lines)]
 

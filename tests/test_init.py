@@ -720,7 +720,7 @@ COMMON_SLIPS = {
     "gzip by another name": ("docs.jsonl", gzip.compress(LINES[0]), "rename it to docs.jsonl.gz"),
     "UTF-16": ("docs.jsonl", LINES[0].decode().encode("utf-16"), "UTF-16 text; convert it with `iconv"),
     "CR": ("docs.jsonl", b"\r".join(LINES), "docs.jsonl:1: CR line ends"),
-    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, 'be used with text_field = "text"'),
+    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "be used with text_field = 'text'"),
     "nothing but empty texts": (
         "docs.jsonl",
         b'{"text": ""}\n' * 60,

@@ -98,7 +98,7 @@ def test_the_answer_of_a_run_has_the_lines_of_the_trainer_of_the_settings(settin
     assert "SFTConfig(" not in said and " ranks:" not in said
     assert f"For its lines set exports.trainer, or:\n  divorder verify {export} --trainer NAME\n" in said
     for ranks, head, steps in [
-        ({}, "trl, ranks: your number:", "gradient_accumulation_steps=4 / ranks,"),
+        ({}, "trl, your number of ranks:", "gradient_accumulation_steps=4 / ranks,"),
         ({"world_size": 2, "micro_batch": 1}, "trl, 2 ranks:", "gradient_accumulation_steps=2,"),
     ]:
         named = with_exports(settings, trainer="trl", **ranks)

@@ -38,8 +38,8 @@ def init(options: Options) -> Answer:
         InputError: no corpus is named; see also `propose.look` and `propose.write_settings`. SettingsError: the file
             exists, or cannot be written.
     """
-    from dagster_divorder.propose import Proposal, look, refuse_existing, write_settings
-    from dagster_divorder.settings import DEFAULT_FILE
+    from dagster_divorder.propose import Proposal, look, write_settings
+    from dagster_divorder.settings.loading import DEFAULT_FILE, refuse_unwritable
     from dagster_divorder.trainers import TRAINERS, trainer_named
 
     file = Path(config_of(options) or DEFAULT_FILE)
@@ -49,7 +49,7 @@ def init(options: Options) -> Answer:
         raise InputError(
             "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
         )
-    refuse_existing(file)
+    refuse_unwritable(file, new=True)
     trainer = trainer_named(options.trainer).name if options.trainer else None
     numbers = {name: given for name in NUMBERS if (given := getattr(options, name)) is not None}
     # A trainer of texts that are records reads prompts, and no answers beside them.

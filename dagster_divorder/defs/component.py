@@ -54,7 +54,8 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
 
 
 def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
-    from dagster_divorder.propose import Proposal, blank, look, refuse_existing, write_settings
+    from dagster_divorder.propose import Proposal, blank, look, write_settings
+    from dagster_divorder.settings.loading import refuse_unwritable
     from dagster_divorder.view.answer import as_text
 
     if params.paths:
@@ -62,7 +63,7 @@ def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
         write_settings(proposal, file, project=project)
         click.echo(as_text(proposal.warnings), nl=False)
     else:
-        refuse_existing(file)
+        refuse_unwritable(file, new=True)
         file.write_text(blank(file.parent, project), encoding="utf-8")
 
 

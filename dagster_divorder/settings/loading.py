@@ -63,8 +63,10 @@ def load_settings(
     return anchored(settings, path.parent if path else Path.cwd())
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Check that a settings file can be written (SettingsError)."""
+def refuse_unwritable(path: Path, *, new: bool = False) -> None:
+    """Check that a settings file can be written (SettingsError). new: it must not exist."""
+    if new and path.exists():
+        raise SettingsError(f"{path} is there already; remove it, or name another file with --config")
     if not os.access(path.absolute().parent, os.W_OK):
         raise SettingsError(f"cannot write {path}: its folder is read-only or missing; make it writable")
 
