@@ -323,7 +323,7 @@ class Proposal:
             InputError: the trainer reads something else, or ranks are given and no trainer.
         """
         several, tables, names = len(self.blocks) > 1, [HEAD], list[str]()
-        traits = {"cluster": "topics, found by clustering", "length": ""} | (
+        traits = {"cluster": "found by k-means on vectors of the texts", "length": ""} | (
             {"source": ""} if several else {}
         )
         for block in self.blocks:
