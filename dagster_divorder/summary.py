@@ -198,9 +198,9 @@ def _figures_of_the_last_run(run: Run) -> Figures:
         if stage in recorded and (stage in needed or run.is_current(stage))
     }
     if missing := [stage for stage in needed if stage not in figures]:
+        # Behind the first stage without a result there is none.
         raise MissingStageError(
-            f"{', '.join(missing)} never ran on {settings.store.path}; run `divorder run`, or "
-            "`dagster asset materialize --select '*' -m dagster_divorder.definitions`"
+            f"{missing[0]} never ran on {settings.store.path}, so there is nothing to sum up; run `divorder run`"
         )
     return figures
 

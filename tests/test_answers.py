@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "docs.jsonl", [*records, records[0]])
     (folder / "divorder.toml").write_text(
         '[input]\npaths = ["docs.jsonl"]\n[advanced]\nvocab_size = 512\ntoken_dims = 16\n[clusters]\nk = 4\n'
-        '[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n[exports]\nformats = ["parquet"]\n'
+        '[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n[exports]\nformats = ["parquet"]\ntrainer = "hf-trainer"\n'
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -134,7 +134,7 @@ def test_lists_hold_what_their_rows_say(
     assert (made["corpus"]["records"], made["corpus"]["documents"]) == (81, 80)
     rows = answer(capsys, "where", "--step", "0")["runs"]
     names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("\n## ")[0])
-    assert set(rows[0]) == set(names) - {"runs", "plan", "batch"}
+    assert set(rows[0]) == set(names) - {"runs", "plan", "batch", "ids"}
     assert sum(row["tokens"] for row in rows) == 4 * 64
 
 

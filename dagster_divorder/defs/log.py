@@ -21,9 +21,10 @@ class _Lines(logging.Formatter):
         return "\n".join([*textwrap.wrap(first, COLUMNS, subsequent_indent=" " * 9), *rest])
 
 
-@dg.logger(None, description="Time, step and message, without dates, names of jobs and ids of runs.")
+@dg.logger
 def short_lines(context: dg.InitLoggerContext) -> logging.Logger:
-    """The logger; run config selects it: `{"loggers": {"console": {}}}`."""
+    """Time, step and message, without dates, names of jobs and ids of runs. Run config selects it:
+    `{"loggers": {"console": {}}}`."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logger = logging.Logger("divorder", logging.INFO)
