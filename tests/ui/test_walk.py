@@ -235,7 +235,10 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
     expect(table.locator("th")).to_have_text(["measure", "better", *reversed(ORDERS.values())])
     rows = [row.locator("td").all_inner_texts()[:2] for row in table.locator("tbody tr").all()]
     lead = rows[0][0].removeprefix("batch TV of ").removesuffix(", mean, %")
-    assert rows[0] == [f"batch TV of {lead}, mean, %", "less"] and ["clusters in a sequence, mean", "more"] in rows
+    assert (
+        rows[0] == [f"batch TV of {lead}, mean, %", "less"]
+        and ["clusters in a sequence, mean", "more"] in rows
+    )
     box, around = table.bounding_box(), page.get_by_role("dialog").bounding_box()
     assert box and around and 0 <= around["x"] <= box["x"]
     assert box["x"] + box["width"] <= around["x"] + around["width"] <= 1280
