@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/scale/fragments.py [--only NAME] [--scratch FOLDER]
 
 Each input is read three times, each time in a fresh process: first, with nothing new, and with a line put into its
-middle. `appends` is 300 appends of 10 records in one process, beside a fresh store.
+middle. `appends` is 300 appends of 10 records with a whole run after each, in one process, beside a fresh store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dagster_divorder import run_stage
+from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 
@@ -69,6 +69,9 @@ def settings_of(folder: Path, store: str = "store") -> Settings:
             "input": {"paths": (str(folder / "in"),)},
             "store": {"path": folder / store},
             "output": {"path": folder / "out"},
+            "exports": {"formats": []},
+            "engine": {"workers": 1},
+            "order": {"frozen_tokens": 0},
         }
     )
 
@@ -116,9 +119,9 @@ def appends(folder: Path) -> None:
         file.write(b"".join(record(words(draw, 100)) for _ in range(20_000)))
         for _ in range(300):
             file.write(b"".join(record(words(draw, 100)) for _ in range(10)))
-            run_stage("raw_docs", settings_of(folder), Silent())
+            run_all(settings_of(folder), Silent())
     spent = time.process_time() - before
-    run_stage("raw_docs", settings_of(folder, "fresh"), Silent())
+    run_all(settings_of(folder, "fresh"), Silent())
     (fragments, size), (fresh, fresh_size) = stored(folder), stored(folder, "fresh")
     print(
         f"300 appends of 10 records: {spent:.1f} processor seconds, {fragments} fragments, {size:.1f} MB;",
