@@ -294,7 +294,7 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     assert "left_out_records (packed_sequences)" in text
     assert re.search(r"sea-3 +\d+ +\d+ +too long: left out", text)
     assert "curated.jsonl (written) has records in the order of training, for tools that do not pack." in text
-    assert "  If a trainer reads 4 records a step, its batches are " in text
+    assert "  If a trainer reads 4 records a step, the batch TV of " in text
     assert re.search(
         r"\d+ records are longer than a sequence: they are left out, and [\d,]+ tokens are in no", text
     )
