@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pandas as pd
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.page_needs import ROOT, distributions, hidden_commands, hidden_modules
+from tests.page_needs import ROOT, distributions, hidden_commands, hidden_modules, hide
 
 DOCS = ROOT / "docs"
 PAGE, STREAMS = ((DOCS / name).read_text() for name in ("tables.md", "streams.md"))
@@ -69,8 +68,7 @@ def run(page: str) -> dict[str, Any]:
     runners = distributions(["pytest", "pytest-xdist"])
     for above, block in blocks(page):
         with pytest.MonkeyPatch.context() as patch:
-            for module in hidden_modules(above, *runners):
-                patch.setitem(sys.modules, module, None)
+            hide(patch, hidden_modules(above, *runners))
             exec(block, names)
     return names
 
