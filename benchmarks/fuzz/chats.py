@@ -268,7 +268,7 @@ class Chats(History):
                 "balance": draw.choice(["trained", "all"]),
             },
             "exports": {
-                "formats": ("parquet", *draw.choice([(), ("olmo",), ("mds",), ("text",)])),
+                "formats": ("parquet", *draw.choice([(), ("olmo",), ("mds",)])),
                 "columns": draw.choice(
                     [None, None, ("labels",), ("assistant_masks", "position_ids", "completion_mask")]
                 ),
@@ -276,7 +276,7 @@ class Chats(History):
         }
         if "pairs" in self.forms:
             # A sequence of tokens holds no pair.
-            sections["exports"]["formats"] = draw.choice([(), ("text",)])
+            sections["exports"]["formats"] = ()
         if sections["heldout"]["documents"] is not None and not isinstance(
             sections["heldout"]["documents"], float
         ):
