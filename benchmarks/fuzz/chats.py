@@ -267,12 +267,12 @@ class Chats(History):
                 "train_on": draw.choice(TRAIN_ON),
             },
             "exports": {
-                "formats": ("parquet", *draw.choice([(), ("olmo",), ("mds",), ("text",)])),
+                "formats": ("parquet", *draw.choice([(), ("olmo",), ("mds",)])),
             },
         }
         if "pairs" in self.forms:
             # A sequence of tokens holds no pair.
-            sections["exports"]["formats"] = draw.choice([(), ("text",)])
+            sections["exports"]["formats"] = ()
         if sections["heldout"]["documents"] is not None and not isinstance(
             sections["heldout"]["documents"], float
         ):
