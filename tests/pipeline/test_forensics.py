@@ -301,34 +301,6 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
         assert f"{text!r} is not a whole number from 0" in capsys.readouterr().err
 
 
-def test_freeze_says_if_the_last_run_has_changed_what_was_read(
-    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "divorder.toml").write_text("")
-    monkeypatch.chdir(tmp_path)
-    given = settings.model_dump(exclude_defaults=True)
-    exports = {"formats": ("parquet",), "path": tmp_path / "exports"}
-    other = Settings(
-        **{
-            **given,
-            "store": {"path": tmp_path / "store"},
-            "output": {"path": tmp_path / "out"},
-            "exports": exports,
-        }
-    )
-    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: other)
-    run_all(other, Silent())
-    run_all(other.model_copy(update={"seed": 1}), Silent())
-    other = other.model_copy(update={"seed": 1})
-    assert main(["freeze", "--step", "3"]) == 0
-    said = capsys.readouterr().out
-    assert (
-        f"the frozen part is plan {plan_freeze(other, step=3).plan} as it is now, but" in said
-        and "restore the earlier input and settings" in said
-    )
-    assert "frozen_tokens = 768" in (tmp_path / "divorder.toml").read_text()
-
-
 def test_the_commands_show_it(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
