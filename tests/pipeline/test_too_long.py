@@ -199,9 +199,9 @@ def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
 
 def test_nothing_left_to_train_on_is_refused(make: Make) -> None:
     with pytest.raises(
-        InputError, match="packing leaves out all 123 records: 123 are longer than a sequence of 5"
+        InputError, match="packing leaves out all 123 records: 123 are longer than a sequence of 8"
     ):
-        packed(make({"method": "none", "too_long": "drop"}, sequence={"length": 5}))
+        packed(make({"method": "none", "too_long": "drop"}, sequence={"length": 8}))
 
 
 def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -> None:
