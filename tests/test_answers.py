@@ -61,8 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "docs.jsonl", [*records, records[0]])
     (folder / "divorder.toml").write_text(
         '[input]\npaths = ["docs.jsonl"]\n[advanced]\nvocab_size = 512\ntoken_dims = 16\n[clusters]\nk = 4\n'
-        "[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n"
-        '[exports]\nformats = ["parquet"]\ntrainer = "hf-trainer"\n'
+        "[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n[exports]\n"
+        'formats = ["parquet"]\ntrainer = "hf-trainer"\n'
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
