@@ -649,6 +649,7 @@ INSIDE: dict[str, object] = {
     "order.options": {"f2_lambda": True},
     "mixing.weights": {"web": True, "books": 0.5},
     "clusters.k": [True, 5],
+    "evidence.learning_rates": [True],
 }
 
 

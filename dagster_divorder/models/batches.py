@@ -72,6 +72,14 @@ def batch_end(lengths: NDArray[np.int64], begin: int, budget: float) -> int:
     return begin + max(1, len(candidates) if fits.all() else int(np.argmin(fits)))
 
 
+class OutOfMemory(Exception):
+    """A batch of `positions` did not fit, and the processes that shared it cannot go on."""
+
+    def __init__(self, positions: int) -> None:
+        super().__init__(positions)
+        self.positions = positions
+
+
 def position_bytes(config: Any, itemsize: int) -> int:
     """Approximate bytes of a position at the peak of a forward pass: residual, normalised input, queries, keys, values
     and output (8 widths), and the three matrices of a gated MLP."""

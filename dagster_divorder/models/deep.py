@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 class Model:
     """A loaded model: called with a batch of windows, gives their pooled vectors.
 
-    dims: D. masked: the model needs a mask of the
+    dims: D. sharded: this process is one of several that compute together. masked: the model needs a mask of the
     padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
     reads no L x L matrix and leaves out half of the products.
     budget: positions of a batch; None if the device decides.
     relief: for errors, what to do when memory is short.
     """
 
-    relief = "or lower deep.max_tokens"
+    relief = "spread the model over more GPUs with deep.tensor_parallel, or lower deep.max_tokens"
 
-    def __init__(self, module: Any, spec: EmbeddingSpec) -> None:
+    def __init__(self, module: Any, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
         self.module = module
         self.spec = spec
+        self.sharded = sharded
         self.device = next(module.parameters()).device
         self.dims = 0
         self.masked = True
@@ -60,7 +61,11 @@ class Model:
             attention = {"attention_mask": mask.long()} if self.masked else {}
             hidden = self.module(input_ids=tokens, **attention).last_hidden_state
             padded = bool(lengths.min() < ids.shape[1])
-            return _pool(hidden, mask if padded else None, real, self.spec.pooling)
+            vectors = _pool(hidden, mask if padded else None, real, self.spec.pooling)
+            if self.sharded:
+                # All processes must make the same decision about the vectors.
+                torch.distributed.broadcast(vectors, 0)
+            return vectors
 
 
 def _pool(
@@ -79,25 +84,25 @@ def _pool(
     return hidden.sum(1, dtype=torch.float32) / real[:, None]
 
 
-def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0) -> Model:
+def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, processes: int = 1) -> Model:
     """The model of a checkpoint on `spec.device`, ready for a forward pass. vocabulary: one more than the largest token
-    id.
+    id. processes: how many processes share the model; each of them calls this.
 
     Raises:
         InputError: as `load_module`; its embedding has too few rows; it gives no hidden states of tokens.
     """
     directory = Path(directory)
-    module = load_module(directory, spec, "AutoModel")
-    model = Model(module, spec)
+    module = load_module(directory, spec, "AutoModel", processes=processes)
+    model = Model(module, spec, sharded=processes > 1)
     with quiet():
         _probe(directory, model)
     check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
     return model
 
 
-def load_module(directory: Path, spec: EmbeddingSpec, kind: str) -> Any:
+def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: int = 1) -> Any:
     """A checkpoint's module, of a class of transformers (`kind`), on `spec.device`; of an encoder-decoder model only
-    the encoder.
+    the encoder. processes: as in `load`.
 
     Raises:
         InputError: as `explaining`; weights are missing.
@@ -107,11 +112,20 @@ def load_module(directory: Path, spec: EmbeddingSpec, kind: str) -> Any:
     config = load_config(directory)
     for level in (config, config.get_text_config()):
         level.use_cache = False
-    with explaining(directory, f"{spec.device} in {spec.dtype}", "set deep.model to a smaller one"):
-        module, report = read_checkpoint(directory, kind, config=config, dtype=getattr(torch, spec.dtype))
+    options: dict[str, Any] = {"config": config, "dtype": getattr(torch, spec.dtype)}
+    if processes > 1:
+        from transformers.distributed import DistributedConfig
+
+        options["distributed_config"] = DistributedConfig(tp_size=processes)
+    with explaining(
+        directory,
+        f"{spec.device} in {spec.dtype}",
+        "spread it over several GPUs with deep.tensor_parallel, or set deep.model to a smaller one",
+    ):
+        module, report = read_checkpoint(directory, kind, **options)
         used = module.get_encoder() if config.is_encoder_decoder else module
         _refuse_missing(directory, module, used, report)
-        return used.eval().to(spec.device)
+        return used.eval() if processes > 1 else used.eval().to(spec.device)
 
 
 @contextmanager
@@ -184,6 +198,8 @@ def sees_ahead(model: Model, module: Any) -> bool:
             for end in (3, 4)
         )
         differs = ~((one - other).abs().max() <= 1e-5 * one.abs().max())
+        if model.sharded:
+            torch.distributed.broadcast(differs, 0)
     return bool(differs)
 
 

@@ -26,6 +26,7 @@ from dagster_divorder.models.batches import (
     CPU_BUDGET,
     GPU_BUDGET,
     SHARE,
+    OutOfMemory,
     batch_end,
     position_bytes,
     power_of_two,
@@ -76,6 +77,7 @@ class Embedder:
 
         Raises:
             InputError: a single window does not fit into memory.
+            OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
         spec, work = self.model.spec, Work()
         read = np.flatnonzero(lengths)
@@ -145,18 +147,21 @@ class Embedder:
                     f"memory ran out in a forward pass of {ids.size:,} tokens on {self.model.spec.device}; free some, "
                     f"{self.model.relief}"
                 ) from error
+            if self.model.sharded:  # the other processes hang in a collective: all have to begin again
+                raise OutOfMemory(ids.size) from error
         # Here the error no longer keeps the tensors of its frames alive.
         release(self.model.spec.device)
         return None
 
 
-def make_embedder(model: Model, *, threads: int) -> Embedder:
-    """An embedder for the model's device, with `threads` threads on a CPU."""
-    return Embedder(model, _budget(model), threads=threads)
+def make_embedder(model: Model, *, threads: int, limit: int | None = None) -> Embedder:
+    """An embedder for the model's device, with `threads` threads on a CPU. limit: most positions of a batch, if it is
+    known that more do not fit."""
+    return Embedder(model, _budget(model) if limit is None else limit, threads=threads)
 
 
 def _budget(model: Model) -> int:
-    """Positions of a batch for the device's free memory."""
+    """Positions of a batch for the device's free memory; the smallest of all processes that share the model."""
     import torch
 
     device = model.spec.device
@@ -169,4 +174,9 @@ def _budget(model: Model) -> int:
     )
     itemsize = torch.finfo(getattr(torch, model.spec.dtype)).bits // 8
     each = position_bytes(model.module.config.get_text_config(), itemsize)
-    return power_of_two(SHARE * free / each, GPU_BUDGET)
+    budget = power_of_two(SHARE * free / each, GPU_BUDGET)
+    if not model.sharded:
+        return budget
+    least = torch.tensor(budget, device=model.device)
+    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
+    return int(least)

@@ -286,6 +286,11 @@ def unusable(directory: Path, error: Exception) -> InputError:
             f"{directory} comes with code of its own, which is never run; expected an architecture of "
             f"transformers {transformers.__version__}"
         )
+    if "torch.distributed" in str(error):
+        return InputError(
+            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each needs a "
+            "GPU of its own: lower deep.tensor_parallel"
+        )
     return InputError(
         f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
         f"{first_line(error)}; expected a causal or an encoder model of text with its weights as safetensors"

@@ -279,6 +279,8 @@ class Deep(_Section):
     need a causal one."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """First tokens of a document that the model reads, at most its context; 0: its context."""
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    """Processes (GPUs) that share one model, for models larger than one GPU."""
 
 
 class Clusters(_Section):
@@ -818,6 +820,9 @@ class Evidence(_Section):
     """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
     at the ends of documents; random_sequences_apart is then added too. `stratified/original`: a strategy of
     documents and one of sequences."""
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
+    """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own. Figures
+    are at the one that suits the shuffled sequences best."""
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]

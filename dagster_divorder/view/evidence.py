@@ -25,7 +25,9 @@ def evidence_parts(summary: Figures, *, details: bool) -> list[Part]:
     figures = [name for name in rows[0] if name not in columns]
     by_figure = [{"figure": name, **{row["order"]: row[name] for row in rows}} for name in figures]
     parts += [TextTable(by_figure), "", TextTable(source_rows(summary))]
-    return [*parts, "", "*: differs from the same sequences shuffled beyond noise"]
+    parts += ["", "*: differs from the same sequences shuffled beyond noise"]
+    rates = rate_rows(summary)
+    return [*parts, "", TextTable(rates)] if rates else parts
 
 
 def order_rows(summary: Figures) -> list[dict[str, str]]:
@@ -55,6 +57,20 @@ def source_rows(summary: Figures) -> list[dict[str, str]]:
         row = rows.setdefault(pair["source"], {"source": pair["source"]})
         row[pair["order"]] = fixed(pair["loss"]["mean"], 4) + star
     return list(rows.values())
+
+
+def rate_rows(summary: Figures) -> list[dict[str, str]]:
+    """A row an order and learning rate; none where there is one rate."""
+    if len({pair["learning rate"] for pair in summary["rates"]}) == 1:
+        return []
+    return [
+        {
+            "order": pair["order"],
+            "learning rate": f"{pair['learning rate']:g}",
+            "held-out loss": _with_error(pair),
+        }
+        for pair in summary["rates"]
+    ]
 
 
 def _with_error(figure: Figures, digits: int = 4) -> str:

@@ -97,6 +97,7 @@ BY_HAND: dict[str, list[Any]] = {
         ["curated/f3"],
         ["saw"],
     ],
+    "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
     "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
     "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],

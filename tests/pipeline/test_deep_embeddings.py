@@ -1,9 +1,10 @@
-"""The stage of deep embeddings: what it stores and reuses, what its key hangs on, and how it is made."""
+"""The stage of deep embeddings: what it stores and reuses, what its key hangs on, and a model in two processes."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 import torch
 
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import SettingsError
+from dagster_divorder.models.batches import OutOfMemory
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import NOT_FINITE, make_embedder
 from dagster_divorder.models.spec import read_spec
+from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
@@ -108,6 +112,7 @@ def test_the_base_models_tokens_are_not_made_again(
 @pytest.mark.parametrize(
     ("change", "same"),
     [
+        ({"deep": {"tensor_parallel": 2}}, True),
         ({"engine": {"device": "cpu"}}, True),
         ({"deep": {"max_tokens": CONTEXT}}, True),
         ({"embedding": {"pca": 3}}, True),
@@ -180,3 +185,61 @@ def test_documents_without_a_finite_vector_are_named(
     named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
     report = run(named).figures
     assert (report["new_documents"], report["flagged_ids"]) == (0, ["doc-3", "doc-25"])
+
+
+def fail_in_rank_one(item: str) -> None:
+    import os
+
+    if os.environ["RANK"] == "1":
+        raise SettingsError(f"rank one refuses {item}")
+    torch.distributed.barrier()
+
+
+def test_two_processes_share_a_model(
+    corpus: Path,
+    make_settings: Make,
+    models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = make_settings(deep={"model": str(models["llama"]), "tensor_parallel": 2})
+    free = deep_embeddings._free
+    monkeypatch.setattr(deep_embeddings, "_free", lambda device: None)
+    shared = run(settings)
+    alone = make_settings(deep={"model": str(models["llama"])}, store={"path": tmp_path / "alone"})
+    assert run(alone).version == shared.version
+    np.testing.assert_allclose(stored(settings), stored(alone), atol=1e-5)
+    (group,) = deep_embeddings._groups.values()
+    with pytest.raises(SettingsError, match="rank one refuses the item") as caught:
+        group(lambda limit: fail_in_rank_one, "the item")
+    assert "in rank 1" in caught.value.__notes__[0]
+    free("cpu")
+    assert not deep_embeddings._groups
+
+
+def take(limit: int | None, item: str) -> tuple[int, str]:
+    if limit is None:
+        raise OutOfMemory(100)
+    return limit, item
+
+
+def test_after_memory_ran_out_ranks_begin_again_with_half() -> None:
+    group = Group(1, "cpu")
+    try:
+        assert group(lambda limit: partial(take, limit), "the item") == (50, "the item")
+        assert group.restarts == 1
+    finally:
+        group.close()
+
+
+def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(deep_embeddings, "Group", lambda *given: started.append(given) or Group(1, "cpu"))
+    monkeypatch.setattr(deep_embeddings, "_groups", {})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    for worker, visible, expected in (("0", None, ["0", "1", "2"]), ("1", "7,5,4,3,2,1", ["3", "2", "1"])):
+        monkeypatch.setenv("DAGSTER_DIVORDER_WORKER", worker)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible) if visible else None
+        deep_embeddings._groups.clear()
+        deep_embeddings._group(3, "cuda")
+        assert started.pop() == (3, "cuda", expected)

@@ -125,7 +125,7 @@ def test_it_trains_once_and_what_is_added_alone(
     first = stage.load_evidence(run)
     assert [row["order"] for row in first["orders"]] == [*FEW, stage.REFERENCE]
     table = load_results(run.settings.store.path).evidence
-    columns = ["order", "seed", "epoch", "source", "loss"]
+    columns = ["order", "seed", "learning_rate", "epoch", "source", "loss"]
     assert list(table.columns) == columns
     names = {*(record["source"].split(".")[0] for record in topic_records(1)), stage.ALL}
     assert set(table.source) == names
@@ -288,12 +288,15 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
 
     def failing(task: Any, *given: Any) -> Trained:
         trained = train(task, *given)
-        return trained if task.seed else Trained(*(np.nan * of for of in trained))
+        return trained if task.learning_rate < 1 else Trained(*(np.nan * of for of in trained))
 
     monkeypatch.setattr(training, "train", failing)
-    monkeypatch.setattr(stage, "SEEDS", 2)
-    summary = stage.load_evidence(ran(settings({})))
-    said = "the loss of order curated, seed 0, is no number from step 0 on"
+    summary = stage.load_evidence(ran(settings({"learning_rates": (3e-3, 10.0)})))
+    assert summary["learning rate"] == 3e-3
+    means = {(row["order"], row["learning rate"]): row["mean"] for row in summary["rates"]}
+    assert all((mean is None) == (rate == 10.0) for (_, rate), mean in means.items())
+    assert len(means) == 6
+    said = "the loss of order curated, seed 0, learning rate 10 is no number from step 0 on"
     assert any(note.startswith(said) for note in summary["notes"])
 
 
@@ -383,7 +386,7 @@ def test_each_worker_trains_on_a_gpu_of_its_own(
     monkeypatch.setattr(training, "train", train)
     arrays = stage.pack_arrays({"ids": np.zeros(1)})
     data = run.store.put_hashed("stages/trial", "data", arrays, "safetensors")
-    each = stage._Training("run", "curated", 0, data)
+    each = stage._Training("run", "curated", 0, 1e-3, data)
     for device in ("cpu", "cuda"):
         with pytest.raises(InterruptedError):
             stage._train(run.store, "stages/trial", replace(task, device=device), each, lambda done: None)

@@ -16,7 +16,7 @@ from dagster_divorder.core.evidence.training_evidence import (
     source_figures,
     verdict,
 )
-from dagster_divorder.view.evidence import order_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.view.pictures import training_evidence
 
 HOSTILE = "<script>alert(1)</script>"
@@ -53,12 +53,17 @@ def summary(
             for name, of in made.items()
             for row in source_figures(of, shuffled, ["wiki", HOSTILE])
         ],
+        "rates": [
+            {"order": row["order"], "learning rate": rate, **row["held-out"]}
+            for row in rows
+            for rate in (1e-3, 3e-3)
+        ],
         "layers": [
             {"order": name, "matrix": matrix, "ranks": mean([each.ranks[:, at] for each in of])}
             for name, of in made.items()
             for at, matrix in enumerate(MATRICES)
         ],
-        **{"weights": 1000, "seeds": seeds, "epochs": epochs},
+        **{"learning rate": 1e-3, "weights": 1000, "seeds": seeds, "epochs": epochs},
         **{"steps": STEPS, "batch": 4, "length": 32, "notes": [f"no document of {HOSTILE}"]},
     }
     stored: dict[str, Any] = orjson.loads(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
@@ -75,7 +80,7 @@ def test_the_tables_and_the_picture_say_what_there_is(given: dict[str, Any]) -> 
     from PIL import Image
 
     of = summary(**given)
-    assert len(order_rows(of)) == len(of["orders"])
+    assert len(order_rows(of)) == len(of["orders"]) and len(rate_rows(of)) == 2 * len(of["orders"])
     for row in order_rows(of):
         failed = row["order"] == given.get("failed")
         for name, cell in row.items():

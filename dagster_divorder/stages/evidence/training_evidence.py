@@ -15,6 +15,7 @@ sequence, S sequences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ import xxhash
 
 from dagster_divorder.core.evidence.training_evidence import (
     Trained,
+    estimate,
     mean,
     order_figures,
     sensitivity,
@@ -58,7 +60,7 @@ from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.view.evidence import order_rows, source_rows
+from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class _Training(NamedTuple):
     name: str
     order: str
     seed: int
+    rate: float
     data: str
 
 
@@ -129,8 +132,8 @@ def _train_in_each_order(run: Run) -> Made:
     for each, records in trained.items():
         if not np.isfinite(records.losses).all():
             notes.append(
-                f"the loss of order {each.order}, seed {each.seed}, is no number from step "
-                f"{np.argmin(np.isfinite(records.losses)):,} on"
+                f"the loss of order {each.order}, seed {each.seed}, learning rate {each.rate:g} is no number from step "
+                f"{np.argmin(np.isfinite(records.losses)):,} on; lower evidence.learning_rates"
             )
     summary = _summary(run, sequences, task, trained, notes)
     from dagster_divorder.view.pictures import training_evidence as draw
@@ -167,11 +170,19 @@ def _name_trainings(
         for seed in range(SEEDS):
             arrays = pack_arrays(sequences.read_in(order, seed))
             reads = xxhash.xxh3_128_hexdigest(arrays)
-            result = f"run-{content_hash(decides, reads, order.apart, seed)}"
-            if result not in known and reads not in data:
-                data[reads] = store.put_hashed(folder, f"data-{reads}", arrays, "safetensors")
-            trainings.append(_Training(result, name, seed, data.get(reads, "")))
+            for rate in _learning_rates(settings):
+                result = f"run-{content_hash(decides, reads, order.apart, seed, rate)}"
+                if result not in known and reads not in data:
+                    data[reads] = store.put_hashed(folder, f"data-{reads}", arrays, "safetensors")
+                trainings.append(_Training(result, name, seed, rate, data.get(reads, "")))
     return trainings
+
+
+def _learning_rates(settings: Settings) -> tuple[float, ...]:
+    """`evidence.learning_rates`, or the model's own rate."""
+    from dagster_divorder.models.training import LEARNING_RATE
+
+    return settings.evidence.learning_rates or (LEARNING_RATE,)
 
 
 def _train(store: Store, folder: str, task: Task, each: _Training, advance: Advance) -> None:
@@ -182,7 +193,7 @@ def _train(store: Store, folder: str, task: Task, each: _Training, advance: Adva
         import torch
 
         torch.cuda.set_device(worker_number())
-    task = replace(task, seed=each.seed, apart=trained_order(each.order).apart)
+    task = replace(task, seed=each.seed, learning_rate=each.rate, apart=trained_order(each.order).apart)
     trained = train(task, unpack(store.read_verified(each.data)), advance)
     store.put_hashed(folder, each.name, pack_arrays(trained._asdict()), "safetensors")
 
@@ -363,7 +374,7 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
 
 
 def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
-    """What all trainings share; their seed and attention are set for each. notes: gets what people
+    """What all trainings share; their seed, learning rate and attention are set for each. notes: gets what people
     should know.
 
     Raises:
@@ -437,6 +448,7 @@ def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dic
         {
             "order": each.order,
             "seed": each.seed,
+            "learning_rate": each.rate,
             "epoch": epoch + 1,
             "source": source,
             "loss": float(loss),
@@ -450,14 +462,17 @@ def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dic
 def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
-    """All figures that people see."""
+    """All figures that people see, at the learning rate that suits the shuffled sequences best."""
     from dagster_divorder.models.training import make_model, named_matrices
 
     orders, sources = orders_of(run.settings), sorted(task.heldout)
-    ours: dict[str, list[Trained]] = {}
+    by: dict[tuple[str, float], list[Trained]] = {}
     for each, trained in results.items():
-        ours.setdefault(each.order, []).append(trained)
-    losses = {name: np.array([trained.heldout[-1].mean() for trained in of]) for name, of in ours.items()}
+        by.setdefault((each.order, each.rate), []).append(trained)
+    losses = {key: np.array([trained.heldout[-1].mean() for trained in of]) for key, of in by.items()}
+    heldout = {key: estimate(of) for key, of in losses.items()}
+    best = min(_learning_rates(run.settings), key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
+    ours = {name: by[name, best] for name in orders}
     model = make_model(task.class_count, sequences.plan.sequence_length)
     matrices = [name for name, _ in named_matrices(model)]
     attention = np.array(["att" in name.lower() for name in matrices])
@@ -466,7 +481,7 @@ def _summary(
         for name in orders
     }
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
-    differences = losses[first] - losses[shuffled_order(first)]
+    differences = losses[first, best] - losses[shuffled_order(first), best]
     read = sequences.epochs * sequences.rows * sequences.plan.sequence_length
     shown = [*verdict(figures, first, shuffled_order(first)), sensitivity(differences, read)]
     return {
@@ -477,11 +492,13 @@ def _summary(
             for name in orders
             for row in source_figures(ours[name], ours[shuffled_order(name)], sources)
         ],
+        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
         "layers": [
             {"order": name, "matrix": matrix, "ranks": mean([trained.ranks[:, at] for trained in ours[name]])}
             for name in orders
             for at, matrix in enumerate(matrices)
         ],
+        "learning rate": best,
         "weights": sum(weight.numel() for weight in model.parameters()),
         "seeds": SEEDS,
         "epochs": sequences.epochs,
@@ -503,6 +520,7 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
         "orders": Table(order_rows(summary)),
         "sources": Table(source_rows(summary)),
+        **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
