@@ -10,7 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
+from dagster_divorder.settings import load_settings
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.runner import Runner
 
@@ -84,6 +87,13 @@ def differing(config: Path, expected: dict[str, Any]) -> list[str]:
     return [
         f"{name}: {one.get(name)} and {other.get(name)}" for name in one if one.get(name) != other.get(name)
     ]
+
+
+def was_written(config: Path) -> bool:
+    """Whether the last run has written the output."""
+    receipt = load_receipt(store_of(load_settings(config, {}).store), "curated_output")
+    assert receipt is not None
+    return bool(receipt.figures["written"])
 
 
 @pytest.fixture
