@@ -67,9 +67,15 @@ An event's line is its name in every run of its kind: what it is, the stage, how
 and the path in the corpus's folder without hashes.
 """
 HASH = re.compile("[0-9a-f]{8,}")
-CONSTANTS = {"MEAN_LINES": 20, "HARD_LINES": 60, "SHARD_BYTES": 30_000, "HALF_TOKENS": 2_000, "DIMS": 64}
-"""Small enough that a corpus of some hundred documents has several fragments, files of exports and of the output, and
-that its deep vectors and gradients take a moment."""
+CONSTANTS = {
+    "MEAN_LINES": 20,
+    "HARD_LINES": 60,
+    "EXPORT_SHARD_BYTES": 20_000,
+    "HALF_TOKENS": 2_000,
+    "DIMS": 64,
+}
+"""Small enough that a corpus of some hundred documents has several fragments and files of exports, and that its deep
+vectors and gradients take a moment."""
 
 
 class Runner:

@@ -53,6 +53,8 @@ class Scenario:
     """By stage, in the order in which a run reaches them."""
     seconds: float = 0.0
     per_stage: int = 2
+    constants: dict[str, int] = field(default_factory=dict)
+    """Of the runs, besides those of the runner."""
 
     def copy(self, to: Path) -> Path:
         shutil.copytree(self.start, to)
@@ -60,7 +62,7 @@ class Scenario:
 
     def run(self, config: Path, **job: Any) -> tuple[int, list[str]]:
         """Exit status, and lines of the log."""
-        status = self.runner.run(config, config.parent / "log", **job)
+        status = self.runner.run(config, config.parent / "log", constants=self.constants, **job)
         return status, (config.parent / "log").read_text().splitlines()
 
     def observe(self, folder: Path) -> None:
@@ -149,6 +151,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
         write_jsonl(append.start / f"in/{number}.jsonl", topic_records(10, start=10 * number))
     far = [{"text": f"{number}! " * 40, "source": "far"} for number in range(900_000, 900_012)]
     write_jsonl(append.start / "in/8.jsonl", far)
+    append.constants["OUTPUT_SHARD_BYTES"] = 60_000
     append.observe(folder / "append/whole")
     return {"first": first, "append": append}
 
@@ -159,7 +162,7 @@ def extending(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Scena
     folder = tmp_path_factory.mktemp("extend")
     config = make_corpus(folder / "start")
     config.write_text(config.read_text().replace("[order]", '[order]\nappend = "extend"'))
-    scenario = Scenario(folder / "start", runner)
+    scenario = Scenario(folder / "start", runner, constants={"OUTPUT_SHARD_BYTES": 30_000})
     assert scenario.run(config)[0] == 0
     write_jsonl(folder / "start/in/6.jsonl", topic_records(10, start=60))
     scenario.observe(folder / "whole")

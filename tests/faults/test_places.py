@@ -92,10 +92,8 @@ def test_a_folder_for_settings_that_cannot_be_written(
     if state == "full":
         with pytest.raises(SettingsError, match=f"cannot write {file}: {said}"):
             set_keys(file, {"order.cut": ("a" * 9000,)}, {})
-    for command in (
-        (["freeze", "--step", "2"], ["cut", "--id", "7", "--write"]) if state == "read-only" else ()
-    ):
-        assert main(["--config", str(file), *command]) == 1
+    else:
+        assert main(["--config", str(file), "freeze", "--step", "2"]) == 1
         assert capsys.readouterr().err.startswith(f"divorder: cannot write {file}: {said}")
     assert main(["--config", str(disk / "new.toml"), "init", str(corpus)]) == 1
     assert capsys.readouterr().err.startswith(f"divorder: cannot write {disk}/new.toml: {said}")

@@ -16,7 +16,6 @@ import pytest
 from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.store.local import LocalStore
 from tests.faults.conftest import differing, make_corpus, output_of, was_written
-from tests.faults.runner import Runner
 
 DEADLINE = 60.0
 PRESSES = 20
@@ -63,11 +62,17 @@ def is_free(store: Path) -> bool:
         return False
 
 
+def run_to_the_end(config: Path) -> None:
+    with started(*RUN, config=config) as run:
+        run.communicate(timeout=DEADLINE)
+    assert run.returncode == 0
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The output of an undisturbed run."""
     config = make_corpus(tmp_path_factory.mktemp("alone"))
-    assert runner.run(config, config.parent / "log") == 0
+    run_to_the_end(config)
     return output_of(config)
 
 
@@ -88,9 +93,7 @@ def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dic
     assert differing(config, alone) == []
 
 
-def test_a_run_that_is_terminated_frees_the_store_at_once(
-    config: Path, runner: Runner, alone: dict[str, Any]
-) -> None:
+def test_a_run_that_is_terminated_frees_the_store_at_once(config: Path, alone: dict[str, Any]) -> None:
     config.write_text(config.read_text().replace("workers = 1", "workers = 2"))
     store = config.parent / "store"
     with started(*RUN, config=config) as process:
@@ -99,13 +102,11 @@ def test_a_run_that_is_terminated_frees_the_store_at_once(
         process.terminate()
         assert process.wait(timeout=DEADLINE) == -signal.SIGTERM
         assert is_free(store)
-    assert runner.run(config, config.parent / "log") == 0
+    run_to_the_end(config)
     assert differing(config, alone) == []
 
 
-def test_dagster_interrupted_by_ctrl_c_leaves_a_sound_store(
-    config: Path, runner: Runner, alone: dict[str, Any]
-) -> None:
+def test_dagster_interrupted_by_ctrl_c_leaves_a_sound_store(config: Path, alone: dict[str, Any]) -> None:
     store = config.parent / "store"
     with started(*MATERIALIZE, config=config) as process:
         until_line(process, "training the bootstrap model")
@@ -120,5 +121,5 @@ def test_dagster_interrupted_by_ctrl_c_leaves_a_sound_store(
                 break
     assert process.returncode not in (0, None)
     assert is_free(store)
-    assert runner.run(config, config.parent / "log") == 0
+    run_to_the_end(config)
     assert differing(config, alone) == []

@@ -142,7 +142,7 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
 
 
 def test_other_tools_open_the_folder_of_an_export(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "SHARD_BYTES", 2000)
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 2000)
     settings = make("parquet", sequence={"length": 32, "batch": 2})
     run_all(settings, Silent())
     folder = str(settings.exports.path / "parquet")
@@ -175,7 +175,7 @@ def test_a_link_to_an_export_and_a_folder_without_its_neighbour(make: Make, tmp_
 
 
 def test_a_damaged_file_is_named_and_written_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "SHARD_BYTES", 3000)
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 3000)
     settings = make("olmo", sequence={"length": 64, "batch": 4})
     run_all(settings, Silent())
     whole = files_of(settings)

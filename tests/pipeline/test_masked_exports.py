@@ -113,7 +113,7 @@ def test_the_tokenizer_beside_an_export_renders_what_was_exported(
 def test_labels_are_those_of_the_documents(
     train_on: str, method: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exports, "SHARD_BYTES", 5000)
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 5000)
     settings = make(
         "parquet",
         "olmo",

@@ -148,7 +148,7 @@ def test_other_settings_are_refused_too(make: Make) -> None:
 def test_a_layout_that_changes_no_order_is_not_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run_all(make(), Silent())
     files = len(list((make().exports.path / "parquet").glob("*.parquet")))  # type: ignore[union-attr]
-    monkeypatch.setattr(exports, "SHARD_BYTES", 3000)
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 3000)
     assert refusal(make()) == ""
     assert len(list((make().exports.path / "parquet").glob("*.parquet"))) > files  # type: ignore[union-attr]
 

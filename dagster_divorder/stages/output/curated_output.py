@@ -81,7 +81,7 @@ from dagster_divorder.write.records import WriteRecords, permuted_records, store
 META_VERSION = 2
 MEMORY_BYTES = 256 << 20
 """Maximum bytes of records that are ordered in memory."""
-SHARD_BYTES = 2 << 30
+OUTPUT_SHARD_BYTES = 2 << 30
 """A larger output is split into numbered files of about this many bytes."""
 
 WORKERS_FROM_BYTES = 1 << 30
@@ -256,7 +256,7 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
     permutation = permuted_records(run.records, view, sizes, rows)
-    limits = shard_limits(permutation.sizes, SHARD_BYTES)
+    limits = shard_limits(permutation.sizes, OUTPUT_SHARD_BYTES)
     write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
@@ -488,7 +488,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     field = settings.input.id_field
     return {
         # `lacks` checks `output.path`.
-        "output": [SHARD_BYTES, sorted(settings.output.sidecars)],
+        "output": [OUTPUT_SHARD_BYTES, sorted(settings.output.sidecars)],
         "format": facts["kind"] if settings.output.format == "auto" else settings.output.format,
         **versions(run, "raw_docs", *stream, *ORDERS, "diversity_metrics", "cluster_names"),
         # The manifest also names the settings of the orders and the input's files. These can change while the bytes

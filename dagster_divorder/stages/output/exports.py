@@ -76,7 +76,7 @@ from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
 from dagster_divorder.write.exports.rows import Rows, Tokens
 
-SHARD_BYTES = 1 << 30
+EXPORT_SHARD_BYTES = 1 << 30
 """Approximate bytes of a file; Megatron reads one file."""
 
 TAG_DIGITS = 8
@@ -193,7 +193,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
         )
     options = Options(
         tag=_tag(run, format),
-        shard_bytes=SHARD_BYTES,
+        shard_bytes=EXPORT_SHARD_BYTES,
         batch=run.settings.sequence.batch,
         labels=has_loss_mask(run.settings),
     )
@@ -367,7 +367,7 @@ def _key(run: Run, format: Format) -> str:
         EXPORT_VERSION,
         plan_fingerprint(run),
         [
-            format is not MEGATRON and SHARD_BYTES,
+            format is not MEGATRON and EXPORT_SHARD_BYTES,
             settings.sequence.batch,
             _layout(settings, format),
         ],
