@@ -1,8 +1,8 @@
 """Random histories of tiny corpora of conversations: every token and every label is that of a slow reference.
 
 A history as in histories.py, whose records are chats in every form, prompts with completions, pairs and texts, in up to
-three [[input]] blocks of JSONL or Parquet, some of them refused; templates, checkpoints, `train_on`, `balance` and
-`too_long` change, too. After each run also:
+three [[input]] blocks of JSONL or Parquet, some of them refused; templates, checkpoints, `train_on` and `too_long`
+change, too. After each run also:
 
 - the ids are those of transformers' `apply_chat_template`; labels are -100 but for the characters that a template with
   generation marks, or the record, marks;
@@ -391,9 +391,7 @@ class Chats(History):
             if "labels" in row:
                 labels = [token if flag else -100 for token, flag in zip(ids, trained, strict=True)]
                 assert row["labels"] == labels, "other labels"
-            for name in {"assistant_masks", "completion_mask"} & row.keys():
-                assert row[name] == [int(flag) for flag in trained], f"another {name}"
-        if settings.masked and settings.chats.train_on != "all" and settings.exports.columns is None:
+        if settings.masked and settings.chats.train_on != "all":
             assert "labels" in rows[0], "no labels"
 
     def check_files(self) -> None:

@@ -82,7 +82,8 @@ def _plan(run: Run, stage: str) -> StagePlan:
         # Without an earlier result there is nothing to keep.
         unless = f"{missing.stage} comes out unchanged" if receipt else ""
         why = what_changed(run.graph[stage], run, str(missing))
-        decision = Decision(scope="all", documents=run.corpus.records, why=why, unless=unless)
+        documents = run.graph[stage].all_documents(run)
+        decision = Decision(scope="all", documents=documents, why=why, unless=unless)
     run.foreseen[stage] = decision.receipt
     why = decision.why
     if not why:

@@ -224,6 +224,10 @@ class Stage(ABC):
             **content,
         )
 
+    def all_documents(self, run: Run) -> int:
+        """The number of documents to compute where no earlier result serves."""
+        return run.corpus.records
+
     @abstractmethod
     def decide(self, run: Run) -> Decision:
         """What to compute. Stores nothing."""
@@ -268,6 +272,9 @@ class PerDocument(Stage):
     def missing(self, run: Run, key: str) -> int:
         """The number of records that have to be computed under a key."""
         return sum(work.new.rows for work in self.work(run, key))
+
+    def all_documents(self, run: Run) -> int:
+        return int(run.are_first.sum()) if self.by_text else run.corpus.records
 
     def decide(self, run: Run) -> Decision:
         key, corpus = self.key(run), run.corpus
@@ -322,9 +329,9 @@ class PerDocument(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeCorpus(Stage):
-    """Named files, made from results of other stages. The version is a hash of the key and the files, the fact CONTENT
-    of the files alone. `lacks` says why a stored result is incomplete. `publish` copies every result, new or stored, to
-    the place where people look for it."""
+    """Named files, made from results of other stages. The version is the key, since files may hold times; the fact
+    CONTENT is a hash of the files. `lacks` says why a stored result is incomplete. `publish` copies every result, new
+    or stored, to the place where people look for it."""
 
     compute: Callable[[Run], Made]
     lacks: Callable[[Run, str], str | None] = lambda run, key: None
@@ -371,11 +378,8 @@ class WholeCorpus(Stage):
             files[name] = run.store.put_hashed(folder, name, *content)
             hashes[name] = xxhash.xxh3_128_hexdigest(content.data)
         # Hashes in names cover the key, too.
-        version = content_hash({name: file.rsplit(".", 2)[1] for name, file in files.items()})
         facts = {**computed.facts, CONTENT: content_hash(hashes)}
-        result = as_stored(
-            Result(key=key, version=version, files=files, facts=facts, figures=computed.figures)
-        )
+        result = as_stored(Result(key=key, version=key, files=files, facts=facts, figures=computed.figures))
         if before and _without_counts(before) == _without_counts(result):
             # An equal result keeps its first counts.
             result = replace(result, figures=before.figures)

@@ -18,11 +18,7 @@ SCORE = 'curriculum.score = "quality"'
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([SCORE, "curriculum.points = [[0, 0], [1, 1]]", 'curriculum.shape = "saw"'], "points are given; remove one"),
         ([SCORE, 'curriculum.shape = "sow"'], "curriculum.shape"),
-        ([SCORE, 'curriculum.shape = "rise"', "curriculum.options = { folds = 2 }"],
-         "folds is not an option of the shape 'rise'"),
-        ([SCORE, 'curriculum.epochs = "both"'], "curriculum.epochs"),
         ([SCORE, 'mixing.phase = [{ until = 0.5, weights = "sqrt" }, { weights = "natural" }]'],
          "mixing has phases; an order follows one of them: remove the other"),
         ([SCORE, "sequence.repack = true"], "remove sequence.repack"),

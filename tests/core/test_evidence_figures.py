@@ -99,7 +99,7 @@ def test_equal_trainings_need_two_pairs_and_wild_ones_are_given_up() -> None:
         ((0.0, 0.0), "These 2 seeds show"),
         (
             (0.02, -0.01, 0.0, math.nan),
-            "21 seeds (evidence.seeds, now 3) show a difference of 0.01 nats in 80% of",
+            "21 seeds (now 3) show a difference of 0.01 nats in 80% of",
         ),
         ((90.0, -90.0), "More than 1,000,000 seeds show"),
     ],

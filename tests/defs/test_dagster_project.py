@@ -26,7 +26,6 @@ SMALL = {
     "ADVANCED__VOCAB_SIZE": "512",
     "ADVANCED__TOKEN_DIMS": "16",
     "CLUSTERS__K": "4",
-    "ORDER__LENGTH_BINS": "5",
     "SEQUENCE__LENGTH": "64",
     "SEQUENCE__BATCH": "4",
 }

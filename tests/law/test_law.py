@@ -43,7 +43,7 @@ from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import KINDS, RULES, Evidence
+from dagster_divorder.settings.sections import KINDS, RULES, Evidence, declaring
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
@@ -326,6 +326,9 @@ class Law(RuleBasedStateMachine):
             base[section] = base.get(section, {}) | values
         base["curriculum"] = what_goes_with(base["sequence"], base["mixing"], base["curriculum"])
         keep_what_goes_together(base["selection"])
+        in_use = {base["order"]["strategy"], base["sequence"]["strategy"]}
+        options = base["order"]["options"]
+        base["order"]["options"] = {name: options[name] for name in options if in_use & {*declaring(name)}}
         return Settings(**base)
 
     def write(self) -> None:
@@ -380,8 +383,7 @@ class Law(RuleBasedStateMachine):
                 "mixing.weights": None,
                 "curriculum.score": None,
             }
-            said = str(error).replace("folds is", "curriculum.score:")
-            REFUSED[next(name for name in harmless if name.removesuffix("method") in said)] += 1
+            REFUSED[next(name for name in harmless if name.removesuffix("method") in str(error))] += 1
             self.options |= harmless
             # What came to its end before it was refused is stored.
             self.receipts = {name: made for name in GRAPH if (made := load_receipt(self.store, name))}

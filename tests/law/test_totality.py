@@ -295,13 +295,14 @@ MOST: dict[str, Any] = {
     "clusters.k": 1_000_000,
     "sequence.length": 2**27,
     "sequence.batch": 2**20,
+    "order.strategy": "within_shard",
+    "sequence.strategy": "buffer",
     "order.options": {"shards": 2**53, "buffer": 2**53},
 }
 LEAST: dict[str, Any] = {
     "clusters.k": 1,
     "sequence.length": 8,
     "sequence.batch": 1,
-    "order.options": {},
 }
 
 

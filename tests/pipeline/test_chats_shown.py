@@ -46,10 +46,6 @@ vocab_size = 512
 token_dims = 8
 [deep]
 model = "{folder}/model"
-dtype = "float32"
-[gradients]
-model = "bootstrap"
-dims = 32
 [embedding]
 kind = "auto"
 [clusters]
@@ -58,7 +54,7 @@ k = [2, 4]
 documents = 0.1
 [selection]
 method = "spokes"
-documents = 50
+tokens = 8000
 quality = "{folder}/classifier"
 [order]
 traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
@@ -69,15 +65,9 @@ batch = 4
 [exports]
 formats = ["parquet", "olmo"]
 path = "{folder}/exports"
-[comparison]
-documents = ["original", "balanced"]
-sequences = ["original"]
 [evidence]
 tokens = 500
 orders = ["curated"]
-seeds = 1
-epochs = 1
-batch = 4
 [engine]
 workers = 1
 """
@@ -102,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = [chat(topic, number) for topic in ("sea", "kitchen", "rail") for number in range(24)]
     unanswered = {"id": "unanswered", "messages": [{"role": "user", "content": "And?"}]}
     write_jsonl(folder / "docs.jsonl", [*records, unanswered])
-    save_model(folder / "model", "llama")
+    save_model(folder / "model", "llama", tie_word_embeddings=True)
     save_tokenizer(folder / "model", *AFFIXES["llama"])
     save_classifier(folder / "classifier", 2)
     (folder / "divorder.toml").write_text(SETTINGS.format(folder=folder))
@@ -168,12 +158,13 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     mask = load_loss_mask(run)
     assert mask and table["trained_tokens"].tolist() == mask.tokens(np.arange(len(run.view))).tolist()
     tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
-    assert main(["--config", str(folder / "divorder.toml"), "summary"]) == 0
-    assert f"{tokens:,} tokens, {trained:,} trained on), 1 rejected" in capsys.readouterr().out
     packed = load_packed(run)
     documents = load_stream(run).record(packed.document)
     in_plan = int(mask.within(documents, packed.start, packed.length).sum())
     assert run.receipt("packed_sequences").figures["trained_tokens"] == in_plan
+    assert main(["--config", str(folder / "divorder.toml"), "summary"]) == 0
+    told = f"+ 1 rejected; 72 different texts\n{packed.length.sum():,} tokens ({in_plan:,} trained on) in "
+    assert told in capsys.readouterr().out
     page = (folder / "curated" / "ordering_report.html").read_text()
     assert f"{tokens:,} tokens, {trained:,} trained on" in page
     end = r"&lt;\|endoftext\|&gt;"

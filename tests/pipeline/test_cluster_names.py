@@ -12,7 +12,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.prune import remove_superseded
+from dagster_divorder.pipeline.prune import prune, remove_superseded
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -167,7 +167,11 @@ def test_the_sample_is_spread_over_the_clusters() -> None:
     assert _evenly(labels, 1000).tolist() == list(range(123))
 
 
-def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_path: Path) -> None:
+def test_what_a_refit_replaces_and_what_other_settings_have_stays_until_prune(tmp_path: Path) -> None:
+    def results() -> list[int]:
+        folders = ("fits/centroids", "fits/cluster_names", "stages/clusters")
+        return [len(store.folders(folder)) for folder in folders]
+
     write_jsonl(tmp_path / "docs.jsonl", records(50))
     four, three = settings_of(tmp_path), settings_of(tmp_path, clusters={"k": 3})
     table_of(three)
@@ -179,7 +183,10 @@ def test_what_a_refit_replaces_is_gone_and_what_other_settings_have_stays(tmp_pa
         table_of(four)
         with store.lock():
             remove_superseded(store, GRAPH, CLUSTERED)
-        folders = [f"fits/{stage}" for stage in ("centroids", "cluster_names")] + ["stages/clusters"]
-        assert [len(store.folders(folder)) for folder in folders] == [2, 2, 2], number
-        assert len(load_state(store).results["cluster_names"]) == 2
+        # Centroids are pinned under their settings; names and labels are stored under their centroids.
+        assert results() == [2, 2 + number, 2 + number]
+        assert len(load_state(store).results["cluster_names"]) == 2 + number
     assert load_names(Run(four, store, GRAPH, Silent()))
+    prune(GRAPH, store)
+    # Names may quote documents that are gone.
+    assert results() == [1, 0, 1]

@@ -25,6 +25,7 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_bounds
+from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.extend import Beginning
@@ -175,9 +176,16 @@ FORMATS = ("parquet", "ds", "mds", "litdata", "olmo", "megatron")
 REWRITTEN = ("megatron",)
 
 
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs and exports of a few records have several files."""
+    monkeypatch.setattr(curated_output, "OUTPUT_SHARD_BYTES", 3000)
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 3000)
+
+
+@pytest.mark.usefixtures("small_files")
 def test_full_files_stay_and_others_are_added(make: Make, tmp_path: Path) -> None:
-    small = {"formats": FORMATS}
-    chosen = make(exports=small)
+    chosen = make(exports={"formats": FORMATS})
     write(tmp_path, RECORDS[:FIRST])
     run_all(chosen, Silent())
     folders = {"out": (tmp_path / "out", MANIFEST)}
@@ -199,7 +207,9 @@ def test_full_files_stay_and_others_are_added(make: Make, tmp_path: Path) -> Non
             assert len(now) > len(before[name])
     for name, finding in run_checks(GRAPH, chosen).items():
         assert finding.passed or name not in ("exports_are_whole", "every_record_in_output"), finding.text
-    whole = make(exports={**small, "path": tmp_path / "other"}, output={"path": tmp_path / "other_out"})
+    whole = make(
+        exports={"formats": FORMATS, "path": tmp_path / "other"}, output={"path": tmp_path / "other_out"}
+    )
     run_all(whole, Silent())
     for name in FORMATS:
         assert files(tmp_path / "exports" / name) == files(tmp_path / "other" / name), name
@@ -215,6 +225,7 @@ def inodes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in folder.iterdir()}
 
 
+@pytest.mark.usefixtures("small_files")
 def test_a_damaged_file_is_not_taken_over(make: Make, tmp_path: Path) -> None:
     chosen = make(exports={"formats": ("ds",)})
     write(tmp_path, RECORDS[:FIRST])

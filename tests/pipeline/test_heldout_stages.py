@@ -35,6 +35,7 @@ from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.mix.heldout import heldout_files, heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.mix.repeats import load_times
+from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -198,7 +199,9 @@ def test_the_share_is_of_each_value_of_any_trait(tmp_path: Path, make_settings: 
     assert [held.get(name, 0) for name in traits.names[trait]] == np.floor(0.25 * sizes + 0.5).tolist()
 
 
-def test_a_value_that_other_bins_make_is_held_out_too(tmp_path: Path, make_settings: Make) -> None:
+def test_a_value_that_other_bins_make_is_held_out_too(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records = [{"text": f"short {number}"} for number in range(12)]
     write_jsonl(tmp_path / "docs.jsonl", records)
     by_length = {"heldout": {"documents": 0.25}, "mixing": {"trait": "length"}}
@@ -208,7 +211,8 @@ def test_a_value_that_other_bins_make_is_held_out_too(tmp_path: Path, make_setti
     write_jsonl(tmp_path / "docs.jsonl", records + long)
     assert len(set.union(*texts_by_source(ran(settings)).values())) == 3
     # The corpus is the same, but its lengths are cut into bins anew.
-    run = ran(make_settings(**by_length))
+    monkeypatch.setattr(bin_edges, "BINS", 3)
+    run = ran(settings)
     assert {len(text) > 40 for text in set.union(*texts_by_source(run).values())} == {False, True}
 
 

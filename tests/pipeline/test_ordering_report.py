@@ -121,7 +121,7 @@ def test_pruning_leaves_it_and_another_output_keeps_it_under_its_date(corpus: Pa
     assert path.read_bytes() == before
     beside = settings.output.path / "ordering_report.txt"
     beside.write_text("the user's own")
-    run_all(settings_of(corpus, output={"format": "parquet"}), Silent())
+    run_all(settings_of(corpus, output={"sidecars": ("plot",)}), Silent())
     assert not path.exists() and beside.exists()
     (earlier,) = settings.output.path.glob("ordering_report-*.html")
     assert earlier.read_bytes() == before
@@ -139,7 +139,7 @@ def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
     report(settings, "strategy_comparison")
     page = page_of(settings)
     assert "The order of documents decides what a sequence holds" in page.text
-    other = settings_of(corpus, comparison={"documents": ("random",)})
+    other = settings_of(corpus, order={"strategy": "random"})
     found = report(other)
     assert "strategy_comparison" in found.figures["missing"]
     assert "strategy_comparison was last made with other settings" in page_of(other).text

@@ -82,10 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "epochs": {"sequence": {"epochs": 2}},
     "mixed": {"mixing": {"trait": "checked", "weights": {"true": 0.6, "false": 0.4}}},
-    "one schedule over epochs": {
-        "curriculum": {"score": "length", "epochs": "together"},
-        "sequence": {"epochs": 2},
-    },
+    "one schedule over epochs": {"curriculum": {"score": "length"}, "sequence": {"epochs": 2}},
 }
 
 

@@ -21,6 +21,7 @@ from dagster_divorder.pipeline.checks import all_checks, run_checks
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.settings.sections import Advanced
 from dagster_divorder.stages import GRAPH, open_run, run_all, run_stage
+from dagster_divorder.stages.output import curated_output
 from dagster_divorder.stages.topics import clusters
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
@@ -50,6 +51,14 @@ def settings_in(folder: Path, name: str = "docs.jsonl", **sections: Any) -> Sett
         }
         | sections
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def several_files() -> Iterator[None]:
+    """An output of 125 records has several files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curated_output, "OUTPUT_SHARD_BYTES", 20_000)
+        yield
 
 
 @pytest.fixture(scope="module")

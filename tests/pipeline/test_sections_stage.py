@@ -21,7 +21,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_stream, load_times
+from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import sections as stage_sections
+from dagster_divorder.stages.order import traits as traits_stage
 from dagster_divorder.stages.order.greedy_order import load_order, load_sections
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -131,9 +133,12 @@ def test_after_a_swap_of_weights_everything_unread_has_the_new_shares(make: Make
 
 
 def test_after_a_beginning_and_an_append_no_two_batches_stray_farther_than_without(
-    make: Make, tmp_path: Path
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing makes up for what a trainer has read without a new source."""
+    # Bins of many records each, as in a corpus of some size.
+    for module in (bin_edges, traits_stage):
+        monkeypatch.setattr(module, "BINS", 5)
     traits = {"cluster": 1.0, "length": 1.0, "source": 1.0}
     write_jsonl(tmp_path / "docs.jsonl", RECORDS[:180])
     _, before = ran(make(order={"traits": traits}))

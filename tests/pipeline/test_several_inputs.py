@@ -269,10 +269,7 @@ def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make)
     ]
 
 
-def test_the_sensor_looks_at_all_inputs(
-    tmp_path: Path, corpus: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dagster_divorder.defs.sensor.SETTLE_SECONDS", 0.0)
+def test_the_sensor_looks_at_all_inputs(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
     settings = corpus()
     daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
     daemon.tick()

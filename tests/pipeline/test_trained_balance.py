@@ -20,6 +20,8 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.mix.repeats import load_sources, load_stream
+from dagster_divorder.stages.order import bin_edges
+from dagster_divorder.stages.order import traits as traits_stage
 from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask
@@ -120,7 +122,11 @@ def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
     assert 0 < counted < packed.length.sum()
 
 
-def test_turns_and_lengths_are_traits(make_settings: Make, corpus: Path) -> None:
+def test_turns_and_lengths_are_traits(
+    make_settings: Make, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bin_edges, traits_stage):
+        monkeypatch.setattr(module, "BINS", 5)
     weights = dict.fromkeys(["cluster", "turns", "prompt_length", "answer_length"], 1.0)
     left = run(settings_of(make_settings, order={"traits": weights}))
     traits, answers = load_traits(left), answer_tokens(left)

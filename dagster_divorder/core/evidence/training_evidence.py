@@ -229,8 +229,8 @@ def sensitivity(differences: ArrayLike, tokens: int) -> str:
     if needed is None:
         return f"More than {MOST_PAIRS:,} seeds show {shown}, {by}: raise evidence.tokens, which lowers the spread."
     return (
-        f"{needed:,} seeds (evidence.seeds, now {pairs}) show {shown}, {by}: {needed * tokens:,} tokens of training "
-        "for each order; more tokens a training (evidence.tokens) lower the spread."
+        f"{needed:,} seeds (now {pairs}) show {shown}, {by}: {needed * tokens:,} tokens of training for each order; "
+        "more tokens a training (evidence.tokens) lower the spread."
     )
 
 

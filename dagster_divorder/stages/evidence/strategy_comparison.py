@@ -118,7 +118,6 @@ STRATEGY_COMPARISON = WholeCorpus(
     "for documents and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
     settings=("order", "packing", "sequence", "input", "chats", "seed"),
-    # No `content`: the key decides everything but the costs, so it is the version.
     compute=_compare_strategies,
     show=_show_strategy_comparison,
 )

@@ -3,8 +3,8 @@
 Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
 `concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
 are compared with the mix of their stretch (`core.measure.stretches`), and shuffles stay inside stretches; most orders
-have one. With a loss mask, windows are whole sequences, shares count the tokens that `chats.balance` names, and
-shuffled documents are packed by `best_fit` if the plan is.
+have one. With a loss mask, windows are whole sequences, shares count trained tokens, and shuffled documents are
+packed by `best_fit` if the plan is.
 """
 
 from __future__ import annotations

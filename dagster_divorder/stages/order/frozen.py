@@ -98,8 +98,7 @@ def load_frozen(run: Run) -> Frozen | None:
         raise InputError(
             f"order.frozen_tokens is {run.settings.order.frozen_tokens}, but in that output, with one schedule over "
             f"several epochs, a trainer has read a sequence {most} times, and now one schedule covers "
-            f"{run.settings.schedule_epochs}: restore curriculum.score, curriculum.epochs and sequence.epochs, "
-            f"{REMEDY}"
+            f"{run.settings.schedule_epochs}: restore curriculum.score and sequence.epochs, {REMEDY}"
         )
     reads, stretches = np.arange(len(runs)), sequences["stretches"]
     if most > 1:

@@ -99,7 +99,7 @@ def _documents_have_vectors(run: Run) -> Finding:
         text=f"Of {documents:,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "
         f"{share:.2%}; expected at most {MAX_SHARE_WITHOUT_VECTOR:.0%}.",
         remedy=f"check the input and model of {stage}: documents without tokens have zero vectors; damaged weights or "
-        'too narrow a number type (deep.dtype; "float32" is the widest) give vectors that are not finite',
+        "a checkpoint in too narrow a number type give vectors that are not finite",
         figures={"zero": zero, "not_finite": not_finite, "share": share},
     )
 
