@@ -12,7 +12,7 @@ from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
-from dagster_divorder.pipeline.stage import PerDocument, Stage
+from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
 from dagster_divorder.settings import KINDS, Settings
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt
@@ -149,8 +149,8 @@ def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...
     shown_by: dict[str, set[str]] = {}
     for name, reads in direct.items():
         stage = graph[name]
-        # A pinned fit stays when its upstream changes, and named files may come out the same.
-        changes = isinstance(stage, PerDocument)
+        # A pinned fit stays when its upstream changes.
+        changes = isinstance(stage, (PerDocument, WholeCorpus))
         shown_by[name] = set(reads).union(*(shown_by[read] for read in reads)) if changes else set()
     return {
         name: tuple(

@@ -63,7 +63,7 @@ def test_the_number_of_parts(arguments, parts):
 
 
 def test_too_many_parts_are_refused():
-    with pytest.raises(InputError, match="80,000 records make .* sections of at most 1; expected at most"):
+    with pytest.raises(InputError, match=r"80,000 records make .* sections of at most 1; expected at most"):
         equal_parts(traits_of(np.ones(80_000)), {"cluster": 1.0}, most=1, least=1)
 
 
