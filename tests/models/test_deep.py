@@ -185,7 +185,7 @@ def test_pooling_is_what_sentence_transformers_files_say(
 def test_a_pooling_that_is_not_offered_is_named(changed: Folders, content: dict[str, Any]) -> None:
     folder = changed("bert", {"1_Pooling/config.json": content})
     with pytest.raises(
-        InputError, match="1_Pooling/config.json asks for .* or set deep.model to another model"
+        InputError, match=r"1_Pooling/config.json asks for .* or set deep.model to another model"
     ):
         read_spec(folder)
     assert read_spec(folder, pooling="mean").pooling == "mean"
