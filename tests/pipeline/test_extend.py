@@ -44,7 +44,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "none": {"packing": {"method": "none"}},
     "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
     "copies": {"order": {"separate_copies": True}},
-    "shards": {},
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "mixing": {"mixing": {"trait": "source", "weights": "sqrt"}, "input": {"source_field": "source"}},
     "heldout": {"heldout": {"documents": 0.1}},
