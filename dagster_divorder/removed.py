@@ -13,7 +13,7 @@ _STRATEGIES = (
 )
 SETTINGS: dict[str, str] = {
     "advanced.decoder_tokens": "it is 2,000,000",
-    "advanced.film_frames": "it is 600",
+    "advanced.film_frames": "it is 150",
     "advanced.map_documents": "it is 20,000",
     "advanced.settle_seconds": "the sensor waits for files that are being written",
     "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training",

@@ -44,7 +44,7 @@ from dagster_divorder.write.curated import write_beside
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
-FRAMES = 600
+FRAMES = 150
 """Frames of each film."""
 FPS = 30
 """Pictures a second."""
