@@ -28,7 +28,7 @@ RECORDS, REJECTED, TEXTS = 243, 3, 242
 MIX = {"sea.example": 0.5, "kitchen.example": 0.3, "rail.example": 0.2}
 """Some more than once, gardens not at all."""
 HOLDS_OUT = {"heldout": {"documents": 0.1}}
-SELECTS = {"selection": {"method": "random", "documents": 150, "vectors": "shallow"}}
+SELECTS = {"selection": {"method": "random", "tokens": 14_000}}
 CUTS = {"order": {"cut": ("doc-1", "doc-5", "doc-90")}}
 DROPS = {"packing": {"method": "best_fit", "too_long": "drop"}}
 REPEATS = {"mixing": {"weights": MIX, "total_tokens": 30_000}}
