@@ -47,8 +47,6 @@ CANNOT = {
     HELD_OUT: "are held out, or near what is",
 }
 """Reason -> why records are no candidates, in messages."""
-SPOKES = {"steps": 20, "rate": 1.0, "tolerance": 1e-4, "start": "uniform"}
-"""Constants of `core.mix.selection.spokes`, part of the key."""
 
 
 def load_selected(run: Run) -> np.ndarray:
