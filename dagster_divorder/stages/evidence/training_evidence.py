@@ -61,6 +61,7 @@ from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.words import count
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _train_in_each_order(run: Run) -> Made:
         if missing:
             run.progress.note(
                 f"training {len(missing):,} of {len(trainings):,} models, "
-                f"{sequences.epochs * sequences.steps:,} steps of {sequences.batch:,} sequences each"
+                f"{sequences.epochs * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
             )
             train = partial(_train, store, folder, task)
             with run.progress(
@@ -230,15 +231,15 @@ class Sequences:
             # The beginning of the plan would have only one end of the score.
             places = evenly_first(len(numbers), settings.sequence.batch)
         tokens = np.cumsum(packed.tokens[numbers[places]])
-        count = int(np.searchsorted(tokens, evidence.tokens, side="right"))
-        numbers = numbers[np.sort(places[:count])]
+        kept = int(np.searchsorted(tokens, evidence.tokens, side="right"))
+        numbers = numbers[np.sort(places[:kept])]
         plan = _take(packed, numbers)
         if settings.masked:
             # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max(initial=1)))
         # Orders of documents repack padded sequences with less padding, which makes fewer.
         none = settings.packing.method == "none"
-        full = count if none else min(count, int(plan.tokens.sum()) // settings.sequence.length)
+        full = kept if none else min(kept, int(plan.tokens.sum()) // settings.sequence.length)
         batch = max(1, min(settings.sequence.batch, full // STEPS))
         if full < batch:
             raise InputError(
