@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder import cut, run_all, where
+from dagster_divorder import run_all, where
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.forensics import plan_freeze
@@ -114,10 +114,10 @@ def test_steps_are_of_the_published_plan(make: Make, tmp_path: Path) -> None:
     settings = make()
     run(settings)
     steps = range(STEPS)
-    before, removed = where(settings, steps=steps), cut(settings, steps=[1]).order
+    before = where(settings, steps=steps)
     write(tmp_path, 90)
     compute(settings)
-    assert where(settings, steps=steps).equals(before) and cut(settings, steps=[1]).order == removed
+    assert where(settings, steps=steps).equals(before)
     assert where(settings, steps=steps).attrs == {"plan": plan_of(settings, "parquet"), "batch": BATCH}
     read = set(where(settings, steps=range(len(rows(settings)) // BATCH)).id)
     assert len(read) == 80 and not len(where(settings, ids=[newest(settings, read)]))
@@ -141,11 +141,7 @@ def test_a_step_of_another_batch_is_refused(make: Make) -> None:
     settings = make(sequence={"strategy": "original"})
     run(settings)
     other = make(sequence={"strategy": "original", "batch": 8})
-    for ask in (
-        lambda: where(other, steps=[1]),
-        lambda: plan_freeze(other, step=1),
-        lambda: cut(other, steps=[1]),
-    ):
+    for ask in (lambda: where(other, steps=[1]), lambda: plan_freeze(other, step=1)):
         with pytest.raises(InputError, match=r"sequence.batch is 8 but was 4 .*set sequence.batch = 4"):
             ask()
     assert where(other, sequences=[5]).step.tolist() == where(settings, sequences=[5]).step.tolist()

@@ -219,7 +219,12 @@ def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tm
     chosen = load_results(settings.store.path).selection
     free = chosen.reason != "copy of another record"
     assert chosen.weight[free].tolist() == pytest.approx(scores[free].tolist())
-    assert scores[chosen.selected].min() >= scores[chosen.reason == "lower weight"].max()
+    tokens, left, best = run.column("token_counts", "lengths"), TOKENS, []
+    for row in sorted(np.flatnonzero(free), key=lambda row: -scores[row]):
+        if tokens[row] <= left:
+            left -= int(tokens[row])
+            best.append(row)
+    assert sorted(best) == np.flatnonzero(chosen.selected).tolist()
     with corpus.open("ab") as file:
         file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
     assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
