@@ -715,6 +715,10 @@ class Exports(_Section):
     """Sequences that a rank reads at a time; unset: 1."""
     workers: int | None = Field(None, ge=1, le=1024, examples=[1])
     """Processes that read for a rank; unset: 1 where rows are laid out for them."""
+    equal_ranks: bool = False
+    """Rows of each global batch are dealt so that at every micro-step all ranks have about the same attention cost;
+    batches keep their rows. It needs `world_size` and `micro_batch`. `SequenceStream(equal_ranks=True)` does it at
+    reading, for any number of ranks."""
 
     @property
     def layout(self) -> dict[str, int]:
@@ -724,12 +728,22 @@ class Exports(_Section):
         return layout_for(parts, self.world_size or 1, self.micro_batch or 1, self.workers or 1)
 
     @property
+    def dealt_to(self) -> dict[str, Any]:
+        """The ranks and sequences that rows of each batch are dealt to; empty if they are not."""
+        if not self.equal_ranks:
+            return {}
+        shares = TRAINERS[self.trainer].shares if self.trainer else "micro-batches"
+        return {"world_size": self.world_size, "micro_batch": self.micro_batch, "shares": shares}
+
+    @property
     def ranks(self) -> dict[str, int]:
         """The known numbers of ranks, sequences and workers."""
         return self.model_dump(include={"world_size", "micro_batch", "workers"}, exclude_none=True)
 
     def fault(self, batch: int) -> str:
         """Why the trainer cannot read batches of so many sequences as planned; "" if it can."""
+        if self.equal_ranks and (why := self._cannot_deal(batch)):
+            return why
         if self.trainer is None:
             return ""
         trainer, name = TRAINERS[self.trainer], f'exports.trainer is "{self.trainer}"'
@@ -743,6 +757,23 @@ class Exports(_Section):
             return (
                 f"sequence.batch = {batch} is no whole number of steps of {self.trainer} with {numbers}; choose "
                 "numbers with a product that divides the batch"
+            )
+        return ""
+
+    def _cannot_deal(self, batch: int) -> str:
+        """Why rows of batches cannot be dealt to equal ranks; "" if they can."""
+        if self.world_size is None or self.micro_batch is None:
+            return "exports.equal_ranks is true; set exports.world_size and exports.micro_batch: rows are dealt to them"
+        if batch % (self.world_size * self.micro_batch):
+            return (
+                f"exports.equal_ranks is true, and sequence.batch = {batch} is no whole number of steps of "
+                f"{self.world_size} ranks x {self.micro_batch} sequences; choose numbers with a product that divides it"
+            )
+        if self.trainer and not TRAINERS[self.trainer].shares:
+            able = ", ".join(name for name, trainer in TRAINERS.items() if trainer.shares)
+            return (
+                f'exports.equal_ranks is true, and how ranks of "{self.trainer}" share a batch is not modelled; '
+                f"expected one of {able}, or SequenceStream(equal_ranks=True)"
             )
         return ""
 
