@@ -1,7 +1,8 @@
 """Steps of a training whose loss stands out, and what they read: `divorder where --loss FILE`.
 
-A loss stands out if it exceeds the median of the losses around it by more than SPREADS robust standard deviations
-(median absolute deviation), and by more than TOLERANCE of it. Windows are symmetric, so a loss that falls steadily does not stand out.
+A loss stands out if it exceeds the median of the losses around it by more than SPREADS standard deviations (from the
+median absolute deviation of neighbouring differences), and by more than TOLERANCE of it. Windows are symmetric, so
+a loss that falls steadily does not stand out.
 """
 
 from __future__ import annotations
@@ -116,9 +117,19 @@ def _named(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
     return None
 
 
-def outstanding(loss: Sequence[float] | np.ndarray) -> list[tuple[int, float]]:
-    """(place, expected loss) of the losses (n,) that stand out above those around them, the farthest first. A loss that
-    is no finite number stands out most. Of neighbours that stand out, only the highest is named."""
+class Spike(NamedTuple):
+    """Losses next to each other that stand out: their places [first, last], that of the highest, and the loss expected
+    there."""
+
+    first: int
+    last: int
+    peak: int
+    expected: float
+
+
+def outstanding(loss: Sequence[float] | np.ndarray) -> list[Spike]:
+    """The losses (n,) that stand out above those around them, the farthest first. A loss that is no finite number
+    stands out most."""
     values = np.asarray(loss, np.float64)
     known = np.flatnonzero(np.isfinite(values))
     finite = values[known]
@@ -128,39 +139,43 @@ def outstanding(loss: Sequence[float] | np.ndarray) -> list[tuple[int, float]]:
         if side >= FEWEST:
             expected[at] = np.median(finite[at - side : at + side + 1])
             residual[at] = finite[at] - expected[at]
-    spread = np.zeros(len(finite))
-    for at in np.flatnonzero(residual > 0):
-        near = residual[max(0, at - SIDE) : at + SIDE + 1]
-        spread[at] = SIGMA * np.median(np.abs(near))
+    # The noise of neighbouring differences, which a trend hardly changes.
+    steps, spread = np.diff(finite), np.zeros(len(finite))
+    for at in np.flatnonzero(residual > 0).tolist():
+        near = steps[max(0, at - SIDE) : at + SIDE]
+        spread[at] = SIGMA / math.sqrt(2) * np.median(np.abs(near - np.median(near)))
     excess = np.where(residual > SPREADS * spread, residual, 0.0)
     excess[residual < TOLERANCE * np.abs(expected)] = 0.0
     scores = {int(known[at]): (float(excess[at]), float(expected[at])) for at in np.flatnonzero(excess)}
     for at in np.flatnonzero(~np.isfinite(values)).tolist():
         before = known[known < at]
         scores[at] = (math.inf, float(values[before[-1]]) if len(before) else math.nan)
-    kept: list[tuple[int, float]] = []
-    for at in sorted(scores, key=lambda at: (-scores[at][0], at)):
-        if not any(abs(at - other) <= 1 for other, _ in kept):
-            kept.append((at, scores[at][1]))
-    return kept[:MOST_SPIKES]
+    places = np.array(sorted(scores), np.int64)
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
+    spikes = []
+    for run in runs:
+        peak = max(run.tolist(), key=lambda at: scores[at][0])
+        spikes.append(Spike(int(run[0]), int(run[-1]), peak, scores[peak][1]))
+    return sorted(spikes, key=lambda spike: -scores[spike.peak][0])[:MOST_SPIKES]
 
 
 def loss_spikes(settings: Settings, file: Path, plan: str | None = None) -> list[dict[str, Any]]:
     """The steps of a training whose loss stands out, the farthest first, as plain values: `steps` [first, last] of the
-    plan, from 0; `loss`; `expected`, the median around; `mix`, the sources and clusters whose share of the tokens
-    exceeds that of the steps around most, each {"trait", "value", "share", "around"}; `documents`, those with the most
-    tokens in these steps and values: {"id", "tokens", "source", "cluster_name", "first_words"}.
+    plan, from 0; `loss`, the highest of them; `expected`, the median around it; `mix`, the sources and clusters whose
+    share of the tokens exceeds that of the steps around most, each {"trait", "value", "share", "around"}; `documents`,
+    those with the most tokens in these steps and values: {"id", "tokens", "source", "cluster_name", "first_words"}.
 
     Raises:
         InputError: see `read_losses` and `where`.
     """
     log, spikes = read_losses(file), []
-    for at, expected in outstanding(log.loss):
-        first, end = int(log.first[at]), int(log.end[at])
+    named = outstanding(log.loss)
+    standing_out = {step for spike in named for step in range(log.first[spike.first], log.end[spike.last])}
+    for spike in named:
+        first, end = int(log.first[spike.first]), int(log.end[spike.last])
         read = where(settings, steps=range(first, end), plan=plan)
-        last = int(np.minimum(log.end[-1], end + AROUND))
-        steps = [*range(max(0, first - AROUND), first), *range(end, last)]
-        around = where(settings, steps=steps, plan=plan)
+        near = range(max(0, first - AROUND), min(int(log.end[-1]), end + AROUND))
+        around = where(settings, steps=[step for step in near if step not in standing_out], plan=plan)
         mix = sorted(
             (row for trait in ("source", "cluster_name") for row in _excess(trait, read, around)),
             key=lambda row: row["around"] - row["share"],
@@ -174,8 +189,8 @@ def loss_spikes(settings: Settings, file: Path, plan: str | None = None) -> list
         spikes.append(
             {
                 "steps": [first, end - 1],
-                "loss": float(log.loss[at]),
-                "expected": expected,
+                "loss": float(log.loss[spike.peak]),
+                "expected": spike.expected,
                 "mix": mix,
                 "documents": grouped.nlargest(MOST_DOCUMENTS, "tokens").reset_index().to_dict("records"),
             }
@@ -185,10 +200,11 @@ def loss_spikes(settings: Settings, file: Path, plan: str | None = None) -> list
 
 def _excess(trait: str, read: pd.DataFrame, around: pd.DataFrame) -> list[dict[str, Any]]:
     """The values of a trait with a larger share of the tokens in some steps than in others."""
-    shares, others = (part.groupby(trait).tokens.sum() / part.tokens.sum() for part in (read, around))
-    excess = shares - others.reindex(shares.index, fill_value=0.0)
+    shares, others = (
+        (part.groupby(trait).tokens.sum() / part.tokens.sum()).to_dict() for part in (read, around)
+    )
     return [
-        {"trait": trait, "value": value, "share": float(shares[value]), "around": float(shares[value] - more)}
-        for value, more in excess.items()
-        if more > 0
+        {"trait": trait, "value": value, "share": share, "around": others.get(value, 0.0)}
+        for value, share in shares.items()
+        if share > others.get(value, 0.0)
     ]

@@ -132,7 +132,7 @@ def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     """How much more the slowest rank has to do than the mean one; none if it does not, or the ranks are unknown."""
     if reading.assumed or reading.world_size == 1 or not trainer.shares or not reading.steps:
         return []
-    slowest = slowest_ranks(run, reading.world_size, reading.micro_batch)
+    slowest = slowest_ranks(run, trainer, reading.world_size, reading.micro_batch)
     what = "attention cost" if run.settings.packing.packs else "padded length"
     head = f"the slowest rank's {what} is {{:.2f}} times the mean rank's at a micro-step"
     if run.settings.exports.equal_ranks:

@@ -94,7 +94,8 @@ class Block:
         if self.filled is None:
             return self
         longest = int(self.filled.sum(1).max())
-        trained = self._read_trained and (lambda read=self._read_trained: read()[:, :longest])
+        read = self._read_trained
+        trained = None if read is None else lambda: read()[:, :longest]
         return Block(self.ids[:, :longest], self.padded, self._read, trained)
 
     @property

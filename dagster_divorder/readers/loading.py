@@ -94,7 +94,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
     start, or once at a loaded state, which has to be at the end of a step of world size x micro-batch rows; with a
     BalancedSampler, the position is the sampler's, and iterations follow its epochs. equal_ranks: deal the rows of each
     global batch so that at every micro-step all ranks have about the same attention cost (`core.order.ranks`); batches
-    keep their rows, and an incomplete last batch is read as it comes.
+    keep their rows, and an incomplete last batch is not dealt.
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.

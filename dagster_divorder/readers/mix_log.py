@@ -108,9 +108,9 @@ class MixLog:
         mix = self
 
         class MixCallback(TrainerCallback):
-            def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **others: Any) -> None:
+            def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
                 # After the loss: a log before it would count as this step's.
-                if "loss" in logs and 0 < state.global_step <= len(mix):
+                if "loss" in others["logs"] and 0 < state.global_step <= len(mix):
                     trainer.log(mix(state.global_step - 1))
 
         return MixCallback()

@@ -37,17 +37,16 @@ class RowTable:
     @classmethod
     def read(cls, data: np.ndarray) -> RowTable:
         """The table in the bytes of its file, uint8."""
-        options = pa.ipc.IpcReadOptions(
-            use_threads=False
-        )  # threads do not survive the fork of a loader's worker
+        # Arrow's threads do not survive the fork of a loader's worker.
+        options = pa.ipc.IpcReadOptions(use_threads=False)
         table = pa.ipc.open_file(pa.py_buffer(data), options=options).read_all()
         names = orjson.loads(table.schema.metadata[b"traits"])
         columns = {name: table[name].combine_chunks() for name in table.column_names}
-        numbers = [columns[name].to_numpy() for name in ("tokens", "counted", "documents", "attention")]
+        numbers = {name: columns[name].to_numpy() for name in ("tokens", "counted", "documents", "attention")}
 
         def trait(name: str) -> TraitOfRows:
             values, tokens = columns[f"{name}.values"], columns[f"{name}.tokens"]
             arrays = (values.offsets, values.values, tokens.values)
             return TraitOfRows(tuple(names[name]), *(array.to_numpy() for array in arrays))
 
-        return cls(*numbers, {name: trait(name) for name in names})
+        return cls(**numbers, traits={name: trait(name) for name in names})

@@ -139,7 +139,7 @@ def _dealt_to_ranks(settings: Settings, plan: PackedSequences, order: np.ndarray
     return read.reshape(order.shape)
 
 
-def slowest_ranks(run: Run, ranks: int, micro: int) -> dict[str, float]:
+def slowest_ranks(run: Run, trainer: Trainer, ranks: int, micro: int) -> dict[str, float]:
     """The slowest rank's attention cost over the mean rank's, as a mean over micro-steps (`core.order.ranks`): `come`,
     with rows as they come, and `dealt`, with `exports.equal_ranks`. ranks, micro: their product divides the batch."""
     settings, batch = run.settings, run.settings.sequence.batch
@@ -149,8 +149,9 @@ def slowest_ranks(run: Run, ranks: int, micro: int) -> dict[str, float]:
         -1, batch
     )
     dealt = [of_batch[deal_to_ranks(of_batch, ranks, micro, padded=padded)] for of_batch in costs]
+    come = costs.reshape(-1, micro, ranks).transpose(0, 2, 1) if trainer.shares == "rows" else costs
     return {
-        "come": slowest_rank(costs.ravel(), ranks, micro, padded=padded),
+        "come": slowest_rank(come.ravel(), ranks, micro, padded=padded),
         "dealt": slowest_rank(np.ravel(dealt), ranks, micro, padded=padded),
     }
 
