@@ -120,10 +120,10 @@ class Export:
         source: Source,
         epochs: np.ndarray | None,
         trained: Spans | None = None,
-        read_table: Callable[[], RowTable] | None = None,
+        table: np.ndarray | None = None,
     ) -> None:
         self.path, self.manifest, self._source, self._epochs = path, manifest, source, epochs
-        self._read_table = read_table
+        self._table = table
         self.trained = trained
         self.plan: str = manifest["plan"]
         self.length: int = manifest["sequence_length"]
@@ -168,11 +168,11 @@ class Export:
         Raises:
             InputError: the export has no table, because an earlier version of this package wrote it.
         """
-        if self._read_table is None:
+        if self._table is None:
             raise InputError(
                 f"{self.path} has no table of its rows; expected one as exports have since version 0.3: export again"
             )
-        return self._read_table()
+        return RowTable.read(self._table)
 
     def costs(self, rows: ArrayLike, *, padded: bool) -> np.ndarray:
         """The cost of rows of the plan's order, float64 (n,): their tokens if they are padded to the longest, else the
@@ -271,13 +271,11 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
         )
     files = Files(path, manifest)
     files.check_sizes()
+    # Stays mapped, whatever is exported over it.
+    table = [files.map(file) for file in manifest["files"] if file.endswith(ROWS)]
     source, epochs = SOURCES[name](files, manifest)
     trained = Spans(*files.array(TRAINED)) if "loss_mask" in manifest else None
-    read_table = None
-    if table := [file for file in manifest["files"] if file.endswith(ROWS)]:
-        files.pin(table)
-        read_table = lambda: RowTable.read(files.map(table[0]))  # noqa: E731
-    return Export(path, manifest, source, epochs, trained, read_table)
+    return Export(path, manifest, source, epochs, trained, table[0] if table else None)
 
 
 def open_exports(paths: Iterable[str | Path]) -> list[Export]:

@@ -201,8 +201,8 @@ def test_files_of_equal_size_are_told_apart(name: str, tmp_path: Path) -> None:
     else:
         file, other, *_ = next(group for group in sizes.values() if len(group) > 1)
         file_at(tmp_path, file).rename(tmp_path / "aside")
-        file_at(tmp_path, other).renamefile_at(tmp_path, file)
-        (tmp_path / "aside").renamefile_at(tmp_path, other)
+        file_at(tmp_path, other).rename(file_at(tmp_path, file))
+        (tmp_path / "aside").rename(file_at(tmp_path, other))
     with pytest.raises(StoreError, match="is not the file that the manifest names"):
         open_export(tmp_path)
 
