@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +134,11 @@ def train(
     ranks: list[list[list[float]]] = [[] for _ in ranked]
     narrow = matrix_dtype(task.device)
     autocast = torch.autocast(task.device, narrow, enabled=narrow != torch.float32)
-    with torch_threads(1) if task.device == "cpu" else _deterministic(), quiet():
+    if task.device == "cuda":
+        # Kernels that give the same numbers each time. cuBLAS reads its variable at its first call in a process.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    with torch_threads(1), quiet():
         model = make_model(task.class_count, length, task.seed).to(task.device).train()
         weights = dict(model.named_parameters())
         optimiser = torch.optim.AdamW(weights.values(), betas=BETAS, weight_decay=WEIGHT_DECAY)
@@ -168,21 +171,6 @@ def train(
                 model.train()
     trained.ranks[:] = [np.mean(of_end, axis=0) for of_end in ranks]
     return trained
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """In this context kernels of a GPU give the same numbers each time. cuBLAS reads its variable at its first call in
-    a process; a value that is already set stays."""
-    import torch
-
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def _micro_batches(

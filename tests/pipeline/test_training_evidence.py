@@ -179,13 +179,13 @@ def test_what_is_read_is_what_a_trainer_reads_of_the_export(
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
 def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], method: str) -> None:
     made = stage.Sequences.of(planned(settings({}, packing={"method": method})))
-    rows, whole = made.rows, made.tokens(made.plan)
+    rows, whole = made.rows, made.tokens(made.plan, np.arange(len(made.plan)))
     of_plan = np.bincount(whole["ids"][whole["counts"]], minlength=600)
     for name in (*TRAINED_ORDERS, "stratified/original", "curated/f3", "round_robin/balanced"):
         plan, epochs = made.planned(trained_order(name), 0)
         assert epochs.shape == (2, rows), name
         assert all(len(np.unique(read)) == rows for read in epochs), name
-        tokens = made.tokens(plan)
+        tokens = made.tokens(plan, np.arange(len(plan)))
         found = np.bincount(tokens["ids"][tokens["counts"]], minlength=600)
         # All but what fills no whole sequence.
         assert (found <= of_plan).all() and of_plan.sum() - found.sum() < LENGTH, name

@@ -223,7 +223,9 @@ class Sequences:
             numbers = numbers[np.floor((batch + 1) * share) > np.floor(batch * share)]
         kept = int(np.searchsorted(np.cumsum(packed.tokens[numbers]), evidence.tokens, side="right"))
         numbers = numbers[:kept]
-        plan = _take(packed, numbers)
+        runs, indptr = row_entries(packed.indptr, numbers)
+        document, start, length = (of[runs] for of in (packed.document, packed.start, packed.length))
+        plan = PackedSequences(document, start, length, indptr, packed.sequence_length)
         if settings.masked:
             # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max(initial=1)))
@@ -253,16 +255,17 @@ class Sequences:
         """What a training reads, as `models.training.train` takes it."""
         plan, epochs = self.planned(order, seed)
         used, place = np.unique(epochs, return_inverse=True)
-        return {**self.tokens(_take(plan, used)), "epochs": place.reshape(epochs.shape)}
+        return {**self.tokens(plan, used), "epochs": place.reshape(epochs.shape)}
 
-    def tokens(self, plan: PackedSequences) -> dict[str, np.ndarray]:
-        """A plan's tokens, each (S, L): their `ids`, integer; `counts`, bool, those that are trained on."""
-        every = np.arange(len(plan))
-        rows = Rows(plan, every, every[None], stored_tokens(self.run, load_base_model(self.run).directory))
+    def tokens(self, plan: PackedSequences, sequences: np.ndarray) -> dict[str, np.ndarray]:
+        """Tokens of S sequences of a plan, each (S, L): their `ids`, integer; `counts`, bool, those that are trained
+        on."""
+        every, base = np.arange(len(sequences)), load_base_model(self.run)
+        rows = Rows(plan, sequences, every[None], stored_tokens(self.run, base.directory))
         ids, trained = rows.gather(), rows.trained
-        counts = np.arange(rows.length) < plan.tokens[:, None]
+        counts = np.arange(rows.length) < plan.tokens[sequences, None]
         if trained is not None:
-            counts = trained.marked(every * rows.length, np.full(len(plan), rows.length)).reshape(ids.shape)
+            counts = trained.marked(every * rows.length, np.full(len(every), rows.length)).reshape(ids.shape)
         return {"ids": ids, "counts": counts}
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
@@ -298,16 +301,13 @@ class Sequences:
         sequence."""
         settings, codes = self.run.settings, self.stream.traits.codes
         pieces, draw = _whole_pieces(self.plan), settings.seed + seed
-        if documents == "original":
-            order = np.arange(len(pieces))
-        else:
-            items = document_items(
-                run_counter(self.run, self.stream.record_of)(pieces),
-                {name: codes[name][pieces.document] for name in settings.order.traits},
-                settings.order.traits,
-                lengths=pieces.length,
-            )
-            order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
+        items = document_items(
+            run_counter(self.run, self.stream.record_of)(pieces),
+            {name: codes[name][pieces.document] for name in settings.order.traits},
+            settings.order.traits,
+            lengths=pieces.length,
+        )
+        order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
         own = settings.packing.method
         method = own if own == "none" or (settings.masked and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
@@ -330,13 +330,6 @@ class Sequences:
         return {**common, "weights": items.weights, "seed": common["seed"] + seed}
 
 
-def _take(plan: PackedSequences, sequences: np.ndarray) -> PackedSequences:
-    """A plan with some of its sequences, in the given order."""
-    runs, indptr = row_entries(plan.indptr, sequences)
-    columns = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
-    return PackedSequences(**columns, indptr=indptr, sequence_length=plan.sequence_length)
-
-
 def _whole_pieces(plan: PackedSequences) -> Pieces:
     """The tokens of a plan by document; adjacent runs of a document become one piece."""
     at = np.lexsort((plan.start, plan.document))
@@ -357,7 +350,7 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
     from dagster_divorder.models.training import Task, token_classes
 
     vocabulary = run.receipt("base_model").facts["vocabulary"]
-    tokens = sequences.tokens(sequences.plan)
+    tokens = sequences.tokens(sequences.plan, np.arange(len(sequences.plan)))
     if run.settings.masked:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
@@ -380,11 +373,7 @@ def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
     """Source -> some of its held-out documents. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
 
-    table, base, trait = (
-        heldout_table(run, load_heldout(run)),
-        load_base_model(run),
-        run.settings.mixed_traits[0],
-    )
+    table, base = heldout_table(run, load_heldout(run)), load_base_model(run)
     if not table.num_rows:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
@@ -406,6 +395,7 @@ def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
         kept = max(1, int(np.searchsorted(ends, most, side="right")))
         heldout[source] = (ids[: ends[kept - 1]], lengths[:kept], counts[: ends[kept - 1]])
     if not run.settings.heldout.paths:
+        trait = run.settings.mixed_traits[0]
         without = sorted(set(load_stream(run).traits.names[trait]) - rows.keys())
         if without:
             notes.append(
