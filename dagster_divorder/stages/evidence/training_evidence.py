@@ -355,7 +355,6 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
     classes, class_count = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
-    heldout = _heldout_texts(run, sequences.rows * sequences.plan.sequence_length, notes)
     return Task(
         classes=classes,
         class_count=class_count,
@@ -363,14 +362,12 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
         learning_rate=0.0,
         batch=sequences.batch,
         device=call_on_a_worker(run, find_device),
-        heldout={
-            source: (classes[ids], lengths, counts) for source, (ids, lengths, counts) in heldout.items()
-        },
+        heldout=_heldout_texts(run, classes, sequences.rows * sequences.plan.sequence_length, notes),
     )
 
 
-def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
-    """Source -> some of its held-out documents. tokens: of an epoch."""
+def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str]) -> dict[str, Texts]:
+    """Source -> some of its held-out documents. classes: of token ids. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
 
     table, base = heldout_table(run, load_heldout(run)), load_base_model(run)
@@ -393,7 +390,7 @@ def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
             counts = np.ones(len(ids), bool)
         ends = np.cumsum(lengths)
         kept = max(1, int(np.searchsorted(ends, most, side="right")))
-        heldout[source] = (ids[: ends[kept - 1]], lengths[:kept], counts[: ends[kept - 1]])
+        heldout[source] = classes[ids[: ends[kept - 1]]], lengths[:kept], counts[: ends[kept - 1]]
     if not run.settings.heldout.paths:
         trait = run.settings.mixed_traits[0]
         without = sorted(set(load_stream(run).traits.names[trait]) - rows.keys())
