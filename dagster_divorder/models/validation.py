@@ -144,7 +144,7 @@ def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
     """sums: source -> float64 (4,), sums of documents, tokens, nats and bytes."""
     import pandas as pd
 
-    sources = pd.DataFrame.from_dict(sums, "index", columns=["documents", "tokens", "nats", "bytes"])
+    sources = pd.DataFrame.from_dict(dict(sums), "index", columns=["documents", "tokens", "nats", "bytes"])
     table = pd.concat([sources.sort_index(), pd.DataFrame([sources.sum()] * 2, [EQUAL, ALL])])
     table["loss"] = table["nats"] / table["tokens"]  # NaN for a source without a token
     table["bits_per_byte"] = table["nats"] / table["bytes"] / np.log(2)

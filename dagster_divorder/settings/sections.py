@@ -792,6 +792,8 @@ def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
         trained_order(order)
     if len(set(orders)) < len(orders):
         raise ValueError("an order is named twice; name each once")
+    if {*orders} <= {SHUFFLED}:
+        raise ValueError(f"expected an order besides {SHUFFLED}, which the others are compared with")
     return orders
 
 

@@ -303,6 +303,8 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         (("nope",), "'nope' is not an order; expected original, "),
         (("nope/random",), "Input should be one of"),
         (("curated", "curated"), "named twice"),
+        ((), "expected an order besides random_sequences"),
+        (("random_sequences",), "expected an order besides random_sequences"),
         (("curated/saw",), "'saw' is a schedule of a score"),
         (
             ("saw_balanced",),

@@ -219,8 +219,8 @@ class Sequences:
         if settings.curriculum.on:
             # The beginning of the plan would have only one end of the score: batches are spread evenly.
             share = min(1.0, evidence.tokens / packed.tokens[numbers].sum())
-            batch = np.arange(len(numbers)) // settings.sequence.batch
-            numbers = numbers[np.floor((batch + 1) * share) > np.floor(batch * share)]
+            at = np.arange(len(numbers)) // settings.sequence.batch
+            numbers = numbers[np.floor((at + 1) * share) > np.floor(at * share)]
         kept = int(np.searchsorted(np.cumsum(packed.tokens[numbers]), evidence.tokens, side="right"))
         numbers = numbers[:kept]
         runs, indptr = row_entries(packed.indptr, numbers)
@@ -435,13 +435,13 @@ def _summary(
     )
     attention = np.array(["attn" in name for name in MATRICES])
     parts = {"attention": attention, "feed-forward": ~attention}
-    each = {
+    figures = {
         name: [figures_of(trained, sequences.steps, sources, parts) for trained in by[name, best]]
         for name in orders
     }
-    compared = {name: compare(each[name], each[SHUFFLED]) for name in orders}
+    compared = {name: compare(figures[name], figures[SHUFFLED]) for name in orders}
     first = "curated" if "curated" in orders else next(name for name in orders if name != SHUFFLED)
-    pairs = zip(each[first], each[SHUFFLED], strict=True)
+    pairs = zip(figures[first], figures[SHUFFLED], strict=True)
     differences = [ours[HELD_OUT] - shuffled[HELD_OUT] for ours, shuffled in pairs]
     read = sequences.epochs * sequences.rows * sequences.plan.sequence_length
     return {
