@@ -146,10 +146,11 @@ def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
 
     sources = pd.DataFrame.from_dict(dict(sums), "index", columns=["documents", "tokens", "nats", "bytes"])
     table = pd.concat([sources.sort_index(), pd.DataFrame([sources.sum()] * 2, [EQUAL, ALL])])
-    table["loss"] = table["nats"] / table["tokens"]  # NaN for a source without a token
-    table["bits_per_byte"] = table["nats"] / table["bytes"] / np.log(2)
-    for column in ("loss", "bits_per_byte"):
-        table.iloc[-2, table.columns.get_loc(column)] = table[column].iloc[:-2].mean()
+    table["bits"] = table["nats"] / np.log(2)
+    for column, part, of in (("loss", "nats", "tokens"), ("bits_per_byte", "bits", "bytes")):
+        values = table[part] / table[of]  # NaN for a source without a token
+        values.iloc[-2] = values.iloc[:-2].mean()
+        table[column] = values
     counts = ["documents", "tokens", "bytes"]
     table = table.astype(dict.fromkeys(counts, np.int64)).rename_axis("source").reset_index()
     return table[["source", *counts, "loss", "bits_per_byte"]]

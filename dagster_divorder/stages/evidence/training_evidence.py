@@ -111,12 +111,12 @@ def _train_in_each_order(run: Run) -> Made:
     missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
     tokens = sequences.epochs * sequences.rows * sequences.plan.sequence_length
     if missing:
-        models = count(len(missing), "model")
         run.progress.note(
-            f"training {models} of {len(trainings):,}, {sequences.epochs * sequences.steps:,} steps of "
-            f"{count(sequences.batch, 'sequence')} each"
+            f"training {len(missing):,} of {len(trainings):,} models, "
+            f"{sequences.epochs * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
         )
-        with run.progress(f"training {models}", tokens * len(missing), "tokens") as advance:
+        doing = f"training {count(len(missing), 'model')}"
+        with run.progress(doing, tokens * len(missing), "tokens") as advance:
             for _ in run.engine.each(
                 partial(_train, store, folder, task),
                 [(each, arrays[each.name]) for each in missing],
