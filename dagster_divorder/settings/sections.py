@@ -787,12 +787,10 @@ class Exports(_Section):
 
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
-    Documents also `clusters`: by cluster. Sequences `random`: shuffled each epoch. apart: attention stops at the ends
-    of documents."""
+    Sequences also `random`: shuffled anew each epoch."""
 
     documents: str
     sequences: str
-    apart: bool = False
 
 
 TRAINED_ORDERS = {
@@ -800,31 +798,24 @@ TRAINED_ORDERS = {
     "random_documents": TrainedOrder("random", "original"),
     "random_sequences": TrainedOrder("curated", "random"),
     "curated": TrainedOrder("curated", "curated"),
-    "cluster_packed": TrainedOrder("clusters", "random"),
 }
-APART = "_apart"
+SHUFFLED = "random_sequences"
+"""The order that others are compared with: the plan's sequences, shuffled."""
 
 
 def trained_order(text: str) -> TrainedOrder:
     """An entry of `evidence.orders`. Raises ValueError if it names no order."""
-    if text.endswith(APART):
-        return trained_order(text.removesuffix(APART))._replace(apart=True)
     if text in TRAINED_ORDERS:
         return TRAINED_ORDERS[text]
     documents, slash, sequences = text.partition("/")
     if not slash:
         raise ValueError(
             f"{text!r} is not an order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
-            'sequences, such as "stratified/original"; each may end in _apart'
+            'sequences, such as "stratified/original"'
         )
     if documents != "curated":
         _known_strategy(documents)
     return TrainedOrder(documents, _known_strategy(sequences))
-
-
-def shuffled_order(text: str) -> str:
-    """The baseline of an entry of `evidence.orders`: the plan's sequences shuffled, with the same attention."""
-    return "random_sequences" + (APART if text.endswith(APART) else "")
 
 
 def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
@@ -832,6 +823,8 @@ def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
         trained_order(order)
     if len(set(orders)) < len(orders):
         raise ValueError("an order is named twice; name each once")
+    if {*orders} <= {SHUFFLED}:
+        raise ValueError(f"expected an order besides {SHUFFLED}, which the others are compared with")
     return orders
 
 
@@ -848,12 +841,11 @@ class Evidence(_Section):
         "random_sequences",
         "curated",
     )
-    """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
-    at the ends of documents; random_sequences_apart is then added too. `stratified/original`: a strategy of
+    """Orders to compare. The baseline, random_sequences, is always added. `stratified/original`: a strategy of
     documents and one of sequences."""
-    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own. Figures
-    are at the one that suits the shuffled sequences best."""
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((0.003,), min_length=1)
+    """Learning rates to train each order with, after a rise over the first twentieth. Figures are at the one that suits
+    the shuffled sequences best."""
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]

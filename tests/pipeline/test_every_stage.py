@@ -300,8 +300,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         patch.setattr(ordering_animation, "FRAMES", 2)
         patch.setattr(strategy_comparison, "DOCUMENTS", ("original",))
         patch.setattr(strategy_comparison, "SEQUENCES", ("original",))
-        for name in ("SEEDS", "EPOCHS"):
-            patch.setattr(training_evidence, name, 1)
+        patch.setattr(training_evidence, "SEEDS", 1)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made
