@@ -54,7 +54,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
 
 def named(settings: Settings) -> dict[str, Any]:
     """Names and examples of the clusters."""
-    run_all(settings, Silent(), CLUSTERED)
+    run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     return load_named(open_run(settings))
 
 

@@ -44,8 +44,8 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     most = min(space.most_rows(run.view, SAMPLE_BYTES // 2) for space in spaces)
     rows = fit_rows(run, "ari_comparison", most)
     centre = (spaces[0].centre, spaces[1].centre)
-    vectors = [space.rows(run.view, rows) for space in spaces]
-    found = compare(*vectors, k, seed=run.settings.seed, centre=centre, names=kinds)
+    one, other = (space.rows(run.view, rows) for space in spaces)
+    found = compare(one, other, k, seed=run.settings.seed, centre=centre, names=kinds)
     words = count_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
     names, told, sizes = [], {}, [np.bincount(labels) for labels in found.labels]
     for kind, labels, of in zip(kinds, found.labels[:, : words.counts.shape[0]], sizes, strict=True):
@@ -70,8 +70,8 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
         for a, b in np.stack(np.unravel_index(largest, found.table.shape), axis=1).tolist()
         if found.table[a, b]
     ]
-    of_pairs = [[of[at] for at in side] for of, side in zip(names, found.pairs, strict=True)]
-    picture = contingency(found.table[np.ix_(*found.pairs)], *of_pairs, info["conclusion"], kinds)
+    first, second = ([of[at] for at in side] for of, side in zip(names, found.pairs, strict=True))
+    picture = contingency(found.table[np.ix_(*found.pairs)], first, second, info["conclusion"], kinds)
     return {INFO: orjson.dumps(info), CELLS: pack_rows(cells), HEATMAP: picture}
 
 

@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 
 SAMPLE_BYTES = 1 << 30
@@ -101,7 +101,7 @@ CENTROIDS = PinnedFit(
     ),
     settings=("clusters", "seed"),
     decided_by=lambda run: {
-        "space": chosen_space_key(run),
+        "space": space_key(run),
         "k": _count(run),
         "seed": run.settings.seed,
         **fit_inputs(run, "centroids"),

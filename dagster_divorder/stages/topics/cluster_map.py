@@ -17,14 +17,14 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.topics.cluster_map import MapFit, fit, place
 from dagster_divorder.core.vectors.pca import Pca
-from dagster_divorder.pipeline.drift import another_corpus
+from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack, pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.state import Receipt
@@ -97,7 +97,11 @@ def _map_clusters(run: Run) -> Made:
         "places": asdict(shown),
         "map": File(pack_parquet(pa.table(table)), "parquet"),
     }
-    figures = {"k": len(names), "of_documents": documents, "on_map": on_map, "placed": placed}
+    note = None
+    if (left := documents_left(run, run.receipt("map_fit"))) < MIN_SHARE_LEFT:
+        note = f"{left:.0%} of the map's documents are left; divorder run --refit cluster_map fits a new map"
+        run.progress.note(note)
+    figures = {"k": len(names), "of_documents": documents, "on_map": on_map, "placed": placed, "note": note}
     return Made(files, {"of_documents": documents}, figures)
 
 
@@ -120,7 +124,7 @@ MAP_FIT: PinnedFit = PinnedFit(
     decided_by=lambda run: {
         "documents": DOCUMENTS,
         **MAP_FIT.given(run.settings),
-        "space": chosen_space_key(run),
+        "space": space_key(run),
         **fit_inputs(run, "map_fit"),
     },
     doing="fitting the map",

@@ -16,10 +16,10 @@ from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, 
 from dagster_divorder.stages.topics.centroids import load_clusters
 from dagster_divorder.stages.topics.cluster_names import load_named
 from dagster_divorder.stages.topics.components import (
-    chosen_space_key,
     chosen_vectors,
     load_space,
     space_figures,
+    space_key,
     space_reads,
 )
 from dagster_divorder.store.space import Space
@@ -143,7 +143,7 @@ CLUSTERS = PerDocument(
     description="The cluster of every document: `clusters.k` clusters by k-means (vectors: `embedding.kind`), named by "
     "their characteristic words. Centroids and names are pinned; `fitted` says whether and why they were made again.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
-    decided_by=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
+    decided_by=lambda run: {"space": space_key(run), "centroids": run.receipt("centroids").version},
     then=("cluster_names",),
     doing="assigning to clusters",
     compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),

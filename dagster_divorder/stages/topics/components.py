@@ -69,17 +69,13 @@ def is_centred(settings: Settings, kind: str) -> bool:
     return kind != "shallow" or settings.embedding.pooling != "mean"
 
 
-def space_key(run: Run, kind: str) -> str:
-    """A key of everything but the corpus that decides the vectors of a space."""
+def space_key(run: Run, kind: str | None = None) -> str:
+    """A key of everything but the corpus that decides the vectors of a space, by default of the clustered kind."""
+    kind = kind or chosen_kind(run)
     receipt = run.receipt(STAGE_OF[kind])
     if not run.settings.embedding.pca:
         return receipt.key
     return content_hash(receipt.key, run.receipt(COMPONENTS_OF[kind]).version)
-
-
-def chosen_space_key(run: Run) -> str:
-    """`space_key` of the clustered vectors."""
-    return space_key(run, chosen_kind(run))
 
 
 def load_space(run: Run, kind: str | None = None) -> Space:

@@ -21,7 +21,7 @@ from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
-from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_figures, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
@@ -101,7 +101,7 @@ K_CALIBRATION = PinnedFit(
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
     settings=("clusters", "seed"),
     decided_by=lambda run: {
-        "space": chosen_space_key(run),
+        "space": space_key(run),
         "tried": run.settings.clusters.tried,
         "seed": run.settings.seed,
     },
