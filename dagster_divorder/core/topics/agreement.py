@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.topics.cluster import assign, fit, most_points
+from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ class Agreement:
 
 
 def compare(
-    first: NDArray[np.float32],
-    second: NDArray[np.float32],
+    first: NDArray[np.floating],
+    second: NDArray[np.floating],
     k: int = 30,
     *,
     seed: int = 0,
     centre: tuple[bool, bool] = (True, True),
     names: tuple[str, str] = ("first", "second"),
 ) -> Agreement:
-    """Two spaces, float32 (n, D) each with its own D, both clustered into k clusters. Rows are the same documents in a
-    random order. centre: whether the mean is subtracted before.
+    """Two spaces, floats (n, D) each with its own D, both clustered into k clusters. Rows are the same documents in the
+    same order. centre: whether the mean is subtracted before.
 
     Raises:
         InputError: the numbers of rows differ, or a vector is not finite.
@@ -61,12 +61,9 @@ def compare(
         raise InputError(
             f"{len(first):,} and {len(second):,} vectors; expected a row a document in both files"
         )
-    labels = np.stack(
-        [
-            assign(space, fit(space[: most_points(k)], k, seed=seed, centre=centred))[0]
-            for space, centred in zip((first, second), centre, strict=True)
-        ]
-    )
+    spaces = [space.astype(np.float32, copy=False) for space in (first, second)]
+    fits = [fit(space, k, seed=seed, centre=mean) for space, mean in zip(spaces, centre, strict=True)]
+    labels = np.stack([assign(space, by)[0] for space, by in zip(spaces, fits, strict=True)])
     shown = labels[:, (labels < MATCHED).all(axis=0)]
     table = np.zeros(np.minimum(labels.max(axis=1) + 1, MATCHED), np.int64)
     np.add.at(table, tuple(shown), 1)
