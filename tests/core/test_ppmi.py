@@ -51,11 +51,11 @@ def test_vectors_are_the_left_singular_vectors(monkeypatch):
     monkeypatch.setattr(ppmi, "POWER_STEPS", 20)
     documents = topical()
     found = token_vectors(*flat(documents), 50, 8)
-    left = np.linalg.svd(ppmi.ppmi(ppmi.in_pieces(*flat(documents), 50)).astype(np.float64))[0]
+    left, strength, _ = np.linalg.svd(ppmi.ppmi(ppmi.in_pieces(*flat(documents), 50)).astype(np.float64))
     cosines = np.abs((found.vectors / np.linalg.norm(found.vectors, axis=0)).T @ left[:, :8])
     assert found.rank == 8
     assert_allclose(cosines, np.eye(8), atol=1e-3)
-    assert 0 < found.explained < 1
+    assert_allclose(found.explained, (strength[:8] ** 2).sum() / (strength**2).sum(), rtol=1e-5)
     assert_allclose(np.sqrt((found.vectors**2).mean(axis=0)), ppmi.TABLE_SCALE, rtol=1e-4)
 
 

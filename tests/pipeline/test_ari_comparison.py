@@ -149,21 +149,6 @@ def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
         assert row["of the deep one"] == pytest.approx(both / groups["moods"].count(mood))
 
 
-def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_one(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(80))
-    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
-    texts = [record["text"] for record in records(80)]
-    cosines = (pointing(texts, "topics") * pointing(texts, "moods")).sum(axis=1)
-    expected = {name: getattr(cosines, name)() for name in ("mean", "std", "min", "max")}
-    assert compare(run).figures["document_cosine"] == pytest.approx(expected, abs=1e-6)
-    narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
-    wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
-    for fragment in run.view.fragments:
-        narrow.put(fragment.name, {"vectors": wide.read(fragment)["vectors"][:, :5]})
-    run.save(replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key))
-    assert compare(run).figures["document_cosine"] is None
-
-
 @pytest.mark.parametrize("chosen", ["external", "shallow"])
 def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen: str) -> None:
     """Through the pipeline, as `embedding.kind = "auto"` does it."""

@@ -10,8 +10,8 @@ context c (the C tokens that occur in the most pieces). With row sums r, column 
 and the vectors are the first D columns of U, unscaled: U clusters better than U sqrt(S) and U S.
 
 Guarantee: the same bytes for the same seed and any number of threads (BLAS runs on one).
-Cost: O(sum of a piece's distinct tokens x its contexts) counting, V C D for scikit-learn's TruncatedSVD; memory 8 bytes
-for each n_tc above 0 + V x C float32. A dense matrix is faster: on newsgroups a third of its entries are above 0.
+Cost: O(sum of a piece's distinct tokens x its contexts) counting, V C D for scikit-learn's truncated SVD; memory 8
+bytes for each n_tc above 0 + V x C float32. A dense matrix is faster: on newsgroups a third of its entries are above 0.
 Sources: Church and Hanks 1990 (PMI); Levy, Goldberg and Dagan 2015 (PPMI-SVD, U alone better than U S); Halko,
 Martinsson and Tropp 2011 (the randomised SVD).
 Known weakness: a token in few pieces has large, noisy PMI; a larger sample helps. Measurements:
@@ -43,7 +43,7 @@ RANK_TOLERANCE = 1e-3
 class TokenVectors:
     """vectors float32 (V, D), zero for unseen tokens and in columns beyond `rank`; random if rank is 0.
 
-    explained: share of the PPMI's variance in the first D components.
+    explained: share of the squared PPMI in the first D components.
     """
 
     vectors: NDArray[np.float32]
@@ -61,7 +61,7 @@ def token_vectors(
     If there are fewer than D components (a small or uniform sample), the other columns are zero. If there are none (one
     short text, or all texts alike), all vectors are random, so that different texts still differ.
     """
-    from sklearn.decomposition import TruncatedSVD
+    from sklearn.utils.extmath import randomized_svd
     from threadpoolctl import threadpool_limits
 
     pieces = in_pieces(ids, lengths, vocabulary)
@@ -69,14 +69,15 @@ def token_vectors(
     vectors = np.zeros((vocabulary, dim), np.float32)
     rank, explained = 0, 0.0
     if matrix.any():
-        svd = TruncatedSVD(min(dim, *matrix.shape), n_iter=POWER_STEPS, random_state=small_seed(seed))
+        # The SVD of TruncatedSVD, which would take three times the matrix's memory for its figures.
         with threadpool_limits(limits=1):
-            scaled = svd.fit_transform(matrix)
-        strength = svd.singular_values_
+            left, strength, _ = randomized_svd(
+                matrix, min(dim, *matrix.shape), n_iter=POWER_STEPS, random_state=small_seed(seed)
+            )
         rank = int((strength > RANK_TOLERANCE * strength[0]).sum())
-        scale = TABLE_SCALE * np.sqrt(vocabulary) / strength[:rank]
-        vectors[:, :rank] = scaled[:, :rank] * scale
-        explained = float(svd.explained_variance_ratio_.sum(dtype=np.float64))
+        vectors[:, :rank] = left[:, :rank] * np.float32(TABLE_SCALE * np.sqrt(vocabulary))
+        squares = np.einsum("ij,ij->i", matrix, matrix).sum(dtype=np.float64)
+        explained = min(1.0, float((strength[:rank].astype(np.float64) ** 2).sum() / squares))
     else:
         vectors = np.random.default_rng(seed).normal(0.0, TABLE_SCALE, vectors.shape).astype(np.float32)
     return TokenVectors(vectors, rank, explained, pieces=pieces.shape[0], contexts=matrix.shape[1])
@@ -102,7 +103,9 @@ def ppmi(pieces: Any) -> NDArray[np.float32]:
     chosen = np.argsort(-frequency, kind="stable")[: min(CONTEXTS, np.count_nonzero(frequency))]
     counts = (pieces.T @ pieces[:, chosen]).tocsr()
     rows, columns = counts.sum(axis=1), counts.sum(axis=0)
-    matrix: NDArray[np.float32] = counts.astype(np.float32).toarray()
+    counts.data = counts.data.astype(np.float32)
+    matrix: NDArray[np.float32] = counts.toarray()
+    del counts
     matrix /= np.maximum(rows, 1).astype(np.float32)[:, None]
     matrix *= (columns.sum() / columns).astype(np.float32)
     # log(max(1, x)) = max(0, log x), which avoids the logarithm of zero.
