@@ -49,7 +49,7 @@ def read(path: Path) -> tuple[Traits, np.ndarray]:
     bins = bin_codes(tokens, quantile_edges(tokens, 20))
     codes = {"label": labels.astype(np.int32), "length": bins}
     score = np.array([len(record["text"]) / max(1, len(record["text"].split())) for record in records])
-    return Traits(tokens, codes, {"label": tuple(names), "length": tuple(map(str, range(21)))}), score
+    return Traits(tokens, tokens, codes, {"label": tuple(names), "length": tuple(map(str, range(21)))}), score
 
 
 def train(

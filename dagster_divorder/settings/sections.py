@@ -25,7 +25,7 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.schedule import SHAPES, Pieces, pieces_of
+from dagster_divorder.core.order.schedule import SHAPES, Pieces
 from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
@@ -610,7 +610,7 @@ class Curriculum(_Section):
     @property
     def pieces(self) -> Pieces:
         """The schedule (`core.order.schedule`)."""
-        return pieces_of(self.shape, {})
+        return SHAPES[self.shape]
 
     @model_validator(mode="after")
     def _of_a_score(self) -> Self:

@@ -70,13 +70,16 @@ def sequence_counts(
 def with_all_tokens(
     items: Items, packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
 ) -> Items:
-    """Adds groups to items that count only some of their tokens: the same traits in all tokens.
+    """Adds groups to items that count only some of their tokens: the same traits in all tokens, which decide what a
+    batch costs and what its prompts are about.
 
     items: from `sequence_counts` with `counted`, one group for each of `codes`. A trait weighs as much in all tokens as
     in counted ones, but at least LEAST_SCALE of its weight.
     """
     from scipy.sparse import hstack
 
+    if int(items.counts.sum()) == len(codes) * int(packed.length.sum()):
+        return items
     whole, groups = sequence_counts(packed, codes, n_values)
     scale = max(LEAST_SCALE, (int(items.counts.sum()) / max(1, int(whole.sum()))) ** 2)
     return replace(

@@ -50,7 +50,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, vector_sums
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
@@ -109,11 +109,11 @@ def _train_in_each_order(run: Run) -> Made:
         trainings = _name_trainings(sequences, task, folder, known)
         # If a run is stopped, all orders are trained with the first seeds.
         missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
-        tokens = sequences.epochs * sequences.rows * sequences.plan.sequence_length
+        tokens = EPOCHS * sequences.rows * sequences.plan.sequence_length
         if missing:
             run.progress.note(
                 f"training {len(missing):,} of {len(trainings):,} models, "
-                f"{sequences.epochs * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
+                f"{EPOCHS * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
             )
             train = partial(_train, store, folder, task)
             with run.progress(
@@ -149,9 +149,9 @@ def _train_in_each_order(run: Run) -> Made:
         "verdict": " ".join(summary["verdict"]),
         "trainings": len(trainings),
         "trained_now": len(missing),
-        "tokens_an_epoch": tokens // sequences.epochs,
+        "tokens_an_epoch": tokens // EPOCHS,
         "weights": summary["weights"],
-        "steps": sequences.epochs * sequences.steps,
+        "steps": EPOCHS * sequences.steps,
         "notes": notes,
     }
     return Made(files, figures=figures)
@@ -220,7 +220,7 @@ class Sequences:
         """
         settings, evidence, packed = run.settings, run.settings.evidence, load_packed(run)
         assert evidence.tokens is not None
-        numbers, stream, mask = first_reads(load_sequence_order(run)), load_stream(run), load_loss_mask(run)
+        numbers, stream, mask = load_sequence_order(run)[0], load_stream(run), load_loss_mask(run)
         if mask is not None:
             rows = stream.record_of[packed.document]
             before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
@@ -250,11 +250,6 @@ class Sequences:
         return cls(run, stream, plan, numbers, full // batch, batch)
 
     @property
-    def epochs(self) -> int:
-        """Epochs of a training; as many as one schedule of the plan spans."""
-        return max(EPOCHS, self.run.settings.schedule_epochs)
-
-    @property
     def rows(self) -> int:
         """Number of sequences in an epoch; a last incomplete batch is left out, as trainers do."""
         return self.steps * self.batch
@@ -282,7 +277,7 @@ class Sequences:
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
         """(the sequences of an order, the sequences that each epoch reads in order, int64 (E, n))."""
-        rows, epochs = self.rows, self.epochs
+        rows, epochs = self.rows, EPOCHS
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
         if order.sequences == "curated":
             return plan, self.curated_epochs()
@@ -300,13 +295,10 @@ class Sequences:
     def curated_epochs(self) -> np.ndarray:
         """The plan's own orders of these sequences, int64 (E, n), as places in `plan`."""
         orders = load_sequence_order(self.run)
-        if self.run.settings.schedule_epochs > 1:
-            # One order covers all epochs, and no epoch reads every sequence.
-            orders = orders.reshape(1, -1)
         place = np.full(orders.max(initial=-1) + 1, -1)
         place[self.numbers[: self.rows]] = np.arange(self.rows)
-        read = [row for order in orders for row in place[order][place[order] >= 0].reshape(-1, self.rows)]
-        return np.stack([read[epoch % len(read)] for epoch in range(self.epochs)])
+        read = [place[order][place[order] >= 0] for order in orders]
+        return np.stack([read[epoch % len(read)] for epoch in range(EPOCHS)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
         """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
@@ -339,8 +331,7 @@ class Sequences:
         tokens = run_counter(self.run, self.stream.record_of)(plan)
         counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
-        if traits.trained is not None:
-            items = with_all_tokens(items, plan, codes, traits.sizes())
+        items = with_all_tokens(items, plan, codes, traits.sizes())
         return with_coordinates(items, plan, vector_sums(self.run, plan))
 
     def arguments(self, strategy: str, items: Items, seed: int) -> dict[str, Any]:
@@ -483,7 +474,7 @@ def _summary(
     }
     first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
     differences = losses[first, best] - losses[shuffled_order(first), best]
-    read = sequences.epochs * sequences.rows * sequences.plan.sequence_length
+    read = EPOCHS * sequences.rows * sequences.plan.sequence_length
     shown = [*verdict(figures, first, shuffled_order(first)), sensitivity(differences, read)]
     return {
         "verdict": [sentence for sentence in shown if sentence],
@@ -502,7 +493,7 @@ def _summary(
         "learning rate": best,
         "weights": sum(weight.numel() for weight in model.parameters()),
         "seeds": SEEDS,
-        "epochs": sequences.epochs,
+        "epochs": EPOCHS,
         "steps": sequences.steps,
         "batch": sequences.batch,
         "length": sequences.plan.sequence_length,

@@ -116,7 +116,7 @@ def load_stream(run: Run) -> TrainingStream:
 def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
     """Counts the tokens of runs of items for shares. record_of: `TrainingStream.record_of`. Loads its data once, for
     many calls."""
-    mask = load_loss_mask(run) if run.settings.counts_trained else None
+    mask = load_loss_mask(run)
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
         if mask is None:

@@ -127,21 +127,18 @@ def order_documents(traits: Traits, settings: Settings, seed: int) -> np.ndarray
     return order(items.counts, items.groups, weights=items.weights, **arguments)
 
 
-def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str, expected: int = 1) -> Finding:
-    """Whether each of the orders, int64 (E, M), has every number below `items` as often as expected. nouns: what the
-    items are."""
+def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -> Finding:
+    """Whether each of the orders, int64 (E, M), has every number below `items` once. nouns: what the items are."""
     times = np.zeros((len(orders), items), np.int64)
     inside = (orders >= 0) & (orders < items)
     for row, (numbers, known) in enumerate(zip(orders, inside, strict=True)):
         times[row] = np.bincount(numbers[known], minlength=items)
-    missing, doubled, unknown = (int(bad.sum()) for bad in (times < expected, times > expected, ~inside))
-    often = "once" if expected == 1 else f"{expected} times"
-    left_out = "left out" if expected == 1 else f"named less than {often}"
-    faults = f"{missing:,} {left_out}, {doubled:,} named more than {often}, {unknown:,} that do not exist"
+    missing, doubled, unknown = (int(bad.sum()) for bad in (times < 1, times > 1, ~inside))
+    faults = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
     passed = not (missing or doubled or unknown)
     return Finding(
         passed=passed,
-        text=f"{items:,} {nouns}, each exactly {often}." if passed else f"Of {items:,} {nouns}: {faults}.",
+        text=f"{items:,} {nouns}, each exactly once." if passed else f"Of {items:,} {nouns}: {faults}.",
         remedy=f"{remedy}; do not train on an output of this order",
         figures={
             "items": items,

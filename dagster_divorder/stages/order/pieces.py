@@ -17,7 +17,6 @@ from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, cut
 from dagster_divorder.core.packing.too_long import Breaks, fit
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask, load_turn_ends
@@ -30,11 +29,6 @@ LEFT_OUT = {
     "split_turns": "they are split behind answers",
 }
 """`packing.too_long` -> what happens to documents that are too long, unless the packing method decides."""
-
-
-def leaves_out(settings: Settings) -> bool:
-    """Whether packing may leave out tokens besides `order.cut`."""
-    return settings.masked or settings.packing.too_long != "cut"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +62,10 @@ class StreamPieces:
         if rule == "error":
             self._refuse_too_long()
             rule = "cut"
-        breaks = self._breaks(documents) if rule == "split_turns" and settings.masked else None
+        breaks = self._breaks(documents) if rule == "split_turns" else None
         pieces = fit(documents, rule, length, breaks)
-        # Each part of a document is judged separately.
-        parts = settings.masked and settings.packing.method not in FILLED
+        # Where some tokens do not count, each part of a document is judged separately.
+        parts = self._mask is not None and settings.packing.method not in FILLED
         return cut(pieces, length) if parts else pieces
 
     def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:

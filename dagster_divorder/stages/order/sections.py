@@ -120,11 +120,9 @@ def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarra
     items = np.flatnonzero(unread)
     left = (lengths - read)[items]
     of_items = traits.take(items)
-    trained = None
-    if of_items.trained is not None:
-        trained = np.rint(of_items.trained * (left / np.maximum(lengths[items], 1))).astype(np.int64)
     tokens = np.minimum(left, of_items.tokens)
-    return items, replace(of_items, tokens=tokens, trained=trained), read[items] > 0
+    counted = np.rint(of_items.counted * (tokens / np.maximum(of_items.tokens, 1))).astype(np.int64)
+    return items, replace(of_items, tokens=tokens, counted=counted), read[items] > 0
 
 
 def _spans(

@@ -62,8 +62,9 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.bin_edges import load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.state import Receipt
@@ -213,7 +214,7 @@ def _sections(
         if graph[name].asset and name != "ordering_report"
     ]
     return [
-        sections.asked(_asked(settings), settings.counts_trained),
+        sections.asked(_asked(settings), has_loss_mask(settings)),
         sections.bars(
             clusters,
             colours,
@@ -291,7 +292,7 @@ class _Corpus:
     @property
     def noun(self) -> str:
         """What shares are of."""
-        return "token" if self.stream.traits.trained is None else "trained token"
+        return "trained token" if has_loss_mask(self.run.settings) else "token"
 
 
 def _load_corpus(run: Run) -> _Corpus:
@@ -383,7 +384,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Window]:
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
-    place[first_reads(corpus.epochs)] = np.arange(len(place))
+    place[corpus.epochs[0]] = np.arange(len(place))
     windows: dict[int, Window] = {}
     # Equally distant sequences come in the order of training.
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
@@ -435,7 +436,7 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     ):
         whole, noun = int(traits.counted[document]), corpus.noun
         size = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
-        if traits.trained is not None:
+        if has_loss_mask(corpus.run.settings):
             size += f", {count(int(traits.tokens[document]), 'token')} in all"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
