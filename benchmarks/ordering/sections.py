@@ -20,8 +20,8 @@ import numpy as np
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.order.schedule import asked_rank, pieces_of, token_ranks, window_share, windows_of
-from dagster_divorder.core.order.sections import section_seed, spans_of_values
+from dagster_divorder.core.order.schedule import SHAPES, asked_rank, token_ranks, windows_of
+from dagster_divorder.core.order.sections import FEWEST_SEQUENCES, section_seed, spans_of_values
 from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
 
@@ -168,11 +168,11 @@ def main() -> None:
             f"which are not mixed: {border:,.0f} tokens off at the border, one section {prefix(alone.lengths):,.0f} "
             "anywhere"
         )
-        for shape, given in (("rise", {}), ("saw", {}), ("fold", {"folds": 3})):
-            pieces = pieces_of(shape, given)
+        for shape in ("rise", "saw", "fold"):
+            pieces = SHAPES[shape]
             sequence = LENGTH / traits.tokens.sum()
             for window in (4, 8):
-                share = window_share(window, BATCH * sequence, sequence, pieces)
+                share = max(window * BATCH, FEWEST_SEQUENCES) * sequence
                 windows = parts(windows_of(ranks, traits.tokens, pieces, share, seed=seed))
                 each = np.arange(len(windows))
                 ours, other = (

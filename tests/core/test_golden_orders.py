@@ -27,7 +27,6 @@ DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "round_robin": [{"within_cluster": name} for name in ("original", "length-asc", "length-desc")],
     "stratified": [{"within_cluster": "length-riffle"}],
-    "token_deficit": [{"within_cluster": "length-asc"}],
     "f2": [{"f2_lambda": 0.0}, {"f2_lambda": 7.5}],
     "grid_shuffle": [{"shards": 10}],
     "within_shard": [{"shards": 7}],

@@ -49,8 +49,8 @@ def test_stair_and_saw_are_those_of_the_papers(items, sections, ratio, folds, tu
 
 
 def test_segments_take_their_ends_of_the_ranking():
-    parts = np.split(np.array(laid("segment", np.arange(400.0))), [40, 360])
-    assert np.concatenate([np.sort(part) for part in parts]).tolist() == list(range(400))
+    parts = np.split(np.array(laid("segment", np.arange(4000.0))), [400, 3600])
+    assert np.concatenate([np.sort(part) for part in parts]).tolist() == list(range(4000))
     for part in filter(len, parts):
         assert abs(np.corrcoef(part, np.arange(len(part)))[0, 1]) < 0.3
 

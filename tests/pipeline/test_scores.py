@@ -166,7 +166,7 @@ def test_files_that_cannot_be_scores_are_refused_before_the_first_stage(
             "id",
             ["record 1", "record 2", "record 1"],
             [1.0, 2.0, 3.0],
-            r"rows 0 and 2 have the same id \('record 1'\) and the scores 1 and 3",
+            r"record 1 of the input has the scores 1 and 3, in rows of the same id",
         ),
         (
             "id",

@@ -431,14 +431,14 @@ def test_every_order_of_conversations_has_the_same_masks(
             at = 0
             for place in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
                 length = plan.length[place]
-                first = mask.begins[made.stream.record(plan.document[place])]
+                first = mask.begins[made.stream.record_of[plan.document[place]]]
                 tokens = slice(first + plan.start[place], first + plan.start[place] + length)
                 expected[row, at : at + length] = is_trained[tokens]
                 assert arrays["begins"][row, at : at + length].tolist() == [True] + [False] * (length - 1)
                 at += length
         np.testing.assert_array_equal(arrays["counts"], expected)
         assert expected.any(axis=1).all() and not expected.all()
-        rows = made.stream.record(plan.document)
+        rows = made.stream.record_of[plan.document]
         totals.add(int(mask.within(rows, plan.start, plan.length).sum()))
     # `concat` leaves out a last sequence that is not full.
     assert len(totals) == 1 or method == "concat"

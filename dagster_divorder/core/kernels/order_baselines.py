@@ -36,43 +36,30 @@ def through_buffer(draws: NDArray[np.float64], size: int) -> Ints:
 
 
 @kernel
-def largest_deficit_first(starts: Ints, sizes: Ints) -> Ints:
+def largest_deficit_first(starts: Ints) -> Ints:
     """Positions in the queues, int64 (M,), in the order in which they are taken. Label k's queue is
     starts[k]:starts[k+1].
 
     At every step the label with the largest deficit goes next, in float64; of equal ones the first. Empty queues are
     skipped.
-        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1)
-    with sums of `sizes` (int64, in queue order) as remaining and placed.
+        deficit_k = remaining_k / max(remaining, 1) - placed_k / max(placed, 1), counted in items.
     O(M K) time, O(K) scratch.
     """
     labels = starts.shape[0] - 1
     head = starts[:-1].copy()
-    left = np.zeros(labels, np.int64)
-    placed = np.zeros(labels, np.int64)
-    all_left = 0
-    for k in range(labels):
-        for place in range(starts[k], starts[k + 1]):
-            left[k] += sizes[place]
-        all_left += left[k]
-    all_placed = 0
-    out = np.empty(sizes.shape[0], np.int64)
-    for t in range(out.shape[0]):
+    items = starts[-1] - starts[0]
+    out = np.empty(items, np.int64)
+    for t in range(items):
         best = -1
         largest = 0.0
         for k in range(labels):
             if head[k] < starts[k + 1]:
-                deficit = left[k] / max(all_left, 1) - placed[k] / max(all_placed, 1)
+                deficit = (starts[k + 1] - head[k]) / (items - t) - (head[k] - starts[k]) / max(t, 1)
                 if best < 0 or deficit > largest:
                     best = k
                     largest = deficit
         out[t] = head[best]
-        size = sizes[head[best]]
         head[best] += 1
-        left[best] -= size
-        all_left -= size
-        placed[best] += size
-        all_placed += size
     return out
 
 

@@ -27,10 +27,10 @@ __all__ = ["STRATEGIES", "Order", "Problem", "Strategy", "order"]
 def order(counts: csr_matrix | csr_array, groups: ArrayLike, **arguments: Any) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
-    counts: SciPy CSR (M, J), item x trait value, >= 0, in tokens or documents. Stored zeros are kept.
-    groups: int (J,), the group 0..G-1 of each trait value. Each group has its own running total, so one may count
-        tokens and another documents. An item's length is its sum in group 0; its label, for strategies that need one,
-        is its largest value in group 0.
+    counts: SciPy CSR (M, J), item x trait value, finite and >= 0, in tokens or documents. Stored zeros are kept.
+    groups: int (J,), the group 0..G-1 of each trait value, none empty. Each group has its own running total, so one may
+        count tokens and another documents. An item's length is its sum in group 0; its label, for strategies that need
+        one, is its largest value in group 0.
     strategy: a key of STRATEGIES, by default "balanced". Its own options are arguments too, such as f2_lambda for `f2`;
         see `Strategy.Options`.
     weights: (G,), > 0, the importance of each group, in squared units of its counts; equal by default. For `balanced`
@@ -45,7 +45,7 @@ def order(counts: csr_matrix | csr_array, groups: ArrayLike, **arguments: Any) -
     empty array.
 
     Raises:
-        InputError: an argument cannot be used.
+        InputError: the strategy or an option cannot be used, or the counts are too large to sum.
     """
     problem, strategy = make_problem(counts, groups, **arguments)
     return strategy.permute(problem) if problem.items else np.zeros(0, np.int64)

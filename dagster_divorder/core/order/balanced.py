@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.items import design_effect
-from dagster_divorder.core.order.problem import Order, Problem, mix
+from dagster_divorder.core.order.problem import Order, Problem, mix, rows_of
 from dagster_divorder.core.order.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ prefixes stray twice as far. It has no effect on items of equal length."""
 def permute(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
-    from dagster_divorder.core.kernels.order_items import rows_of
 
     problem = _with_length(problem)
     rows = problem.rows()

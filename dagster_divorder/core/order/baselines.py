@@ -54,16 +54,7 @@ def stratified(problem: Problem, *, within_cluster: str) -> Order:
     from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
 
     items, starts = _queues(problem, within_cluster)
-    return items[largest_deficit_first(starts, np.ones(len(items), np.int64))]
-
-
-def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
-    """`stratified` with tokens instead of items: each label's share of the tokens stays within a few of the longest
-    items. Labels of long items come rarely, so sequences hold fewer labels. Lengths are not balanced at all. O(M K)."""
-    from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
-
-    items, starts = _queues(problem, within_cluster)
-    return items[largest_deficit_first(starts, problem.lengths[items])]
+    return items[largest_deficit_first(starts)]
 
 
 def jittered(problem: Problem) -> Order:
@@ -144,7 +135,6 @@ BASELINES = (
     Strategy("random", random, sees_traits=False),
     Strategy("round_robin", round_robin, QueueOptions),
     Strategy("stratified", stratified, QueueOptions),
-    Strategy("token_deficit", token_deficit, QueueOptions),
     Strategy("token_share_greedy", token_share_greedy),
     Strategy("bin_packing", bin_packing, reads=frozenset({"sequence_length"})),
     Strategy("jittered", jittered),

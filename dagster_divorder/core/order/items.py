@@ -51,6 +51,9 @@ LEAST_ROOT = 0.01
 """Weight of a trait in square roots of tokens over its weight in documents, just below `within` = 1. It rises to 1 at
 `within` = 0 on a logarithmic scale, so that the effect of `within` changes evenly."""
 
+LEAST_WEIGHT = 1e-6
+"""Least weight of a trait, so that weighted squares of totals stay far inside float64 and none vanishes."""
+
 TABLE_WITHIN = 0.0
 """`within` of a table whose records are not packed: there, batches of records count."""
 
@@ -94,13 +97,13 @@ def document_items(
 
     tokens: int (N,), >= 0, the tokens of each document that shares count. traits: name -> int codes (N,), >= 0; the
     first trait gives the label. Several values of one document share its tokens.
-    weights: name -> number above 0, for every trait; equal by default.
+    weights: name -> number from LEAST_WEIGHT to its inverse, for every trait; equal by default.
     within: 0 keeps windows of whole documents near the mix, 1 puts more values into packed sequences.
     lengths: int (N,), all tokens of each document, for the coarse bins of length; `tokens` by default.
 
     Raises:
-        InputError: shapes differ, a number is negative, no trait is given, weights name other traits, or `within` is no
-            number from 0 to 1.
+        InputError: shapes differ, a number is negative, no trait is given, weights name other traits or are out of
+            range, or `within` is no number from 0 to 1.
     """
     from scipy.sparse import csr_matrix
 
@@ -192,9 +195,9 @@ def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDA
     if set(weights) != set(names):
         raise InputError(f"weights names {sorted(weights)}; expected one for each trait: {sorted(names)}")
     for name in names:
-        if not (np.isfinite(weights[name]) and weights[name] > 0):
+        if not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
             raise InputError(
-                f"the weight of trait {name!r} is {weights[name]}; expected a number above 0: "
-                "leave the trait out to ignore it"
+                f"the weight of trait {name!r} is {weights[name]}; expected a number from {LEAST_WEIGHT:g} to "
+                f"{1 / LEAST_WEIGHT:g}: leave the trait out to ignore it"
             )
     return np.array([weights[name] for name in names], np.float64)

@@ -1,14 +1,14 @@
-"""The input of every strategy: sparse trait rows of items, checked once.
+"""The input of every strategy: sparse trait rows of items.
 
 Letters: M items, J trait values, G groups of trait values, K labels, nnz stored entries.
-Guarantee: all counts of a `Problem` are finite, non-negative and in range, so strategies do not check again. The
-caller's matrix is never written to.
+Guarantee: the caller's matrix is never written to.
 Cost: O(nnz + J + M); index arrays are shared with the caller's matrix if dtypes allow.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
+from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ tenths of the mixture corpus, chi2 by degree of freedom (1 in a shuffle): withou
 0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; newsgroups 4.0, 1.1, 1.5, 0.7. Prefixes of synthetic sequences stray 0.98,
 1.04, 1.04 and 1.07 times as far as f3's in clusters."""
 
-CENTRED_AT_ONCE = 1 << 16
-"""Rows of dense coordinates that are shifted at once; this avoids a second copy in float64."""
+AT_ONCE = 1 << 16
+"""Rows that are summed or shifted at once; this avoids a second copy in float64."""
+
+ROUNDING = 1e-13
+"""A difference below this share of its terms is rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,27 +103,21 @@ class Problem:
     @cached_property
     def totals(self) -> NDArray[np.float64]:
         """Sum of the items' rows, float64 (J,)."""
-        return self._norms_into(np.zeros(1))
-
-    @property
-    def norms(self) -> NDArray[np.float64]:
-        """L2 norms of the items' rows in group 0, float64 (M,)."""
-        norms = np.zeros(self.items)
-        self._norms_into(norms)
-        return norms
-
-    def _norms_into(self, norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        from dagster_divorder.core.kernels.order_items import norms_and_sums
-
-        return norms_and_sums(self.rows(), norms)
+        # Without entries, bincount counts in whole numbers.
+        return np.bincount(self.indices, self.data, len(self.groups)).astype(np.float64)
 
     def part(self, items: NDArray[np.int64]) -> Problem:
         """The problem of ordering `items` alone, in [0, M). Its item i is items[i]."""
-        from dagster_divorder.core.kernels.order_items import rows_of
-
         rows = rows_of(items, self.rows())
         part = replace(self, indptr=rows.indptr, indices=rows.indices, data=rows.data, dense=rows.dense)
         return part.recentred()
+
+    def chunks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
+        """(items, their entries, the item of each entry counted in the chunk, int64), AT_ONCE items at a time."""
+        for first in range(0, self.items, AT_ONCE):
+            ends = self.indptr[first : first + AT_ONCE + 1]
+            rows = np.arange(len(ends) - 1).repeat(np.diff(ends))
+            yield slice(first, first + AT_ONCE), slice(ends[0], ends[-1]), rows
 
     def rows(self) -> SparseItems:
         """The items as kernels read them; nothing is copied."""
@@ -143,12 +141,9 @@ class Problem:
         A score of <D, a> + |a|^2 / 2 delays rows of large norm to the end, where they drift. Balanced like any trait,
         they come evenly. Source: the term of f2, which keeps the mean norm in pace but not its spread.
         """
-        from dagster_divorder.core.kernels.order_items import row_norms, with_entry
-
         if not self.items:
             return self
-        shares = mix(self.totals, self.groups)
-        exact = row_norms(self.rows(), shares)
+        exact = self._row_norms()
         # Rows that differ only by rounding get one bin.
         norms = np.round(exact / (float(exact.max()) or 1.0), 9)
         edges = quantile_edges(norms, NORM_BINS)
@@ -161,15 +156,38 @@ class Problem:
         # two near the mean, so that the order is the same if all items have 2**22 times the tokens.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
         weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
-        indptr, indices, data = with_entry(self.rows(), bins + np.int32(first), unit)
         return replace(
             self,
-            indptr=indptr,
-            indices=indices,
-            data=data,
+            indptr=self.indptr + np.arange(self.items + 1),
+            indices=np.insert(self.indices, self.indptr[1:], bins + np.int32(first)),
+            data=np.insert(self.data, self.indptr[1:], unit),
             groups=np.append(self.groups, np.full(len(edges) + 1, len(self.weights), np.int32)),
             weights=np.append(self.weights, weight),
         )
+
+    def _row_norms(self) -> NDArray[np.float64]:
+        """L2 norms of the whole rows, float64 (M,), with their dense coordinates: weighed, and centred by the values'
+        shares of their groups."""
+        shares, groups = mix(self.totals, self.groups), len(self.weights)
+        square_of = np.bincount(self.groups, shares * shares)
+        norms = np.empty(self.items)
+        for items, entries, row in self.chunks():
+            out = norms[items]
+            value, data = self.indices[entries], self.data[entries].astype(np.float64)
+            cell = row * groups + self.groups[value]
+            length = np.bincount(cell, data, len(out) * groups)
+            excess = data - 2.0 * length[cell] * shares[value]
+            square = np.bincount(row, self.weights[self.groups[value]] * data * excess, len(out)) + 0.0
+            size = np.zeros(len(out))
+            for group, of_group in enumerate(length.reshape(-1, groups).T):
+                square += self.weights[group] * of_group * of_group * square_of[group]
+                size += self.weights[group] * of_group * of_group
+            for coordinate in self.dense[items].T.astype(np.float64):
+                square += coordinate * coordinate
+                size += coordinate * coordinate
+            # The norm of a row equal to the mix is only rounding error.
+            out[:] = np.sqrt(np.where(square > ROUNDING * size, square, 0.0))
+        return norms
 
     def first_group(self) -> Problem:
         """The same items with only the trait values of group 0."""
@@ -189,12 +207,29 @@ class Problem:
         )
 
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        from dagster_divorder.core.kernels.order_items import largest_and_sum
-
         # Whole numbers stay whole.
         sums = np.zeros(self.items, np.float64 if self.data.dtype.kind == "f" else np.int64)
-        values = largest_and_sum(self.rows(), sums)
+        values = np.empty(self.items, np.int32)
+        for items, entries, row in self.chunks():
+            values[items] = np.argmax(self.groups == 0)
+            kept = self.groups[self.indices[entries]] == 0
+            row, value = row[kept], self.indices[entries][kept]
+            data = self.data[entries][kept].astype(sums.dtype)
+            np.add.at(sums[items], row, data)
+            largest = np.zeros_like(sums[items])
+            np.maximum.at(largest, row, data)
+            # The first of equal ones is written last.
+            top = np.flatnonzero(data == largest[row])[::-1]
+            values[items][row[top]] = value[top]
         return values, sums
+
+
+def rows_of(items: NDArray[np.int64], rows: SparseItems) -> SparseItems:
+    """The rows of the items, int64 (n,), one after another."""
+    entries, indptr = row_entries(rows.indptr, items)
+    return rows._replace(
+        indptr=indptr, indices=rows.indices[entries], data=rows.data[entries], dense=rows.dense[items]
+    )
 
 
 def mix(totals: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -208,7 +243,7 @@ def less_rate(
 ) -> NDArray[np.float32]:
     """coordinates (M, D) - sizes (M,) x rate (D,), float32 (M, D)."""
     out = np.empty(coordinates.shape, np.float32)
-    for first in range(0, len(out), CENTRED_AT_ONCE):
-        chunk = slice(first, first + CENTRED_AT_ONCE)
+    for first in range(0, len(out), AT_ONCE):
+        chunk = slice(first, first + AT_ONCE)
         out[chunk] = coordinates[chunk] - sizes[chunk, np.newaxis] * rate
     return out

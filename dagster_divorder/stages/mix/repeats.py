@@ -55,28 +55,15 @@ MOST_EPOCHS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrainingStream:
-    """The M items that are trained on. records: position of each item's record among the accepted records, int64 (M,);
-    None if the records are the items. traits: of the items."""
+    """The M items that are trained on. record_of: position of each item's record among the accepted records, int64
+    (M,), rising. traits: of the items."""
 
-    records: np.ndarray | None
+    record_of: np.ndarray
     traits: Traits
-
-    @property
-    def record_of(self) -> np.ndarray:
-        """The position of each item's record, int64 (M,)."""
-        return np.arange(len(self.traits.tokens)) if self.records is None else self.records
-
-    def record(self, items: np.ndarray) -> np.ndarray:
-        """The positions of items' records."""
-        return items if self.records is None else self.records[items]
-
-    def of_items(self, of_records: np.ndarray) -> np.ndarray:
-        """Values of items, (M, ...), from values of records, (N, ...)."""
-        return of_records if self.records is None else of_records[self.records]
 
     def items(self, records: np.ndarray) -> np.ndarray:
         """The items of records, int64 rising."""
-        return records if self.records is None else np.flatnonzero(np.isin(self.records, records))
+        return np.flatnonzero(np.isin(self.record_of, records))
 
 
 def load_times(run: Run) -> np.ndarray:
@@ -95,7 +82,7 @@ def load_quotas(run: Run) -> np.ndarray:
 
 
 def stream_records(run: Run) -> np.ndarray | None:
-    """See `TrainingStream.records`."""
+    """The position of each item's record, int64 (M,); None if the records are the items."""
     return items_of(load_times(run)) if run.settings.repeats else None
 
 
@@ -109,7 +96,7 @@ def load_stream(run: Run) -> TrainingStream:
     """The stream that is ordered, packed and measured."""
     traits, records = load_traits(run), stream_records(run)
     if records is None:
-        return TrainingStream(None, traits)
+        return TrainingStream(np.arange(len(run.view)), traits)
     return TrainingStream(records, traits.take(records))
 
 

@@ -10,7 +10,6 @@ same input, settings and seed give the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ import numpy as np
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.sections import section_seed
-from dagster_divorder.core.order.spacing import spacing
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
@@ -27,11 +25,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
 from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen, record_ids
 from dagster_divorder.stages.order.scores import score_reads
-from dagster_divorder.stages.order.sections import (
-    Parts,
-    each_section,
-    make_sections,
-)
+from dagster_divorder.stages.order.sections import each_section, make_sections
 
 
 def load_order(run: Run) -> np.ndarray:
@@ -69,7 +63,7 @@ def _order_documents(run: Run) -> Made:
         whole = len(inside) == len(made.items)
         return made.traits if whole else made.traits.take(inside), section_seed(settings.seed, number)
 
-    orders = each_section(run, partial(_order_section, settings=settings), Parts(len(made.bounds) - 1, part))
+    orders = each_section(run, partial(_order_section, settings=settings), len(made.bounds) - 1, part)
     items = np.concatenate(
         [made.items[:0], *(made.items[begin:][of] for begin, of in zip(made.bounds, orders, strict=False))]
     )
@@ -102,7 +96,6 @@ def _order_documents(run: Run) -> Made:
         "frozen_documents": len(frozen.documents) if frozen else 0,
         "sections": len(made.bounds) - 1,
         "left_out_rests": made.left_out,
-        "copies": asdict(spacing(arrays["order"], run.copies[stream.record_of], traits.tokens)),
     }
     files = {"order": arrays, "records": {"id": record_ids(run, stream.record_of)}}
     return Made(files, {"tokens": tokens}, figures)

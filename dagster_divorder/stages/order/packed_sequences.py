@@ -7,8 +7,8 @@ length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:
 Sequences that stay of the last plan come first, unchanged. Every section is packed apart (`stages.order.sections`).
 What does not fill its last sequence opens the next section (`concat`, `related`), so that the plan has at most one
 partial sequence. `sections` int64 (K + 1,), `stretches` int64 (T + 1,): the first sequences of sections, the beginning
-that stays being the first one, and of stretches of one asked mix, and the number of all sequences. With `packing.end_of_text` a document has one more token,
-its last, the end-of-text token."""
+that stays being the first one, and of stretches of one asked mix, and the number of all sequences. With
+`packing.end_of_text` a document has one more token, its last, the end-of-text token."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _pack_documents(run: Run) -> Made:
         "sequence_length": run.settings.sequence.length,
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
-        "records": len(np.unique(stream.record(packed.document))),
+        "records": len(np.unique(stream.record_of[packed.document])),
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
     counts, left_out, wholly = documents.left_out()
@@ -170,7 +170,7 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
 def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
     """A function from items to their vectors, float32 (n, D)."""
     vectors = map_vectors(run.store, run.view, chosen_vectors(run))
-    return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
+    return lambda items: vectors[stream.record_of[items]].astype(np.float32, copy=False)
 
 
 def _vectors_at(

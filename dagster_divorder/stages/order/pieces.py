@@ -83,7 +83,7 @@ class StreamPieces:
         lengths, length = self.lengths, self.run.settings.sequence.length
         too_long = np.flatnonzero(lengths > length)
         if len(too_long):
-            first = self.stream.record(too_long[:1])
+            first = self.stream.record_of[too_long[:1]]
             raise InputError(
                 f"{len(too_long):,} of {len(lengths):,} records are longer than a sequence of {length:,} tokens (the "
                 f"first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
@@ -119,7 +119,7 @@ class StreamPieces:
             "untrained_tokens_left_out": int(untrained.sum()),
         }
         concerned = np.flatnonzero((too_long & (rule in LEFT_OUT)) | (untrained > 0))
-        records, first = np.unique(self.stream.record(concerned), return_index=True)
+        records, first = np.unique(self.stream.record_of[concerned], return_index=True)
         items, records = concerned[first[:LISTED]], records[:LISTED]
         parts = np.bincount(pieces.document, minlength=len(lengths))
         left = lengths - kept + untrained

@@ -8,13 +8,13 @@ infinity and null mean that a record has no score. Memory: some 60 bytes a recor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
@@ -42,7 +42,6 @@ from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.state import load_receipt
 
 FEWEST = 0.5
 """Least share of the records that must have a score."""
@@ -64,7 +63,7 @@ def score_reads(settings: Settings) -> tuple[str, ...]:
 
 def stream_ranks(run: Run, stream: TrainingStream) -> np.ndarray:
     """The rank of each item of the stream, float64 (M,), NaN for none."""
-    return stream.of_items(run.arrays("scores", "scores")["rank"])
+    return run.arrays("scores", "scores")["rank"][stream.record_of]
 
 
 def _numbers(run: Run) -> np.ndarray:
@@ -116,45 +115,31 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
     """
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
-    numbers = np.full(int(records.key.max()) + 1, np.nan)
-    row_of = np.full(len(numbers), -1, np.int64)
-    for first, (keys, scores) in read_columns(path, (key, column), BLOCK):
+    places, scores = [np.zeros(0, np.int64)], [np.zeros(0)]
+    for first, (keys, column_scores) in read_columns(path, (key, column), BLOCK):
         record = records.find(first, key_values(path, keyed_by, key, keys, first, "score"))
-        rows = np.flatnonzero(record >= 0)
-        run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + len(record) - len(rows)
-        place, values = records.key[record[rows]], number_column(scores, "curriculum.path", column)[rows]
-        # The first row of a key counts; the others must agree.
-        new, leads = np.unique(place, return_index=True)
-        fresh = row_of[new] < 0
-        row_of[new[fresh]], numbers[new[fresh]] = first + rows[leads[fresh]], values[leads[fresh]]
-        same = (numbers[place] == values) | (np.isnan(numbers[place]) & np.isnan(values))
-        for at in np.flatnonzero(~same)[:1]:
-            raise InputError(
-                f"{path}: rows {row_of[place[at]]} and {first + rows[at]} have the same {key} "
-                f"({keys[rows[at]].as_py()!r}) and the scores {numbers[place[at]]:g} and {values[at]:g}; expected one "
-                "score for each: leave out one of the rows"
-            )
-    return np.append(numbers, np.nan)[records.key]
+        run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + int((record < 0).sum())
+        places.append(records.key[record[record >= 0]])
+        scores.append(number_column(column_scores, "curriculum.path", column)[record >= 0])
+    place, score = np.concatenate(places), np.concatenate(scores)
+    numbers = np.full(int(records.key.max()) + 2, np.nan)
+    numbers[place] = score
+    for at in np.flatnonzero((numbers[place] != score) & ~(np.isnan(numbers[place]) & np.isnan(score)))[:1]:
+        raise InputError(
+            f"{path}: record {np.flatnonzero(records.key == place[at])[0]:,} of the input has the scores {score[at]:g} "
+            f"and {numbers[place[at]]:g}, in rows of the same {key}; expected one: leave out one of the rows"
+        )
+    return numbers[records.key]
 
 
 def _file_key(run: Run) -> dict[str, Any]:
-    """The content of the file of scores, for the key; hashed again if its inode, size or times have changed."""
-    path = run.settings.curriculum.path
-    if path is None:
+    """The content of the file of scores, for the key."""
+    if (path := run.settings.curriculum.path) is None:
         return {}
-    status, last = path.stat(), load_receipt(run.store, "scores")
-    state = [str(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     if "file" not in run.memo:
-        known = last.facts.get("file") if last else None
-        if known and known["state"] == state:
-            run.memo["file"] = known
-        else:
-            hashed = xxhash.xxh3_128()
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    hashed.update(block)
-            run.memo["file"] = {"state": state, "content": hashed.hexdigest()}
-    return {"file": run.memo["file"]["content"]}
+        with path.open("rb") as file:
+            run.memo["file"] = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"file": run.memo["file"]}
 
 
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
@@ -215,10 +200,7 @@ def _rank_records(run: Run) -> Made:
     notes.insert(0, sentence(figures))
     for note in notes:
         run.progress.note(note)
-    facts = {"file": run.memo["file"]} if "file" in run.memo else {}
-    return Made(
-        {"scores": {"score": numbers, "rank": rank}}, facts=facts, figures={**figures, "notes": notes}
-    )
+    return Made({"scores": {"score": numbers, "rank": rank}}, figures={**figures, "notes": notes})
 
 
 def sentence(figures: Mapping[str, Any]) -> str:

@@ -44,7 +44,7 @@ from dagster_divorder.stages.order.packed_sequences import (
     packed_items,
     sequence_traits,
 )
-from dagster_divorder.stages.order.sections import Parts, each_section
+from dagster_divorder.stages.order.sections import each_section
 from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.store.reader import Reader
 
@@ -146,9 +146,7 @@ def _order_sequences(run: Run) -> Made:
         own, made = own.part(0, full[number + 1] - begin), number - (frozen > 0)
         return Sequences(own, made < 0, section_seed(settings.seed, max(made, 0)))
 
-    orders = list(
-        each_section(run, partial(order_sequences, settings=settings), Parts(len(bounds) - 1, section))
-    )
+    orders = list(each_section(run, partial(order_sequences, settings=settings), len(bounds) - 1, section))
     orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
     ordered = np.concatenate(orders, axis=1)
     ordered = np.pad(ordered, ((0, 0), (0, int(not_full))), constant_values=len(packed) - 1)

@@ -308,7 +308,7 @@ def _load_corpus(run: Run) -> _Corpus:
             categories[field] = traits.codes[field], traits.names[field]
         else:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
-            categories[field] = stream.of_items(coded.codes), coded.names
+            categories[field] = coded.codes[stream.record_of], coded.names
     orders = read_in_order(run, traits)
     tokens_of = run_counter(run, stream.record_of)
     return _Corpus(run, load_names(run), stream, packed, epochs, orders, categories, tokens_of)
@@ -426,7 +426,7 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
     tokens: counted tokens of each document in the window, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
-    traits, records = corpus.stream.traits, corpus.stream.record(documents[chosen])
+    traits, records = corpus.stream.traits, corpus.stream.record_of[documents[chosen]]
     texts = _examples(corpus.run, records)
     codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []

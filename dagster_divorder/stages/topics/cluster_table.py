@@ -6,6 +6,7 @@ the nearest, so after an append little more than new texts is read.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,18 +36,17 @@ def load_cluster_table(run: Run) -> list[dict[str, Any]]:
 
 
 def _tabulate_clusters(run: Run) -> Made:
-    from dagster_divorder.core.kernels.members import nearest_members
-
     view, names = run.view, load_names(run)
     labels, distances = run.files("clusters").columns(view.fragments, "labels", "distances")
     ids = run.records.text_ids(run.view.fragments)
-    members = np.empty((min(len(names), SHOWN), NEAREST), np.int64)
     left_out = held_out_rows(run, "cluster_table")
     # Of equal texts only the first is an example.
     shown = np.where(run.are_first, labels, np.int32(-1))
     shown = shown if left_out is None else np.where(left_out, np.int32(-1), shown)
-    nearest_members(shown, distances, ids[:, 0], members)
-    texts = _texts(run, ids, members[members >= 0])
+    order = np.lexsort((ids[:, 0], distances, shown))
+    begins = np.searchsorted(shown[order], np.arange(min(len(names), SHOWN) + 1))
+    members = [order[begin:end][:NEAREST] for begin, end in pairwise(begins)]
+    texts = _texts(run, ids, np.concatenate(members))
     sizes = np.bincount(labels, minlength=len(names))
     means = np.bincount(labels, distances.astype(np.float64), len(names)) / np.maximum(sizes, 1)
     rows = [
@@ -56,8 +56,8 @@ def _tabulate_clusters(run: Run) -> Made:
             "documents": int(sizes[label]),
             "share": float(sizes[label] / max(1, sizes.sum())),
             "mean_distance": float(means[label]),
-            "nearest": hex_ids(ids[nearest[nearest >= 0]]),
-            "texts": [texts[row] for row in nearest[nearest >= 0].tolist()],
+            "nearest": hex_ids(ids[nearest]),
+            "texts": [texts[row] for row in nearest.tolist()],
         }
         for label, nearest in enumerate(members)
     ]
