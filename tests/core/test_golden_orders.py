@@ -95,7 +95,9 @@ def dealt(shares: list[float], **arguments: Any) -> np.ndarray:
     made = corpus()
     codes = {"cluster": made["cluster"].astype(np.int32)}
     names = {"cluster": tuple(map(str, range(CLUSTERS)))}
-    return deal(Traits(made["tokens"], made["tokens"], codes, names), {"cluster": 0.7}, shares, seed=3, **arguments)
+    return deal(
+        Traits(made["tokens"], made["tokens"], codes, names), {"cluster": 0.7}, shares, seed=3, **arguments
+    )
 
 
 def cases() -> dict[str, Callable[[], np.ndarray]]:

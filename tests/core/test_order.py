@@ -108,9 +108,7 @@ def test_another_seed_gives_another_order(strategy):
     )
 
 
-@pytest.mark.parametrize(
-    "strategy", ["stratified", "round_robin", "bin_packing", "f1", "f3"]
-)
+@pytest.mark.parametrize("strategy", ["stratified", "round_robin", "bin_packing", "f1", "f3"])
 def test_without_ties_only_chance_depends_on_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
     declared = STRATEGIES[strategy].option_names({})

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from dagster_divorder.core.kernels.turns import take_turns
 from dagster_divorder.core.order import schedule
 from dagster_divorder.core.order.schedule import SHAPES, bordered, due_times, folded, windows_of
 from tests.conftest import examples
@@ -70,13 +69,6 @@ def test_points_are_followed_as_well_as_items_allow(ranks, items):
     # A line has a whole number of items in each stretch of ranks, so items stand at most as many places from their due
     # time as there are points.
     assert cost[np.array(made, int), np.arange(items)].sum() <= least + (len(points) + 1) ** 2 / items + 1e-9
-
-
-@given(st.lists(st.sampled_from([0.25, 1.0, 3.0, 50.0]), min_size=1), st.lists(st.integers(1, 6), min_size=2))
-@laws
-def test_turns_are_those_of_the_twin(sizes, share):
-    shares = np.array(share) / sum(share)
-    assert take_turns(np.array(sizes), shares).tolist() == twin.take_turns(sizes, shares.tolist())
 
 
 def test_folds_of_long_and_short_items_have_their_share_of_the_tokens():

@@ -331,23 +331,3 @@ def test_scores_that_rank_nothing_are_refused(
 ) -> None:
     with pytest.raises(DivOrderError, match=said):
         run_on(values, make_settings, tmp_path)
-
-
-def test_a_computed_score_that_is_also_a_field_and_an_input_without_the_field_are_said(
-    make_settings: Make, tmp_path: Path
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{**record, "length": 1} for record in RECORDS])
-    notes: list[str] = []
-    settings = make_settings(curriculum={"score": "length"})
-    assert run(settings, notes).figures["distinct"] > 1
-    assert (
-        "length is computed, and the input's field 'length' is not followed: rename it to follow it" in notes
-    )
-    write_jsonl(tmp_path / "other.jsonl", topic_records(5, start=500))
-    blocks = [{"paths": [str(tmp_path / name)], "source": name} for name in ("docs.jsonl", "other.jsonl")]
-    settings = make_settings(
-        input=blocks, curriculum={"score": "quality"}, store={"path": tmp_path / "second"}
-    )
-    figures = run(settings, notes).figures
-    assert figures["missing"] == len(topic_records(5))
-    assert any(re.fullmatch("the first 100 records of .*other.jsonl have no quality", note) for note in notes)

@@ -168,9 +168,7 @@ def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: 
     st.sampled_from(["balanced", "random", "original", "f3", "stratified"]),
     st.integers(0, 9),
 )
-def test_the_order_is_a_permutation_or_refused(
-    rows: Any, shape: str, strategy: str, consumed: int
-) -> None:
+def test_the_order_is_a_permutation_or_refused(rows: Any, shape: str, strategy: str, consumed: int) -> None:
     table = {"source": [source for source, _ in rows], "quality": [score for _, score in rows]}
     table["tokens"] = list(range(len(rows)))
     frozen = range(len(rows))[::-1][:consumed]

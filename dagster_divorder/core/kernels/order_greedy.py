@@ -123,7 +123,9 @@ def totals_of(items: Ints, rows: SparseItems) -> Floats:
 
 
 @kernel
-def choose(base: Floats, features: Floats, factors: Floats, filled: int, rounding: float, score: Floats) -> int:
+def choose(
+    base: Floats, features: Floats, factors: Floats, filled: int, rounding: float, score: Floats
+) -> int:
     """The slot of the smallest score base[c] + sum_f factors[f] features[f, c] of the first `filled` slots; the first
     of scores equal within `rounding`. Free slots have base = inf. Writes score, float64 (slots,). O(filled features).
     """

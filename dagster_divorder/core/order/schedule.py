@@ -27,6 +27,7 @@ to window in steps. With n folds a window holds ranks of n times its own width.
 
 from __future__ import annotations
 
+import heapq
 from itertools import pairwise
 from typing import Any
 
@@ -224,9 +225,14 @@ def _turns(share: Floats, sizes: NDArray[np.generic]) -> NDArray[np.int64]:
         return np.zeros(len(sizes), np.int64)
     if np.ptp(share) <= ATOM and (sizes == sizes[0]).all():
         return np.arange(len(sizes)) % len(share)
-    from dagster_divorder.core.kernels.turns import take_turns
-
-    pieces: NDArray[np.int64] = take_turns(np.ascontiguousarray(_weights(sizes)), share)
+    # Each piece begins with half a mean item, as in Webster's method; the least of the sums over the shares is next.
+    weights = _weights(sizes)
+    heap = [(0.5 * weights.mean() / part, piece, part) for piece, part in enumerate(share.tolist())]
+    heapq.heapify(heap)
+    pieces = np.empty(len(sizes), np.int64)
+    for item, weight in enumerate(weights.tolist()):
+        reached, pieces[item], part = heap[0]
+        heapq.heapreplace(heap, (reached + weight / part, heap[0][1], part))
     return pieces
 
 

@@ -12,13 +12,12 @@ that stays being the first one, and of stretches of one asked mix, and the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import RunCounter
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.traits import Traits
@@ -39,12 +38,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import (
-    TrainingStream,
-    load_stream,
-    run_counter,
-    stream_reads,
-)
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     load_order,
@@ -103,7 +97,10 @@ def _pack_documents(run: Run) -> Made:
     counts, left_out, wholly = documents.left_out()
     trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
     untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
-    figures |= counts | {"untrained_sequences": untrained, "trained_tokens": int(documents.trained(packed).sum())}
+    figures |= counts | {
+        "untrained_sequences": untrained,
+        "trained_tokens": int(documents.trained(packed).sum()),
+    }
     for line in left_out_lines(figures, run.settings.packing.too_long):
         run.progress.note(line)
     if wholly.size and not len(packed):
@@ -113,7 +110,8 @@ def _pack_documents(run: Run) -> Made:
             f"tokens, and {figures['untrained_documents']:,} have no trained token left; make sequence.length "
             'larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
         )
-    files: dict[str, Any] = {"plan": _plan_arrays(packed) | bounds, "left_out": left_out}
+    plan = {name: np.atleast_1d(value) for name, value in vars(packed).items()}
+    files: dict[str, Any] = {"plan": plan | bounds, "left_out": left_out}
     files["left_out_documents"] = {"items": wholly}
     return Made(files, facts, figures)
 
@@ -128,14 +126,15 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
     counted = run_counter(run, stream.record_of)
-    vectors = _vectors_of(run, stream) if method == "related" else None
+    vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "related" else None
     copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
         own, seed = pieces.take(slice(*bounds[number : number + 2])), section_seed(settings.seed, number)
         if settings.packing.piece_tokens:
             own = cut(own, settings.packing.piece_tokens)
-            own = own.take(order_documents(_traits_of(stream.traits, own, counted), settings, seed))
+            traits = replace(stream.traits.take(own.document), tokens=own.length, counted=counted(own))
+            own = own.take(order_documents(traits, settings, seed))
         own = carried.followed_by(own)
         plan = pack_pieces(
             own,
@@ -143,7 +142,9 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
             sequence_length=settings.sequence.length,
             seed=seed,
             labels=stream.traits.codes["cluster"][own.document],
-            vectors=None if vectors is None else _vectors_at(vectors, own.document),
+            vectors=None
+            if vectors is None
+            else partial(_vectors_at, vectors, stream.record_of[own.document]),
             copies=None if copies is None else _copies_of(settings, copies, own),
         )
         carried = carried.take(slice(0, 0))
@@ -167,22 +168,8 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
     return pieces.take(documents.are_trained(pieces))
 
 
-def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from items to their vectors, float32 (n, D)."""
-    vectors = map_vectors(run.store, run.view, chosen_vectors(run))
-    return lambda items: vectors[stream.record_of[items]].astype(np.float32, copy=False)
-
-
-def _vectors_at(
-    vectors: Callable[[np.ndarray], np.ndarray], items: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda numbers: vectors(items[numbers])
-
-
-def _traits_of(traits: Traits, pieces: Pieces, counted: RunCounter) -> Traits:
-    """The traits of pieces of items."""
-    of_pieces = traits.take(pieces.document)
-    return replace(of_pieces, tokens=pieces.length, counted=counted(pieces))
+def _vectors_at(vectors: np.ndarray, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    return vectors[records[numbers]].astype(np.float32, copy=False)
 
 
 def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
@@ -194,25 +181,11 @@ def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequ
     return of_text << 31 | runs.start // settings.packing.piece_tokens
 
 
-def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
-    return {
-        "document": packed.document,
-        "start": packed.start,
-        "length": packed.length,
-        "indptr": packed.indptr,
-        "sequence_length": np.array([packed.sequence_length]),
-        "without_tokens": np.array([packed.without_tokens]),
-    }
-
-
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
+    """The plan that `plan` holds."""
+    numbers = {name: int(arrays[name][0]) for name in ("sequence_length", "without_tokens")}
     return PackedSequences(
-        document=arrays["document"],
-        start=arrays["start"],
-        length=arrays["length"],
-        indptr=arrays["indptr"],
-        sequence_length=int(arrays["sequence_length"][0]),
-        without_tokens=int(arrays["without_tokens"][0]),
+        **{name: arrays[name] for name in ("document", "start", "length", "indptr")}, **numbers
     )
 
 

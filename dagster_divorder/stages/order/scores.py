@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
-from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.keyed import (
     KeyedBy,
     key_column,
@@ -26,19 +24,17 @@ from dagster_divorder.corpus.keyed import (
     read_columns,
     read_schema,
 )
-from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, WholeCorpus
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.fields import (
-    PEEKED,
     computed_score,
     number_column,
     read_fields,
     score_field,
 )
-from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.order.traits import load_traits
@@ -51,9 +47,6 @@ BLOCK = 1 << 16
 
 TIED = 0.01
 """Share of records with the same score from which the figures mention it."""
-
-WHOLE = float(1 << 53)
-"""From this number on, float64 does not hold every whole number."""
 
 
 def score_reads(settings: Settings) -> tuple[str, ...]:
@@ -144,28 +137,11 @@ def _file_key(run: Run) -> dict[str, Any]:
 
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
     """What people must know about the scores, float64 (N,), in sentences."""
-    name, notes = str(run.settings.curriculum.score), []
+    name, path, notes = run.settings.curriculum.score, run.settings.curriculum.path, []
     if infinite := int(np.isinf(numbers).sum()):
         notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
-    if (np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any():
-        notes.append(
-            f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
-        )
-    if run.settings.curriculum.path is not None:
-        if extra := run.memo["scores_of_no_record"]:
-            notes.append(
-                f"rows of {run.settings.curriculum.path} that belong to no record and are not used: {extra:,}"
-            )
-        return notes
-    for found in find_inputs(run.settings):
-        has_field = any(record[name] is not None for record in islice(first_records([found], [name]), PEEKED))
-        if has_field and computed_score(run.settings):
-            notes.append(
-                f"{name} is computed, and the input's field {name!r} is not followed: rename it to follow it"
-            )
-            break
-        if not has_field and not computed_score(run.settings):
-            notes.append(f"the first {PEEKED} records of {found.files[0]} have no {name}")
+    if path is not None and (extra := run.memo["scores_of_no_record"]):
+        notes.append(f"rows of {path} that belong to no record and are not used: {extra:,}")
     return notes
 
 
