@@ -159,7 +159,7 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     assert mask and table["trained_tokens"].tolist() == mask.tokens(np.arange(len(run.view))).tolist()
     tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
     packed = load_packed(run)
-    documents = load_stream(run).record(packed.document)
+    documents = load_stream(run).record_of[packed.document]
     in_plan = int(mask.within(documents, packed.start, packed.length).sum())
     assert run.receipt("packed_sequences").figures["trained_tokens"] == in_plan
     assert main(["--config", str(folder / "divorder.toml"), "summary"]) == 0

@@ -59,7 +59,7 @@ def ran(settings: Settings) -> tuple[Run, Sequences]:
             assert finding.passed, finding.text
     run = open_run(settings)
     packed = load_packed(run)
-    columns = (load_stream(run).record(packed.document), packed.start, packed.length)
+    columns = (load_stream(run).record_of[packed.document], packed.start, packed.length)
     runs = list(zip(*(column.tolist() for column in columns), strict=True))
     order = load_sequence_order(run)[0]
     return run, [tuple(runs[packed.indptr[at] : packed.indptr[at + 1]]) for at in order]

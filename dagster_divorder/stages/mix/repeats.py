@@ -41,7 +41,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
-from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version, read_tokens
+from dagster_divorder.stages.mix.consumed import consumed_records, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits
@@ -146,8 +146,10 @@ def _plan_repeats(run: Run) -> Made:
     codes, tokens = trained.codes[trait], trained.counted
     # Epochs that are packed anew have one mix each, whatever was read of them.
     epochs = run.settings.packings
-    weights = read_tokens(run)[training] if epochs == 1 else np.zeros(len(training))
-    read = np.rint(np.bincount(codes, weights, len(names))).astype(np.int64)
+    read_before = consumed_records(run)
+    lengths = np.maximum(traits.tokens + run.settings.packing.end_of_text, 1)
+    of_records = (read_before.tokens * traits.counted / lengths)[training] * (epochs == 1)
+    read = np.rint(np.bincount(codes, of_records, len(names))).astype(np.int64)
     plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
     values = [_name_hashes(names)[codes]]
     values += [
@@ -155,12 +157,12 @@ def _plan_repeats(run: Run) -> Made:
         for name in sorted(trained.codes)
         if name != trait
     ]
-    consumed = consumed_times(run, in_sequences=True)[training]
+    consumed = read_before.in_sequences[training]
     order = even_order(values, _draws(run)[training])
     packed = np.zeros(len(traits.tokens), np.int32)
     packed[training] = np.maximum(epochs * times_of(plan, tokens, codes, order, consumed // epochs), consumed)
     # Documents that stay in the curated output need not be in a sequence.
-    times = np.maximum(packed, consumed_times(run)).astype(np.int32)
+    times = np.maximum(packed, read_before.times).astype(np.int32)
     consumed_tokens = np.bincount(codes, tokens * consumed, len(names)).astype(np.int64)
     _note_overdrawn_values(run, names, epochs * plan.tokens, consumed_tokens)
     mix = realised(plan, tokens, codes, packed[training])

@@ -183,10 +183,8 @@ def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequ
 
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     """The plan that `plan` holds."""
-    numbers = {name: int(arrays[name][0]) for name in ("sequence_length", "without_tokens")}
-    return PackedSequences(
-        **{name: arrays[name] for name in ("document", "start", "length", "indptr")}, **numbers
-    )
+    columns = (arrays[name] for name in ("document", "start", "length", "indptr"))
+    return PackedSequences(*columns, int(arrays["sequence_length"][0]), int(arrays["without_tokens"][0]))
 
 
 def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
