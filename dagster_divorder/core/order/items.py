@@ -105,7 +105,7 @@ def document_items(
         InputError: shapes differ, a number is negative, no trait is given, weights name other traits or are out of
             range, or `within` is no number from 0 to 1.
     """
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_matrix, hstack
 
     sizes = whole_numbers("tokens", tokens, each="document")
     columns = [
@@ -118,50 +118,33 @@ def document_items(
         raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
     weight = _trait_weights(list(traits), weights)
     document_weight = _document_weight(sizes, within)
-    in_tokens, in_documents = len(traits), 2 * len(traits) + 1
     every = sizes if lengths is None else whole_numbers("lengths", lengths, len(sizes), each="document")
-    roots = columns if within < 1.0 else []
-    columns = [
-        *columns,
-        *columns,
-        bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS)),
-        *roots,
-    ]
-    codes = [column.codes if isinstance(column, ManyCodes) else column for column in columns]
-    n_values = [int(column_codes.max(initial=0)) + 1 for column_codes in codes]
-    starts = np.cumsum([0, *n_values])
-
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
-    lists = [column.indptr for column in columns if isinstance(column, ManyCodes)]
-    indptr = np.arange(len(sizes) + 1) * (len(columns) - len(lists))
-    for ends in lists:
-        indptr += ends
-    indices = np.empty(indptr[-1], np.int32)
-    data = np.empty(indptr[-1], dtype)
-    free = indptr[:-1]
     units = np.full(len(sizes), unit, dtype)
-    root_amounts = np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype) if roots else units
-    for group, column in enumerate(columns):
-        amounts = (sizes, units, root_amounts)[(group >= in_tokens) + (group >= in_documents)]
-        at: NDArray[np.int64] | slice = free
+    roots = columns if within < 1.0 else []
+    groups = [
+        *((column, sizes.astype(dtype)) for column in columns),
+        *(
+            (column, units)
+            for column in [*columns, bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS))]
+        ),
+        *((column, np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype)) for column in roots),
+    ]
+    blocks = []
+    for column, amounts in groups:
         if isinstance(column, ManyCodes):
-            widths = np.diff(column.indptr)
-            at = (free - column.indptr[:-1]).repeat(widths) + np.arange(column.indptr[-1])
-            amounts, free = column.shared(amounts), free + widths
-        elif lists:
-            free = free + 1
+            entries = column.shared(amounts), column.codes.copy(), column.indptr
         else:
-            at = slice(group, None, len(columns))
-        indices[at] = codes[group] + np.int32(starts[group])
-        data[at] = amounts
-    counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
-    if lists:
+            entries = amounts, column, np.arange(len(sizes) + 1)
+        block: csr_matrix = csr_matrix(entries, shape=(len(sizes), int(entries[1].max(initial=0)) + 1))
         # A list may repeat values and may have any order.
-        counts.sum_duplicates()
+        block.sum_duplicates()
+        blocks.append(block)
+    counts: csr_matrix = hstack(blocks, format="csr", dtype=dtype)
     return Items(
         counts=counts,
-        groups=np.repeat(np.arange(len(columns), dtype=np.int32), n_values),
+        groups=np.repeat(np.arange(len(blocks), dtype=np.int32), [block.shape[1] for block in blocks]),
         weights=np.concatenate(
             [
                 weight,

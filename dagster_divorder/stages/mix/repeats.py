@@ -14,7 +14,7 @@ times are those of all epochs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,6 @@ from dagster_divorder.core.mix.mixing import (
     even_order,
     plan_mix,
     plan_phases,
-    realised,
     times_of,
 )
 from dagster_divorder.core.order.traits import Traits
@@ -165,31 +164,33 @@ def _plan_repeats(run: Run) -> Made:
     times = np.maximum(packed, read_before.times).astype(np.int32)
     consumed_tokens = np.bincount(codes, tokens * consumed, len(names)).astype(np.int64)
     _note_overdrawn_values(run, names, epochs * plan.tokens, consumed_tokens)
-    mix = realised(plan, tokens, codes, packed[training])
+
+    def by_value(amounts: np.ndarray, codes: np.ndarray = codes) -> np.ndarray:
+        return np.bincount(codes, amounts, len(names)).astype(np.int64)
+
+    used, stream = packed[training] > 0, by_value(tokens * packed[training])
     columns = {
-        "value": names,
-        "records": np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
-        "unique tokens": np.bincount(traits.codes[trait], traits.counted, len(names))
-        .astype(np.int64)
-        .tolist(),
-        "records trained on": mix.records.tolist(),
-        "unique tokens trained on": mix.unique_tokens.tolist(),
-        "tokens trained on": mix.tokens.tolist(),
-        "epochs": mix.epochs.tolist(),
-        "share": mix.shares.tolist(),
-        "planned share": plan.shares.tolist(),
+        "records": by_value(np.ones(len(packed)), traits.codes[trait]),
+        "unique tokens": by_value(traits.counted, traits.codes[trait]),
+        "records trained on": by_value(used),
+        "unique tokens trained on": by_value(tokens * used),
+        "tokens trained on": stream,
+        "epochs": np.divide(stream, plan.sizes, out=np.zeros(len(names)), where=plan.sizes > 0),
+        "share": stream / max(1, int(stream.sum())),
+        "planned share": plan.shares,
     }
+    rows = zip(names, *(of.tolist() for of in columns.values()), strict=True)
     files: dict[str, Any] = {
         "times": {"times": times, "packed": packed, "quotas": quotas},
-        "values": _rows(columns),
+        "values": [dict(zip(["value", *columns], row, strict=True)) for row in rows],
     }
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
         "left_out": _count_left_out(run, times == 0),
         "most_repeats": int(times.max(initial=0)),
-        "tokens_trained_on": int(mix.tokens.sum()),
-        "unique_tokens_trained_on": int(mix.unique_tokens.sum()),
+        "tokens_trained_on": int(stream.sum()),
+        "unique_tokens_trained_on": int((tokens * used).sum()),
     }
     return Made(files, {"items": items}, figures)
 
@@ -233,10 +234,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             )
             run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
-
-
-def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
