@@ -2,7 +2,7 @@
 
 `selection.method` fills `selection.tokens`. Candidates are the first records of each text that have a gradient
 (gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays chosen and counts.
-Appended data compete with all other data, since the value of a record depends on the others; a run reports what moved.
+Appended data compete with all other data, since the value of a record depends on the others.
 The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
 choice depends on neither fragments nor workers.
 
@@ -29,7 +29,7 @@ from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldo
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 
 REASONS = (
@@ -221,7 +221,6 @@ def _select_subset(run: Run) -> Made:
         "vendi_selected": scored[method],
         "vendi_random": scored["random"],
         "reasons": {reason: number for reason, number in zip(REASONS, numbers, strict=True) if number},
-        **_moved(run, names, selected),
     }
     files: dict[str, Any] = {
         "selection": File(pack_parquet(pa.table(selection), "zstd"), "parquet"),
@@ -243,30 +242,6 @@ def _row(pool: _Pool, name: str, chosen: np.ndarray) -> dict[str, Any]:
         "vendi": round(vendi(gram(pool.vectors, rows)), 4),
         "mean quality": float(pool.quality[rows].mean()) if pool.quality is not None and len(rows) else None,
     }
-
-
-def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
-    """Changes since the last choice on this store, in records: `joined` the choice; `joined_new_records`, of these new
-    in the corpus; `left` the choice, but are still in the corpus."""
-    last = load_receipt(run.store, "subset_selection")
-    if last is None or not run.store.exists(last.files["selection"]):
-        return {}
-    import pyarrow.compute as pc
-
-    before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
-    known = before["record_id"]
-    now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
-    joined = now.filter(pc.invert(pc.is_in(now, value_set=old)))
-    moved = {
-        "joined": len(joined),
-        "joined_new_records": int(pc.sum(pc.invert(pc.is_in(joined, value_set=known))).as_py() or 0),
-        "left": int(pc.sum(pc.is_in(names.filter(pa.array(~selected)), value_set=old)).as_py() or 0),
-    }
-    run.progress.note(
-        f"{len(now):,} records are chosen; {moved['joined']:,} joined the choice, {moved['joined_new_records']:,} of "
-        f"them new in the corpus, and {moved['left']:,} left it"
-    )
-    return moved
 
 
 def load_choices(run: Run) -> list[dict[str, Any]]:
