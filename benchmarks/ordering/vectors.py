@@ -22,8 +22,8 @@ from dagster_divorder.core.measure.distinct import distinct_clusters
 from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.core.measure.stationarity import Feature, stationarity
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.core.vectors.pca import fit as components
 from dagster_divorder.core.vectors.pca import project

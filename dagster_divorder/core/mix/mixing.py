@@ -315,8 +315,9 @@ def _weights(
             raise InputError(f"mixing.weights gives {name!r} a share of {share}; expected 0 or more")
         if share > 0 and not sizes[names.index(name)]:
             raise InputError(
-                f"mixing.weights names {name!r}, but none of its records that may be trained on has tokens; expected "
-                f"some of {_some(tuple(name for name, size in zip(names, sizes, strict=True) if size))}"
+                f"mixing.weights names {name!r}, but none of its records has tokens that may be trained on: they are "
+                "held out, not selected, cut, or empty; expected some of "
+                f"{_some(tuple(name for name, size in zip(names, sizes, strict=True) if size))}"
             )
     if not any(weights.values()):
         raise InputError("mixing.weights gives nothing a share; expected one above 0")

@@ -14,7 +14,7 @@ times are those of all epochs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,10 +199,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
     """(the plan for the values of `mixing.trait`, quotas). sizes, read: their tokens that may be trained on, and that
     were read, int64 (J,)."""
     mixing, values = run.settings.mixing, dict(zip(names, sizes.tolist(), strict=True))
-    for phase in mixing.phases:
-        if isinstance(phase.weights, dict):
-            wanted = [name for name in names if phase.weights.get(name)]
-            refuse_left_out(run, "mixing.weights", run.settings.mixed_trait, wanted, sizes)
     if not mixing.phase and mixing.total_tokens is None and mixing.weights in (None, "natural"):
         # Everything once, whatever was read.
         plan = plan_mix("natural", values, max_repeats=mixing.max_repeats)
@@ -234,37 +230,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             )
             run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
-
-
-def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
-    """
-    wanted: values of a trait that a setting names. sizes: trained tokens by value, int64 (J,).
-
-    Raises:
-        InputError: records have a wanted value, but none of them may be trained on.
-    """
-    settings, traits = run.settings, load_traits(run)
-    names = traits.names[trait]
-    for name in sorted(wanted):
-        if name not in names or sizes[value := names.index(name)]:
-            continue
-        having = traits.codes[trait] == value
-        if settings.holds_out and load_heldout(run).removed[having].all():
-            why = "they are held out, or copies: lower heldout.documents, or set it to other files"
-        elif settings.selects and not load_selected(run)[having].any():
-            why = "selection.method chooses none of them: choose more, or from others"
-        elif not traits.counted[having].any():
-            why = (
-                "they have no tokens that are trained on"
-                if traits.tokens[having].any()
-                else "they have no tokens"
-            )
-        else:
-            why = "mixing.weights gives them no share: give them one"
-        raise InputError(
-            f"{setting} names {name!r}, but nothing of it is trained on: {int(having.sum()):,} records have it, and "
-            f"{why}, or remove {name!r} from {setting}"
-        )
 
 
 def _draws(run: Run) -> np.ndarray:
