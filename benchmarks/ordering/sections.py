@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dagster_divorder.core.order import order
+from dagster_divorder.core.order import Items, order
 from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.schedule import SHAPES, asked_rank, token_ranks, windows_of
@@ -68,9 +68,7 @@ def train(
         items = document_items(of_section.tokens, of_section.codes, WEIGHTS)
         documents = records[
             order(
-                items.counts,
-                items.groups,
-                weights=items.weights,
+                items,
                 strategy=strategy,
                 seed=own,
                 sequence_length=LENGTH,
@@ -85,7 +83,7 @@ def train(
         carried = Pieces(last.document, last.start, last.length)
         plan = plan.part(0, full)
         counts, groups = sequence_counts(plan, traits.codes, traits.sizes())
-        in_order = order(counts, groups, strategy=strategy, seed=own, batch=BATCH)
+        in_order = order(Items(counts, groups, np.ones(2)), strategy=strategy, seed=own, batch=BATCH)
         labels = traits.sizes()["label"]
         rows.append(counts.toarray()[in_order][:, :labels])
         lengths.append(counts.toarray()[in_order][:, labels:])

@@ -68,7 +68,7 @@ def ordered(way: str, vectors: np.ndarray, tokens: np.ndarray, seed: int) -> np.
     items = document_items(tokens, {"cluster": labels})
     if dims:
         items = with_blocks(items, [(project(vectors, components(vectors, dims)), share)])
-    return order(items.counts, items.groups, weights=items.weights, coordinates=items.coordinates, seed=seed)
+    return order(items, seed=seed)
 
 
 def batch_means(made: np.ndarray, values: Any) -> np.ndarray:

@@ -117,10 +117,7 @@ def order_table(
         is_given = number == 0 and len(consumed) > 0
         own = items if len(of_section) == rows.table.rows and not is_given else items.take(of_section)
         plan = plan_epochs(
-            own.counts,
-            own.groups,
-            weights=own.weights,
-            coordinates=own.coordinates,
+            own,
             strategy=strategy,
             seed=section_seed(seed, max(0, number - (len(consumed) > 0))),
             first=np.arange(len(of_section)) if is_given else None,

@@ -15,8 +15,8 @@ from dagster_divorder.core.kernels.order_buffer import (
     empty_buffer,
     pass_through,
 )
-from dagster_divorder.core.order import order
 from tests.conftest import examples
+from tests.orders import order
 from tests.twins.balanced_buffer import largest_regret
 
 laws = settings(max_examples=examples(25), deadline=None)

@@ -14,12 +14,12 @@ import pytest
 import xxhash
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.deal import deal
-from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import METHODS, Pieces, pack
+from tests.orders import epoch_orders, order
 
 GOLDEN = Path(__file__).with_name("golden_orders.json")
 DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5

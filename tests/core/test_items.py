@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.measure import distinct_clusters
 from dagster_divorder.core.measure.shares import aligned_windows
-from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import (
     COARSE_LENGTH_BINS,
     DOCUMENT_WEIGHT,
@@ -16,6 +15,7 @@ from dagster_divorder.core.order.items import (
 )
 from dagster_divorder.core.order.traits import ManyCodes
 from dagster_divorder.errors import InputError
+from tests.orders import order
 
 TOKENS = np.array([4, 0, 10, 2])
 ONE_TRAIT = {"cluster": np.arange(5_000) % 7}

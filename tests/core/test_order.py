@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.strategy import StrategyOptions
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
+from tests.orders import order
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 quick = settings(deadline=None, max_examples=examples(15))

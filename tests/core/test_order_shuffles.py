@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.measure.shares import aligned_windows
-from dagster_divorder.core.order import order
 from tests.conftest import examples
+from tests.orders import order
 
 laws = settings(max_examples=examples(25), deadline=None)
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import order
 from tests.conftest import examples
+from tests.orders import order
 from tests.twins import order as slow_order
 
 twin_test = settings(deadline=None, max_examples=examples(25))

@@ -64,8 +64,13 @@ clusters a sequence, with 4 11.17, 8 11.29, 16 11.36, 32 11.20."""
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Arguments of `core.order.order`: counts CSR (N, J), int32 or int64; groups int32 (J,); weights float64 (G,);
-    coordinates float32 (N, D), or None."""
+    """Items to order. counts: CSR (N, J), item x trait value, finite and >= 0, in tokens or documents; stored zeros are
+    kept. groups: int32 (J,), the group 0..G-1 of each trait value, none empty. Each group has its own running total, so
+    one may count tokens and another documents. weights: float64 (G,), > 0, the importance of each group, in squared
+    units of its counts.
+    coordinates: float32 (N, D), signed numbers, such as an item's mean vector times its tokens; or None. Every prefix
+    should have its share of their sum, by token. A coordinate counts like a trait value of weight 1, in the unit of
+    `counts`; scale it to change its weight. For strategies with `takes_coordinates`."""
 
     counts: csr_matrix
     groups: NDArray[np.int32]

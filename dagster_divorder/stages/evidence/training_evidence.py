@@ -288,8 +288,7 @@ class Sequences:
             shuffled = rng.permutation(len(plan))[:rows]
             return plan, np.stack([shuffled, *(rng.permutation(shuffled) for _ in range(epochs - 1))])
         items = self.items(plan)
-        arguments = self.arguments(order.sequences, items, seed)
-        ordered = make_order(items.counts, items.groups, coordinates=items.coordinates, **arguments)
+        ordered = make_order(items, **self.arguments(order.sequences, seed))
         return plan, np.tile(ordered[:rows], (epochs, 1))
 
     def curated_epochs(self) -> np.ndarray:
@@ -317,7 +316,7 @@ class Sequences:
                 settings.order.traits,
                 lengths=pieces.length,
             )
-            order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
+            order = make_order(items, **self.arguments(documents, seed))
         own = settings.packing.method
         method = own if own == "none" or (settings.masked and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
@@ -334,9 +333,9 @@ class Sequences:
         items = with_all_tokens(items, plan, codes, traits.sizes())
         return with_coordinates(items, plan, vector_sums(self.run, plan))
 
-    def arguments(self, strategy: str, items: Items, seed: int) -> dict[str, Any]:
+    def arguments(self, strategy: str, seed: int) -> dict[str, Any]:
         common = self.run.settings.order_arguments(strategy)
-        return {**common, "weights": items.weights, "seed": common["seed"] + seed}
+        return {**common, "seed": common["seed"] + seed}
 
 
 def evenly_first(items: int, batch: int) -> np.ndarray:

@@ -117,7 +117,7 @@ def order_documents(traits: Traits, settings: Settings, seed: int) -> np.ndarray
     tokens = traits.tokens if fills else traits.counted
     items = document_items(tokens, codes, chosen.traits, lengths=traits.tokens)
     arguments = {**settings.order_arguments(chosen.strategy), "seed": seed}
-    return order(items.counts, items.groups, weights=items.weights, **arguments)
+    return order(items, **arguments)
 
 
 def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -> Finding:

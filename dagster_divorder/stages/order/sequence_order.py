@@ -165,11 +165,8 @@ def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
     items = sequences.items
     arguments = {**settings.order_arguments(settings.sequence.strategy), "seed": sequences.seed}
     return epoch_orders(
-        items.counts,
-        items.groups,
+        items,
         settings.epochs,
-        weights=items.weights,
-        coordinates=items.coordinates,
         first=np.arange(items.counts.shape[0]) if sequences.given else None,
         **arguments,
     )
