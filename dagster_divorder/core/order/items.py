@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.traits import ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
@@ -107,23 +106,15 @@ def document_items(
     lengths: int (N,), all tokens of each document, for the coarse bins of length; `tokens` by default.
 
     Raises:
-        InputError: shapes differ, a number is negative, no trait is given, weights name other traits or are out of
-            range, or `within` is no number from 0 to 1.
+        InputError: a weight is out of range, or `within` is no number from 0 to 1.
     """
     from scipy.sparse import csr_matrix, hstack
 
-    sizes = whole_numbers("tokens", tokens, each="document")
-    columns = [
-        values
-        if isinstance(values, ManyCodes)
-        else whole_numbers(f"trait {name!r}", values, len(sizes), each="document")
-        for name, values in traits.items()
-    ]
-    if not columns:
-        raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
+    sizes = np.asarray(tokens)
+    columns = [values if isinstance(values, ManyCodes) else np.asarray(values) for values in traits.values()]
     weight = _trait_weights(list(traits), weights)
     document_weight = _document_weight(sizes, within)
-    every = sizes if lengths is None else whole_numbers("lengths", lengths, len(sizes), each="document")
+    every = sizes if lengths is None else np.asarray(lengths)
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
     units = np.full(len(sizes), unit, dtype)
@@ -180,8 +171,6 @@ def _document_weight(sizes: NDArray[np.signedinteger], within: float) -> float:
 def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(len(names))
-    if set(weights) != set(names):
-        raise InputError(f"weights names {sorted(weights)}; expected one for each trait: {sorted(names)}")
     for name in names:
         if not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
             raise InputError(

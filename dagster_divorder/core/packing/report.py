@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.distinct import distinct_values
-from dagster_divorder.core.packing.counts import document_codes
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 
@@ -51,8 +50,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
     cut_documents = _cut_documents(packed)
     clusters = None
     if labels is not None:
-        codes = document_codes(packed, "cluster", labels, int(np.max(labels, initial=0)) + 1)
-        clusters = _summary(distinct_per_sequence(packed.indptr, codes[packed.document]))
+        clusters = _summary(distinct_per_sequence(packed.indptr, np.asarray(labels)[packed.document]))
     return PackingReport(
         sequences=len(packed),
         packed_documents=packed_documents,
