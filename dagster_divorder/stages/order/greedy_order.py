@@ -168,7 +168,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
-    version=6,
+    version=7,
     description="The order of the documents (`order.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_greedy_order_reads,
