@@ -15,7 +15,7 @@ def items_of(counts: Any, groups: Any, weights: Any = None, coordinates: Any = N
         counts,
         of_values,
         np.ones(of_values.max(initial=0) + 1) if weights is None else np.asarray(weights, float),
-        None if coordinates is None else np.asarray(coordinates, np.float32),
+        None if coordinates is None else np.asarray(coordinates),
     )
 
 

@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 ROUNDING = 1e-13
 # Candidates scored side by side: their scores stay in the first-level cache.
 BLOCK = 256
+# Items whose lengths are compared at once.
+COMPARED = 1 << 16
 # The pool closes its gaps and is topped up when one of this many parts is gone.
 REFILL_PARTS = 4
 
@@ -60,50 +62,22 @@ class Classes(NamedTuple):
     varies: NDArray[np.bool_]
 
 
-@kernel
-def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether lengths differ between items, bool (G,). Clears the pairs of groups whose proportion in some item differs
-    from that in the whole, float64 (G,): in `like`, bool (G, G), below the diagonal."""
-    indptr, indices, data, groups, weights, _ = rows
-    n_groups = weights.shape[0]
-    varies = np.zeros(n_groups, np.bool_)
-    first = np.zeros(n_groups)
-    length = np.empty(n_groups)
-    # Pairs that are alike so far; most drop out at the first items.
-    pairs = np.empty(n_groups * n_groups, np.int64)
-    left = 0
-    for g in range(n_groups):
-        for h in range(g):
-            if like[g, h]:
-                pairs[left] = g * n_groups + h
-                left += 1
-    for s in range(indptr.shape[0] - 1):
-        length[:] = 0.0
-        for k in range(indptr[s], indptr[s + 1]):
-            length[groups[indices[k]]] += data[k]
-        for g in range(n_groups):
-            if s == 0:
-                first[g] = length[g]
-            varies[g] |= length[g] != first[g]
-        at = 0
-        while at < left:
-            g, h = pairs[at] // n_groups, pairs[at] % n_groups
-            if length[g] * whole[h] == length[h] * whole[g]:
-                at += 1
-                continue
-            like[g, h] = False
-            left -= 1
-            pairs[at] = pairs[left]
-    return varies
-
-
 def classes_of(rows: SparseItems, whole: Floats) -> Classes:
     """Classes, by exact comparison of all items' lengths with the whole's totals, float64 (J,). If a group of the whole
-    is empty, every group is its own class. O(nnz + M (G + pairs of a class))."""
+    is empty, every group is its own class. O(nnz + M pairs of groups)."""
     n_groups = len(rows.weights)
     whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
-    like = np.full((n_groups, n_groups), (whole > 0.0).all())
-    varies = _compare_lengths(rows, whole, like)
+    like, varies = np.full((n_groups, n_groups), (whole > 0.0).all()), np.zeros(n_groups, np.bool_)
+    first = np.zeros(n_groups)
+    for begin in range(0, len(rows.indptr) - 1, COMPARED):
+        ends = rows.indptr[begin : begin + COMPARED + 1]
+        row, entries = np.arange(len(ends) - 1).repeat(np.diff(ends)), slice(ends[0], ends[-1])
+        cell = row * n_groups + rows.groups[rows.indices[entries]]
+        lengths = np.bincount(cell, rows.data[entries], (len(ends) - 1) * n_groups).reshape(-1, n_groups)
+        first = first if begin else lengths[0]
+        varies |= (lengths != first).any(axis=0)
+        for g, h in np.argwhere(np.tril(like, -1)):
+            like[g, h] = (lengths[:, g] * whole[h] == lengths[:, h] * whole[g]).all()
     lead = np.arange(n_groups)
     for g in range(n_groups):
         lead[g] = next((h for h in range(g) if lead[h] == h and like[g, h]), g)
