@@ -468,7 +468,7 @@ class Selection(_Section):
     """none: all documents; spokes: the most diverse set; quality: the best by `quality`; semdedup: the least similar to
     others; random. At most one record of equal texts is chosen."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
-    """Number of tokens to choose; a rest too small for any whole document stays empty."""
+    """Number of tokens to choose, counted like shares; a rest too small for any whole document stays empty."""
     quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     Higher is better, from 0 on. Only method quality chooses by it; tables show its mean in every choice."""

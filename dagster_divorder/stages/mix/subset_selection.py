@@ -1,8 +1,8 @@
 """subset_selection: which records are trained on, chosen together for diversity, or for quality, within a budget.
 
-`selection.method` fills `selection.tokens`. Candidates are the first records of each text that have a gradient
-(gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays chosen and counts.
-Appended data compete with all other data, since the value of a record depends on the others.
+`selection.method` fills `selection.tokens`, counted like shares. Candidates are the first records of each text that
+have a gradient (gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays
+chosen and counts. Appended data compete with all other data, since the value of a record depends on the others.
 The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
 choice depends on neither fragments nor workers.
 
@@ -26,6 +26,7 @@ from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.text.loss_mask import counted_tokens
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.space import map_vectors
@@ -75,8 +76,8 @@ VECTORS = "gradient_embeddings"
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """The candidates. rows: their positions, int64 (n,). For each record: tokens int64 (N,); reasons int8 (N,), indices
-    in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed."""
+    """The candidates. rows: their positions, int64 (n,). For each record: counted tokens int64 (N,); reasons int8 (N,),
+    indices in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed."""
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -95,7 +96,7 @@ def _pool(run: Run) -> _Pool:
     asked = chosen.tokens
     assert asked is not None
     vectors = map_vectors(run.store, view, run.receipt(VECTORS))
-    tokens = run.column("token_counts", "lengths").astype(np.int64)
+    tokens = counted_tokens(run).astype(np.int64)
     quality = _quality(run) if chosen.quality else None
     reasons = _reasons(run, view, vectors)
     rows = np.flatnonzero(reasons == LOWER)
@@ -266,11 +267,11 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 
 SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     name="subset_selection",
-    version=4,
+    version=5,
     description="Which records are trained on: chosen together for diversity within a budget, or in a "
     "simpler way. A table compares what each way would choose.",
     reads=_subset_selection_reads,
-    settings=("selection", "seed"),
+    settings=("selection", "chats", "packing", "sequence.length", "seed"),
     decided_by=lambda run: {**SUBSET_SELECTION.usual(run), "consumed": consumed_version(run)},
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",
