@@ -77,7 +77,8 @@ VECTORS = "gradient_embeddings"
 @dataclass(frozen=True, eq=False)
 class _Pool:
     """The candidates. rows: their positions, int64 (n,). For each record: counted tokens int64 (N,); reasons int8 (N,),
-    indices in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed."""
+    indices in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed.
+    """
 
     vectors: np.ndarray
     rows: np.ndarray
