@@ -306,23 +306,10 @@ def test_infinite_and_missing_scores_are_counted_and_said(make_settings: Make, t
     )
 
 
-def test_whole_numbers_that_float64_does_not_hold_are_said(make_settings: Make, tmp_path: Path) -> None:
-    _, notes = run_on(
-        [(1 << 60) + at * 1000 for at in range(40)],
-        make_settings,
-        tmp_path,
-        order={"traits": {"length": 1.0}},
-    )
-    assert any("numbers of 9,007,199,254,740,992 and more" in note for note in notes)
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (
-            [(1 << 60) + at for at in range(40)],
-            r"in every record; .*9,007,199,254,740,992 and more: those that differ",
-        ),
+        ([(1 << 60) + at for at in range(40)], "in every record; expected scores that differ"),
         ([float("nan")] * 40, r"40 of 40 records have no 'q'"),
     ],
 )
