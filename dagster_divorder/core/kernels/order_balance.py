@@ -16,7 +16,8 @@ Arithmetic is float64, in one thread: the same bytes on every run.
 import numpy as np
 
 from dagster_divorder.core.kernels import kernel
-from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints, SparseItems
+from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints
+from dagster_divorder.core.rows import SparseItems
 
 
 @kernel

@@ -20,12 +20,13 @@ equal length have one feature for any number of groups. Deviations come from raw
 no rounding error drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.kernels import kernel
+from dagster_divorder.core.rows import SparseItems
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -39,18 +40,6 @@ BLOCK = 256
 COMPARED = 1 << 16
 # The pool closes its gaps and is topped up when one of this many parts is gone.
 REFILL_PARTS = 4
-
-
-class SparseItems(NamedTuple):
-    """Items: indptr int64 (M+1,); indices int32, data int32, int64 or float64 (nnz,); groups int32 (J,); weights
-    float64 (G,); dense float32 (M, D), signed coordinates whose prefix sums should stay near zero."""
-
-    indptr: Ints
-    indices: Codes
-    data: NDArray[Any]
-    groups: Codes
-    weights: Floats
-    dense: NDArray[np.float32]
 
 
 class Classes(NamedTuple):

@@ -11,6 +11,7 @@ from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.order.strategy import Strategy, one_of
+from dagster_divorder.core.rows import SparseItems
 from dagster_divorder.errors import InputError
 
 # So that sums of two totals, and their signed differences, stay inside int64.
@@ -43,13 +44,16 @@ def make_problem(
         )
     if data.dtype not in (np.int32, np.int64, np.float64):
         data = data.astype(np.float64 if data.dtype.kind == "f" else np.int64)
-    problem = Problem(
+    rows = SparseItems(
         indptr=counts.indptr.astype(np.int64, copy=False),
         indices=counts.indices.astype(np.int32, copy=False),
         data=data,
         groups=np.asarray(items.groups, np.int32),
         weights=items.weights,
         dense=np.zeros((counts.shape[0], 0), np.float32) if dense is None else dense,
+    )
+    problem = Problem(
+        rows=rows,
         seed=whole_number("seed", seed, 0),
         sequence_length=None
         if sequence_length is None

@@ -11,17 +11,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
-from dagster_divorder.core.rows import row_entries
+from dagster_divorder.core.rows import SparseItems
 from dagster_divorder.errors import InputError
-
-if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.order_greedy import SparseItems
 
 Order = NDArray[np.int64]
 
@@ -40,20 +37,10 @@ ROUNDING = 1e-13
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Items to order. Rows are CSR: item s has `data[k]` of trait value `indices[k]` for indptr[s] <= k < indptr[s+1].
+    """Items to order, with dense coordinates that are centred by token, so that they sum to zero; what strategies need
+    besides."""
 
-    indptr int64 (M+1,); indices int32 (nnz,) in [0, J), rising inside a row; data int32, int64 or float64 (nnz,),
-    >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it gives an item
-    without tokens its trait value.
-    dense float32 (M, D): signed coordinates, centred by token, so that they sum to zero.
-    """
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    data: NDArray[Any]
-    groups: NDArray[np.int32]
-    weights: NDArray[np.float64]
-    dense: NDArray[np.float32]
+    rows: SparseItems
     seed: int
     sequence_length: int | None
     batch: int
@@ -61,7 +48,7 @@ class Problem:
     @property
     def items(self) -> int:
         """M."""
-        return len(self.indptr) - 1
+        return len(self.rows.indptr) - 1
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
@@ -71,7 +58,7 @@ class Problem:
         in group 0 gets the group's first.
         """
         values, _ = self._first_group()
-        used = np.zeros(len(self.groups), bool)
+        used = np.zeros(len(self.rows.groups), bool)
         used[values] = True
         numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)
         return numbers[values]
@@ -104,36 +91,31 @@ class Problem:
     def totals(self) -> NDArray[np.float64]:
         """Sum of the items' rows, float64 (J,)."""
         # Without entries, bincount counts in whole numbers.
-        return np.bincount(self.indices, self.data, len(self.groups)).astype(np.float64)
+        return np.bincount(self.rows.indices, self.rows.data, len(self.rows.groups)).astype(np.float64)
 
     def part(self, items: NDArray[np.int64]) -> Problem:
         """The problem of ordering `items` alone, in [0, M). Its item i is items[i]."""
-        rows = rows_of(items, self.rows())
-        part = replace(self, indptr=rows.indptr, indices=rows.indices, data=rows.data, dense=rows.dense)
-        return part.recentred()
+        return replace(self, rows=self.rows.take(items)).recentred()
 
     def chunks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
         """(items, their entries, the item of each entry counted in the chunk, int64), AT_ONCE items at a time."""
         for first in range(0, self.items, AT_ONCE):
-            ends = self.indptr[first : first + AT_ONCE + 1]
+            ends = self.rows.indptr[first : first + AT_ONCE + 1]
             rows = np.arange(len(ends) - 1).repeat(np.diff(ends))
             yield slice(first, first + AT_ONCE), slice(ends[0], ends[-1]), rows
 
-    def rows(self) -> SparseItems:
-        """The items as kernels read them; nothing is copied."""
-        from dagster_divorder.core.kernels.order_greedy import SparseItems
-
-        return SparseItems(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
-
     def with_coordinate(self, values: NDArray[np.float64]) -> Problem:
         """The problem with one more dense coordinate, float64 (M,)."""
-        return replace(self, dense=np.column_stack([self.dense, values.astype(np.float32)]))
+        dense = np.column_stack([self.rows.dense, values.astype(np.float32)])
+        return replace(self, rows=self.rows._replace(dense=dense))
 
     def recentred(self) -> Problem:
         """The problem with dense coordinates shifted, by token, so that they sum to zero."""
-        sizes = self.sizes.astype(np.float64)
-        rate = self.dense.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0)
-        return replace(self, dense=less_rate(self.dense, sizes, rate)) if len(rate) else self
+        sizes, dense = self.sizes.astype(np.float64), self.rows.dense
+        rate = dense.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0)
+        if not len(rate):
+            return self
+        return replace(self, rows=self.rows._replace(dense=less_rate(dense, sizes, rate)))
 
     def with_norms(self) -> Problem:
         """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
@@ -150,39 +132,41 @@ class Problem:
         bins = bin_codes(norms, edges)
         if not len(edges):
             return self
-        first = len(self.groups)
+        rows, first = self.rows, len(self.rows.groups)
         mean = float(self.sizes.sum()) / self.items
         # An item enters its bin as `unit` tokens; the weight makes it count as `mean` tokens. The unit is a power of
         # two near the mean, so that the order is the same if all items have 2**22 times the tokens.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
-        weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
-        return replace(
-            self,
-            indptr=self.indptr + np.arange(self.items + 1),
-            indices=np.insert(self.indices, self.indptr[1:], bins + np.int32(first)),
-            data=np.insert(self.data, self.indptr[1:], unit),
-            groups=np.append(self.groups, np.full(len(edges) + 1, len(self.weights), np.int32)),
-            weights=np.append(self.weights, weight),
+        weight = NORM_WEIGHT * rows.weights.max() * (mean / unit or 1.0) ** 2
+        wider = SparseItems(
+            indptr=rows.indptr + np.arange(self.items + 1),
+            indices=np.insert(rows.indices, rows.indptr[1:], bins + np.int32(first)),
+            data=np.insert(rows.data, rows.indptr[1:], unit),
+            groups=np.append(rows.groups, np.full(len(edges) + 1, len(rows.weights), np.int32)),
+            weights=np.append(rows.weights, weight),
+            dense=rows.dense,
         )
+        return replace(self, rows=wider)
 
     def _row_norms(self) -> NDArray[np.float64]:
         """L2 norms of the whole rows, float64 (M,), with their dense coordinates: weighed, and centred by the values'
         shares of their groups."""
-        shares, groups = mix(self.totals, self.groups), len(self.weights)
-        square_of = np.bincount(self.groups, shares * shares)
+        _, indices, counts, of_value, weights, dense = self.rows
+        shares, groups = mix(self.totals, of_value), len(weights)
+        square_of = np.bincount(of_value, shares * shares)
         norms = np.empty(self.items)
         for items, entries, row in self.chunks():
             out = norms[items]
-            value, data = self.indices[entries], self.data[entries].astype(np.float64)
-            cell = row * groups + self.groups[value]
+            value, data = indices[entries], counts[entries].astype(np.float64)
+            cell = row * groups + of_value[value]
             length = np.bincount(cell, data, len(out) * groups)
             excess = data - 2.0 * length[cell] * shares[value]
-            square = np.bincount(row, self.weights[self.groups[value]] * data * excess, len(out)) + 0.0
+            square = np.bincount(row, weights[of_value[value]] * data * excess, len(out)) + 0.0
             size = np.zeros(len(out))
             for group, of_group in enumerate(length.reshape(-1, groups).T):
-                square += self.weights[group] * of_group * of_group * square_of[group]
-                size += self.weights[group] * of_group * of_group
-            for coordinate in self.dense[items].T.astype(np.float64):
+                square += weights[group] * of_group * of_group * square_of[group]
+                size += weights[group] * of_group * of_group
+            for coordinate in dense[items].T.astype(np.float64):
                 square += coordinate * coordinate
                 size += coordinate * coordinate
             # The norm of a row equal to the mix is only rounding error.
@@ -191,30 +175,32 @@ class Problem:
 
     def first_group(self) -> Problem:
         """The same items with only the trait values of group 0."""
-        kept = self.groups == 0
-        if kept.all() and not self.dense.shape[1]:
+        rows = self.rows
+        kept = rows.groups == 0
+        if kept.all() and not rows.dense.shape[1]:
             return self
-        entries = kept[self.indices]
+        entries = kept[rows.indices]
         before = np.concatenate([[0], np.cumsum(entries)])
-        return replace(
-            self,
-            indptr=before[self.indptr],
-            indices=(np.cumsum(kept, dtype=np.int32) - np.int32(1))[self.indices[entries]],
-            data=self.data[entries],
-            groups=self.groups[kept],
-            weights=self.weights[:1],
-            dense=self.dense[:, :0],
+        narrower = SparseItems(
+            indptr=before[rows.indptr],
+            indices=(np.cumsum(kept, dtype=np.int32) - np.int32(1))[rows.indices[entries]],
+            data=rows.data[entries],
+            groups=rows.groups[kept],
+            weights=rows.weights[:1],
+            dense=rows.dense[:, :0],
         )
+        return replace(self, rows=narrower)
 
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        _, indices, counts, groups, _, _ = self.rows
         # Whole numbers stay whole.
-        sums = np.zeros(self.items, np.float64 if self.data.dtype.kind == "f" else np.int64)
+        sums = np.zeros(self.items, np.float64 if counts.dtype.kind == "f" else np.int64)
         values = np.empty(self.items, np.int32)
         for items, entries, row in self.chunks():
-            values[items] = np.argmax(self.groups == 0)
-            kept = self.groups[self.indices[entries]] == 0
-            row, value = row[kept], self.indices[entries][kept]
-            data = self.data[entries][kept].astype(sums.dtype)
+            values[items] = np.argmax(groups == 0)
+            kept = groups[indices[entries]] == 0
+            row, value = row[kept], indices[entries][kept]
+            data = counts[entries][kept].astype(sums.dtype)
             np.add.at(sums[items], row, data)
             largest = np.zeros_like(sums[items])
             np.maximum.at(largest, row, data)
@@ -222,14 +208,6 @@ class Problem:
             top = np.flatnonzero(data == largest[row])[::-1]
             values[items][row[top]] = value[top]
         return values, sums
-
-
-def rows_of(items: NDArray[np.int64], rows: SparseItems) -> SparseItems:
-    """The rows of the items, int64 (n,), one after another."""
-    entries, indptr = row_entries(rows.indptr, items)
-    return rows._replace(
-        indptr=indptr, indices=rows.indices[entries], data=rows.data[entries], dense=rows.dense[items]
-    )
 
 
 def mix(totals: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -170,10 +170,10 @@ def freeze_prefix(
             f"order.frozen_tokens is {wanted}, but no plan was published in {run.store.place}; expected a finished "
             f"run, whose output a trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
-    orders, packed, packs = plan.orders, plan.orders["packed_sequences"], _packs(plan.orders)
+    orders, packed = plan.orders, plan.orders["packed_sequences"]
     # A trainer reads padded sequences; packed sequences may leave documents out.
     tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
-    if packs:
+    if _packs(orders):
         tokens = max(tokens, orders["greedy_order"].facts["tokens"])
     if wanted > tokens:
         raise InputError(
@@ -185,18 +185,22 @@ def freeze_prefix(
             f"order.frozen_tokens is {wanted}, but plan {plan.fingerprint} was made with other settings "
             f"({changed}), under which tokens are counted differently: restore these settings, {REMEDY}"
         )
+    return _beginning(run, orders, -(-wanted // run.settings.sequence.length), wanted)
+
+
+def _beginning(run: Run, orders: Orders, count: int, wanted: int | None = None) -> Mapping[str, bytes]:
+    """The first `count` sequences of a plan, and its documents; only those that begin within `wanted` tokens."""
     items = plan_items(run, orders)
-    sequences = _sequences(run, orders, -(-wanted // run.settings.sequence.length), items)
-    if not packs:
-        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    documents = _documents_in_order(run, orders, items)
-    # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
-    row = places(documents["id"], run.records.ids(run.view.fragments))
-    lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
-    begins = np.cumsum(lengths) - lengths < wanted
-    begun = {name: documents[name][begins] for name in ("id", "copy")}
-    begun["stretches"] = np.unique(np.minimum(documents["stretches"], len(begun["id"])))
-    return {DOCUMENTS: pack(begun), SEQUENCES: pack(sequences)}
+    sequences = _sequences(run, orders, count, items)
+    documents = _documents_in_order(run, orders, items) if _packs(orders) else _first_reads(sequences)
+    if _packs(orders) and wanted is not None:
+        # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
+        row = places(documents["id"], run.records.ids(run.view.fragments))
+        lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
+        begins = np.cumsum(lengths) - lengths < wanted
+        stretches = np.unique(np.minimum(documents["stretches"], begins.sum()))
+        documents = {name: documents[name][begins] for name in ("id", "copy")} | {"stretches": stretches}
+    return {DOCUMENTS: pack(documents), SEQUENCES: pack(sequences)}
 
 
 def _documents_in_order(run: Run, orders: Orders, items: Items) -> dict[str, np.ndarray]:
@@ -273,11 +277,7 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
             "indptr": np.zeros(1, np.int64),
         }
         return {DOCUMENTS: pack(nothing), SEQUENCES: pack(nothing | runs)}
-    items = plan_items(run, orders)
-    sequences = _sequences(run, orders, _sequences_that_stay(run, orders), items)
-    if not _packs(orders):
-        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    return {DOCUMENTS: pack(_documents_in_order(run, orders, items)), SEQUENCES: pack(sequences)}
+    return _beginning(run, orders, _sequences_that_stay(run, orders))
 
 
 def _sequences_that_stay(run: Run, orders: Orders) -> int:

@@ -183,8 +183,9 @@ def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequ
 
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     """The plan that `plan` holds."""
-    columns = (arrays[name] for name in ("document", "start", "length", "indptr"))
-    return PackedSequences(*columns, int(arrays["sequence_length"][0]), int(arrays["without_tokens"][0]))
+    document, start, length, indptr = (arrays[name] for name in ("document", "start", "length", "indptr"))
+    numbers = int(arrays["sequence_length"][0]), int(arrays["without_tokens"][0])
+    return PackedSequences(document, start, length, indptr, *numbers)
 
 
 def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
