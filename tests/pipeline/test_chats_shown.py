@@ -54,7 +54,7 @@ k = [2, 4]
 documents = 0.1
 [selection]
 method = "spokes"
-tokens = 8000
+tokens = 1000
 quality = "{folder}/classifier"
 [order]
 traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
