@@ -230,7 +230,7 @@ def _turns(share: Floats, sizes: NDArray[np.generic]) -> NDArray[np.int64]:
     heap = [(0.5 * weights.mean() / part, piece, part) for piece, part in enumerate(share.tolist())]
     heapq.heapify(heap)
     pieces = np.empty(len(sizes), np.int64)
-    for item, weight in enumerate(weights.tolist()):
+    for item, weight in enumerate(weights):
         reached, pieces[item], part = heap[0]
         heapq.heapreplace(heap, (reached + weight / part, heap[0][1], part))
     return pieces
