@@ -213,11 +213,11 @@ def test_every_beginning_of_places_is_spread_evenly(items: int, batch: int) -> N
         assert gaps.max() <= 3 * len(runs) / few + 1
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     settings: Callable[..., Settings], epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "EPOCHS", 1)
+    monkeypatch.setattr(stage, "EPOCHS", epochs)
     curriculum = {"score": "length", "shape": "rise"}
     sequence = {"length": LENGTH, "batch": 4, "epochs": epochs}
     evidence = {"tokens": 3_000, "orders": ("curated", "random_documents")}
@@ -228,9 +228,8 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     for name in evidence["orders"]:
         _, read = made.planned(trained_order(name), 0)
         assert read.shape == (epochs, made.rows)
-        # Every sequence is read once an epoch, or as often in all.
-        assert (np.bincount(read.ravel()) == epochs).all()
-    curated = made.planned(trained_order("curated"), 0)[1].ravel()
+        assert all((np.bincount(epoch) == 1).all() for epoch in read)
+    curated = made.planned(trained_order("curated"), 0)[1][0]
     packed = load_packed(run)
     of = np.repeat(np.arange(len(packed.indptr) - 1), np.diff(packed.indptr))
     rank = stream_ranks(run, load_stream(run))[packed.document]
@@ -239,7 +238,7 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     assert first < 0.3 and last > 0.7
     # It is the plan's own order of these sequences.
     place = {number: at for at, number in enumerate(made.numbers[: made.rows].tolist())}
-    assert [place[number] for number in every.ravel().tolist() if number in place] == curated.tolist()
+    assert [place[number] for number in every[0].tolist() if number in place] == curated.tolist()
 
 
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
