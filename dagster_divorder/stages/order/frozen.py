@@ -72,11 +72,13 @@ def load_frozen(run: Run) -> Frozen | None:
     documents, sequences = unpack(files[DOCUMENTS]), unpack(files[SEQUENCES])
     ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
     items = np.split(locate(run, ids, copy), [len(documents["id"])])
+    extended = 'records of the last output, which order.append = "extend" keeps,'
+    which = extended if run.settings.order.extends else "consumed records"
     for positions, ids in zip(items, (documents["id"], sequences["id"]), strict=True):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
             raise InputError(
-                f"{lost.size} of the {len(ids)} {_which(run)} are no longer in the input (the first has the id "
+                f"{lost.size} of the {len(ids)} {which} are no longer in the input (the first has the id "
                 f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {remedy(run)}"
             )
     runs = PackedSequences(
@@ -98,12 +100,6 @@ def behind_beginning(run: Run, stage: str) -> dict[str, Any]:
     """What decides a stage that orders or packs behind the beginning; if nothing stays, as without the setting."""
     decided = run.graph[stage].usual(run)
     return decided if stays(run) else {name: decided[name] for name in decided if name != "frozen"}
-
-
-def _which(run: Run) -> str:
-    if run.settings.order.extends:
-        return 'records of the last output, which order.append = "extend" keeps,'
-    return "consumed records"
 
 
 def locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:

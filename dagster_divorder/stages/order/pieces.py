@@ -52,7 +52,7 @@ class StreamPieces:
         return Pieces(items, np.broadcast_to(np.int64(0), items.shape), self.lengths[items])
 
     def fitted(self, items: np.ndarray) -> Pieces:
-        """The packed pieces of items, int64 (n,), in their order, without pieces that have no trained token.
+        """The pieces of items, int64 (n,), in their order, that `packing.too_long` leaves.
 
         Raises:
             InputError: an item is too long, and `packing.too_long` is "error".

@@ -153,9 +153,11 @@ def _rank_records(run: Run) -> Made:
     known = numbers[~np.isnan(numbers)]
     missing = len(numbers) - len(known)
     if len(known) < FEWEST * len(numbers) or not len(known):
+        path = settings.curriculum.path
+        remedy = "give the others one" if path is None else f"add rows to {path}"
         raise InputError(
             f"curriculum.score: {missing:,} of {len(numbers):,} records have no {name!r}; expected a score for at "
-            f"least half of them: {_remedy(settings)}, or name another score{''.join(f'; {note}' for note in notes)}"
+            f"least half of them: {remedy}, or name another score{''.join(f'; {note}' for note in notes)}"
         )
     values, often = np.unique(known, return_counts=True)
     if len(values) == 1:
@@ -192,13 +194,6 @@ def sentence(figures: Mapping[str, Any]) -> str:
         f"{figures['records']:,} records have one, from {figures['lowest']:,.5g} to {figures['highest']:,.5g}, "
         f"{figures['distinct']:,} different{tied}{missing}"
     )
-
-
-def _remedy(settings: Settings) -> str:
-    """How to give more records a score."""
-    if settings.curriculum.path is not None:
-        return f"add rows to {settings.curriculum.path}"
-    return "give the others one"
 
 
 def _scores_reads(settings: Settings) -> tuple[str, ...]:
