@@ -44,7 +44,7 @@ def order(
     table: a pandas or polars DataFrame, a pyarrow Table, a `datasets.Dataset`, a dict of columns, a list of dicts, or
         anything with `__arrow_c_stream__`.
     by: the columns whose mix every window carries: a column, a list of columns, or a mapping of columns to weights
-        (numbers above 0, relative to each other). docs/tables.md lists the column types. A dot names a field of a
+        (numbers from 1e-6 to 1e6). docs/tables.md lists the column types. A dot names a field of a
         struct: "meta.source".
     tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
         from a row's text to its number of tokens. By default a row is as long as its text or conversation has

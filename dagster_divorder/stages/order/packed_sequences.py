@@ -95,12 +95,10 @@ def _pack_documents(run: Run) -> Made:
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
     counts, left_out, wholly = documents.left_out()
-    trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
-    untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
-    figures |= counts | {
-        "untrained_sequences": untrained,
-        "trained_tokens": int(documents.trained(packed).sum()),
-    }
+    trained = np.concatenate([[0], np.cumsum(documents.trained(packed))])
+    figures |= counts | {"untrained_sequences": int((np.diff(trained[packed.indptr]) == 0).sum())}
+    if trained[-1] < figures["tokens"]:
+        figures["trained_tokens"] = int(trained[-1])
     for line in left_out_lines(figures, run.settings.packing.too_long):
         run.progress.note(line)
     if wholly.size and not len(packed):
