@@ -66,7 +66,7 @@ def test_flush_counts_the_documents_in_their_order_as_the_first_seed_does():
 
 def order_of(tokens, labels, strategy):
     items = document_items(tokens, {"cluster": labels, "length": TRAITS["length"]})
-    return order(items.counts, items.groups, strategy=strategy, weights=items.weights, sequence_length=50)
+    return order(items, strategy=strategy, sequence_length=50)
 
 
 def test_traits_without_a_weight_are_measured_and_not_balanced():

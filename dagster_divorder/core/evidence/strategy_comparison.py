@@ -165,14 +165,7 @@ def _order(
     items: Items, strategy: str, arguments: Mapping[str, Any], meter: Meter
 ) -> tuple[NDArray[np.int64], Cost]:
     def run(part: Items) -> NDArray[np.int64]:
-        return order(
-            part.counts,
-            part.groups,
-            strategy=strategy,
-            weights=part.weights,
-            coordinates=part.coordinates,
-            **arguments,
-        )
+        return order(part, strategy=strategy, **arguments)
 
     run(items.part(0, min(WARM_UP, items.counts.shape[0])))
     return meter(lambda: run(items))

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive
 from dagster_divorder.core.measure.stream import codes_in_order, n_values_of, tokens_in_order
+from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.errors import InputError
 
 Packer = Literal["split", "flush"]
@@ -69,9 +70,7 @@ def distinct_in_sequences(
     indptr: NDArray[np.int64], codes: NDArray[np.int32], n_values: int
 ) -> NDArray[np.int64]:
     """As `distinct_clusters`, for packed sequences: sequence s holds the runs indptr[s]:indptr[s+1]."""
-    from dagster_divorder.core.kernels.packing import distinct_per_sequence
-
-    return distinct_per_sequence(indptr, np.arange(len(codes)), codes, n_values)
+    return distinct_per_sequence(indptr, codes)
 
 
 def summarize(counts: NDArray[np.int64]) -> Distinct:

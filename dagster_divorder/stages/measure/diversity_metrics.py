@@ -73,6 +73,7 @@ from dagster_divorder.stages.order.greedy_order import load_order, load_stretche
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.scores import score_reads, stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.answer import TextTable
@@ -96,7 +97,7 @@ FEWEST_COLUMNS = 60
 """Fewest columns of a bar in the picture. With more batches, a column is a batch."""
 
 COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
-"""`Settings.counts_trained` -> what shares are of."""
+"""Whether there is a loss mask -> what shares are of."""
 
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 """Order of documents -> order of sequences that it equals if records are not packed."""
@@ -151,7 +152,7 @@ def _measure_diversity(run: Run) -> Made:
     told = findings(metrics, [trait for trait in shown if trait not in alike])
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
     if run.settings.masked:
-        told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
+        told.insert(0, f"shares are of {COUNTED[has_loss_mask(run.settings)]}")
     return Made(files, figures={"balanced": balanced, "traits": shown, "summary": summary, "findings": told})
 
 
@@ -256,8 +257,6 @@ def _along_training(run: Run, traits: Traits, count: RunCounter) -> dict[str, An
     if len(stretches) <= 2 and not settings.curriculum.on:
         return {}
     packed, order = load_packed(run), load_sequence_order(run)
-    if settings.schedule_epochs > 1:
-        order = order.reshape(1, -1)
     counted = count(packed)
     found: dict[str, Any] = {}
     if settings.curriculum.on:

@@ -134,7 +134,7 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
     source = run.settings.input.source_field
     if source and source not in traits.codes:
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
-        records = load_stream(run).record(sample.document)
+        records = load_stream(run).record_of[sample.document]
         # There may be as many sources as documents; the sample has fewer.
         _, codes = np.unique(coded[records], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))

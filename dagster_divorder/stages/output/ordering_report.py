@@ -62,8 +62,9 @@ from dagster_divorder.stages.mix.repeats import (
 )
 from dagster_divorder.stages.order.bin_edges import load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import load_manifest
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.state import Receipt
@@ -213,7 +214,7 @@ def _sections(
         if graph[name].asset and name != "ordering_report"
     ]
     return [
-        sections.asked(_asked(settings), settings.counts_trained),
+        sections.asked(_asked(settings), has_loss_mask(settings)),
         sections.bars(
             clusters,
             colours,
@@ -291,7 +292,7 @@ class _Corpus:
     @property
     def noun(self) -> str:
         """What shares are of."""
-        return "token" if self.stream.traits.trained is None else "trained token"
+        return "trained token" if has_loss_mask(self.run.settings) else "token"
 
 
 def _load_corpus(run: Run) -> _Corpus:
@@ -307,7 +308,7 @@ def _load_corpus(run: Run) -> _Corpus:
             categories[field] = traits.codes[field], traits.names[field]
         else:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
-            categories[field] = stream.of_items(coded.codes), coded.names
+            categories[field] = coded.codes[stream.record_of], coded.names
     orders = read_in_order(run, traits)
     tokens_of = run_counter(run, stream.record_of)
     return _Corpus(run, load_names(run), stream, packed, epochs, orders, categories, tokens_of)
@@ -383,7 +384,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Window]:
     )
     variation = sequence_variation(counts)
     place = np.empty(len(packed), np.int64)
-    place[first_reads(corpus.epochs)] = np.arange(len(place))
+    place[corpus.epochs[0]] = np.arange(len(place))
     windows: dict[int, Window] = {}
     # Equally distant sequences come in the order of training.
     for sequence in np.lexsort((place, -variation))[:WORST_CANDIDATES].tolist():
@@ -425,7 +426,7 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     """The documents with the most tokens, of equal ones the first: (a line about it, the beginning of its text).
     tokens: counted tokens of each document in the window, int64 (n,)."""
     chosen = np.argsort(-tokens, kind="stable")[:WORST_DOCUMENTS]
-    traits, records = corpus.stream.traits, corpus.stream.record(documents[chosen])
+    traits, records = corpus.stream.traits, corpus.stream.record_of[documents[chosen]]
     texts = _examples(corpus.run, records)
     codes, names = corpus.categories.get(corpus.run.settings.input.source_field or "", (None, ()))
     shown = []
@@ -435,7 +436,7 @@ def _largest(corpus: _Corpus, documents: np.ndarray, tokens: np.ndarray) -> list
     ):
         whole, noun = int(traits.counted[document]), corpus.noun
         size = count(inside, noun) if inside == whole else f"{number(inside)} of {count(whole, noun)}"
-        if traits.trained is not None:
+        if has_loss_mask(corpus.run.settings):
             size += f", {count(int(traits.tokens[document]), 'token')} in all"
         known = [] if own_id is None else [clip(own_id, 60)]
         source = [] if codes is None else [clip(names[codes[document]], 60)]
