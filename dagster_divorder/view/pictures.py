@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure import Diversity
 from dagster_divorder.core.measure.along import binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import (
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 MUTED = COLOURS["muted"]
 LARGEST = 30
 """Number of clusters with a bar of their size."""
-IN_TABLE = ("fewest", "mean prefix deviation, tokens", "every cluster seen after")
+IN_TABLE = ("fewest", "mean prefix deviation, tokens")
 """Measures in the table below the comparison of orders, behind `followed`; unknown ones are omitted."""
 PAIRS = 40
 """Most clusters of either clustering in the heatmap."""
@@ -57,7 +56,7 @@ BAR_PIXELS, BAR_ROWS = round((RIGHT - LEFT) * WIDTH), round(BAR * HEIGHT)
 
 
 def ordering_comparison(
-    measured: Mapping[str, Diversity],
+    measured: Mapping[str, Mapping[str, Any]],
     distinct: Mapping[str, NDArray[np.int64]],
     mixes: Mapping[str, NDArray[np.float32]],
     names: Sequence[str] = (),
@@ -77,16 +76,19 @@ def ordering_comparison(
         any_order = next(iter(measured.values()))
         k = next(iter(mixes.values())).shape[1]
         facts = (
-            f"{any_order.documents:,} documents · {short(any_order.tokens)} tokens · {k} clusters · sequences of "
-            f"{any_order.sequence_length:,} tokens · batches of {any_order.batch:,} sequences"
+            f"{any_order['documents']:,} documents · {short(any_order['tokens'])} tokens · {k} clusters · sequences of "
+            f"{any_order['sequence_length']:,} tokens · batches of {any_order['batch']:,} sequences"
         )
         drawable_names, missing = drawable(names)
         _title(figure, "The same documents, before and after", _joined(facts, missing), LEFT, 0.97)
-        _draw_bars(figure, mixes, any_order.tokens, drawable_names)
+        _draw_bars(figure, mixes, any_order["tokens"], drawable_names)
         right = figure.add_axes((RIGHT + GAP + STRIP - HALF, FOOT, HALF, PANEL))
         _draw_distinct(figure, distinct, k)
-        prefixes = {name: diversity.prefix for name, diversity in measured.items()}
-        lines = [(prefix.share, prefix.l2, charts.SERIES[name]) for name, prefix in prefixes.items()]
+        prefixes = {name: figures["prefix"] for name, figures in measured.items()}
+        lines = [
+            (np.asarray(prefix["share"]), np.asarray(prefix["l2"]), charts.SERIES[name])
+            for name, prefix in prefixes.items()
+        ]
         charts.along(right, lines, log=True)
         _headline(
             right, "Prefix deviation", "tokens so far against the mix: L2 distance in tokens, log scale"
@@ -282,9 +284,9 @@ def _draw_distinct(figure: Figure, distinct: Mapping[str, NDArray[np.int64]], cl
             axes.set_xlabel("position in the dataset, % of tokens")
 
 
-def _draw_table(figure: Figure, measured: Mapping[str, Diversity], traits: Sequence[str]) -> None:
+def _draw_table(figure: Figure, measured: Mapping[str, Mapping[str, Any]], traits: Sequence[str]) -> None:
     """Right-aligned numbers under headings, a row for each order."""
-    rows = [summary_row(name, diversity, traits) for name, diversity in measured.items()]
+    rows = [summary_row(name, figures, traits) for name, figures in measured.items()]
     columns = measures(name for name in (*followed(traits), *IN_TABLE) if rows[0][name] is not None)
     edges = np.linspace(LEFT + 0.12, RIGHT + GAP + STRIP, len(columns) + 1)[1:]
     top = 0.128

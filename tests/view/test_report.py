@@ -13,6 +13,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
+from dagster_divorder.core.measure.window_deviation import WindowDeviation
 from jinja2 import UndefinedError
 from markupsafe import Markup
 from PIL import Image
@@ -22,7 +23,6 @@ from dagster_divorder.core.measure import Feature, ShufflingCheck, beats_shuffli
 from dagster_divorder.core.measure import stationarity as held_against_shuffles
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.stationarity import Stationarity
-from dagster_divorder.core.measure.window_deviation import WindowDeviation
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.measures import mix_rows
 from dagster_divorder.view.report import sections

@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.arrow import is_number
-from dagster_divorder.core.measure import cluster_mix
-from dagster_divorder.core.measure.along import binned, quantiles_along
-from dagster_divorder.core.measure.largest import Largest, largest
-from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, runs_in_order
-from dagster_divorder.core.measure.worst_windows import sequence_variation, window_contents
+from dagster_divorder.core.measure import cluster_mix, packed_counts
+from dagster_divorder.core.measure.along import Largest, binned, largest, quantiles_along
+from dagster_divorder.core.measure.runs import ReadRuns, RunCounter, runs_in_order
+from dagster_divorder.core.measure.windows import Laid
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.core.packing import PackedSequences, sequence_counts
+from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.corpus.sample import beginnings, contents
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
@@ -199,11 +198,10 @@ def _sections(
         _along(corpus, field, names, largest(traits.counted, codes, len(names), KEPT), "other values")
         for field, (codes, names) in corpus.categories.items()
     ]
-    batches = metrics["sequences"]["windows"]["batch"]
     worst = [
-        _worst_batch(corpus, trait, batches[trait])
+        _worst_batch(corpus, trait)
         for trait in verdict.traits[:WORST_TRAITS]
-        if len(corpus.packed) and not batches[trait]["partial"]
+        if len(corpus.packed) > settings.sequence.batch
     ]
     worst += _worst_sequences(corpus)
     chosen = [stage for stage in ("subset_selection", "repeats") if graph[stage].when(settings)]
@@ -336,24 +334,21 @@ def _along(corpus: _Corpus, trait: str, names: Sequence[str], shown: Largest, ot
     return TraitAlong(trait, kept, np.array(tokens) / max(total, 1), mixes)
 
 
-def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Window:
-    """batch: the deviation of batches of the sequences at every position (`WindowDeviation`)."""
+def _laid(corpus: _Corpus, trait: str, order: np.ndarray) -> Laid:
+    traits = corpus.stream.traits
+    codes, sizes = {trait: traits.codes[trait]}, traits.sizes()
+    return Laid.of(packed_counts(corpus.packed, codes, sizes, corpus.tokens_of(corpus.packed))[trait], order)
+
+
+def _worst_batch(corpus: _Corpus, trait: str) -> Window:
     packed, traits = corpus.packed, corpus.stream.traits
-    counted = corpus.tokens_of(packed)
-    total = int(counted.sum())
-    epoch, start = divmod(batch["worst_start"], total)
+    counted, batch = corpus.tokens_of(packed), corpus.run.settings.sequence.batch
+    order = corpus.epochs.ravel()
+    first = int(_laid(corpus, trait, order).sliding(batch).worst.argmax())
+    epoch, start = divmod(first, len(packed))
     # The batch may continue into the next epoch.
-    runs = np.concatenate(
-        [runs_in_order(packed.indptr, order)[0] for order in corpus.epochs[epoch : epoch + 2]]
-    )
-    window = batch["window_tokens"]
-    if corpus.run.settings.whole_windows:
-        sizes = np.diff(np.concatenate([[0], np.cumsum(counted)])[packed.indptr])
-        order = np.concatenate(corpus.epochs[epoch : epoch + 2])
-        bounds = np.concatenate([[0], np.cumsum(sizes[order])])
-        first = int(np.searchsorted(bounds, start))
-        window = int(bounds[min(first + corpus.run.settings.sequence.batch, len(order))] - start)
-    runs, inside = window_contents(runs, counted, start, window)
+    runs, _ = runs_in_order(packed.indptr, order[first : first + batch])
+    inside = counted[runs]
     documents, tokens = _by_document(packed.document[runs], inside)
     codes, values = traits.codes[trait], traits.sizes()[trait]
     shares = np.bincount(codes[documents], tokens, values) / tokens.sum()
@@ -364,7 +359,7 @@ def _worst_batch(corpus: _Corpus, trait: str, batch: Mapping[str, Any]) -> Windo
     chosen = codes[documents] == value if over else np.ones(len(documents), bool)
     return (
         f"The worst batch for {trait}",
-        f"It starts at {percent(start / total)} of the {corpus.noun}s"
+        f"It starts at {percent(start / len(packed))} of the sequences"
         f"{f' of epoch {epoch + 1}' if len(corpus.epochs) > 1 else ''} and holds {count(len(documents), 'document')}. "
         f"The {trait} “{clip(name, 60)}” makes up {percent(shares[value])} of its {corpus.noun}s, but "
         f"{percent(whole[value])} of the corpus’s. The largest documents {'of that kind' if over else 'in it'}:",
@@ -378,10 +373,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Window]:
     if not len(packed):
         return []
     counted = corpus.tokens_of(packed)
-    counts, _ = sequence_counts(
-        packed, {"cluster": traits.codes["cluster"]}, {"cluster": traits.sizes()["cluster"]}, counted
-    )
-    variation = sequence_variation(counts)
+    variation = _laid(corpus, "cluster", np.arange(len(packed))).sliding(1).tv
     place = np.empty(len(packed), np.int64)
     place[first_reads(corpus.epochs)] = np.arange(len(place))
     windows: dict[int, Window] = {}
@@ -392,7 +384,7 @@ def _worst_sequences(corpus: _Corpus) -> list[Window]:
         row = int(corpus.stream.record_of[documents[tokens.argmax()]])
         if row in windows:
             continue
-        clusters = int(counts.indptr[sequence + 1] - counts.indptr[sequence])
+        clusters = len(np.unique(traits.codes["cluster"][documents]))
         windows[row] = (
             f"Sequence {number(place[sequence] + 1)} of {number(len(place))}",
             f"{percent(variation[sequence])} of its {corpus.noun}s would have to change to match the corpus. It holds "

@@ -84,14 +84,14 @@ def head(verdict: Verdict) -> Markup:
 
     ours, tiles = verdict.metrics["sequences"], []
     trait, name = verdict.traits[0], clip(verdict.traits[0], SHORT_NAME)
-    if ours["batch_shares"][trait]["windows"] >= BATCHES:
+    if ours["batches"] >= BATCHES:
         off = f"percentage points off, for one {name}, wherever a batch starts"
         unit = f"% of its tokens would have to change for the corpus’s mix by {name}"
         tiles += [
             tile("In the worst batch", off, points, "windows", "batch", trait, "worst"),
-            tile("In the mean batch", unit, points, "batch_shares", trait, "mean_tv"),
+            tile("In the mean batch", unit, points, "batch_tv", trait, "mean"),
         ]
-    tiles.append(tile("In a sequence", "clusters on average", fixed, "split", "mean"))
+    tiles.append(tile("In a sequence", "clusters on average", fixed, "distinct", "cluster", "mean"))
     share = percent(ours["prefix"]["mean"] / max(1, ours["tokens"]))
     unit = f"tokens off the mix, on average: {share} of all {ours['tokens']:,}"
     tiles.append(tile("Up to any point", unit, number, "prefix", "mean"))
