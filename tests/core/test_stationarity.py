@@ -143,7 +143,7 @@ def test_shuffles_do_not_drift() -> None:
     draws = random.integers(0, 500, (2000, 1 + SHUFFLES))
     alarms = np.zeros(len(draws), bool)
     for feature in features:
-        each = [drift_of(feature, orders[[at, at]], BATCH, one).measures for at in range(len(orders))]
+        each = [drift_of(feature, orders[[at, at, at]], BATCH, one).measures for at in range(len(orders))]
         for name in each[0]:
             values = np.array([measures[name].value for measures in each])
             alarms |= [DriftMeasure.of(values[draw]).drifts for draw in draws]
@@ -162,7 +162,9 @@ def test_distances_of_mixes_are_as_they_are_defined(counts: list[list[int]], bat
     """By numpy alone, also of counts above 16 bits; a group without counts has distance 0."""
     dense = np.array(counts, np.int64)
     order = np.random.default_rng(seed).permutation(len(dense))
-    found = drift_of(Feature("mix", "mix", csr_matrix(dense)), np.stack([order, order]), batch, 0 * order)
+    found = drift_of(
+        Feature("mix", "mix", csr_matrix(dense)), np.stack([order, order, order]), batch, 0 * order
+    )
 
     def distances(edges: NDArray[np.int64]) -> list[float]:
         sums = [dense[order[begin:end]].sum(axis=0) for begin, end in pairwise(edges)]

@@ -10,22 +10,30 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dagster_divorder.core import measure
+from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.view import charts, drawing, pictures
 from dagster_divorder.view.pictures import ordering_comparison
 from dagster_divorder.view.words import brief, points
+from tests.twins.metrics import distinct
 
 
-def pictured(
-    order: np.ndarray, n: int, k: int, columns: int = 60
-) -> tuple[measure.Diversity, np.ndarray, np.ndarray]:
+def pictured(order: np.ndarray, n: int, k: int, columns: int = 60) -> tuple[dict, np.ndarray, np.ndarray]:
     """An order's measures, the clusters in each of its sequences, and its mix."""
     tokens = np.random.default_rng(0).integers(1, 200, n)
     labels = np.arange(n) * k // max(n, 1)
     return (
-        measure.measure(order, tokens, {"cluster": labels}, {"cluster": k}, sequence_length=256, batch=4),
-        measure.distinct_clusters(order, tokens, labels, 256),
+        measured(order, tokens, labels, k),
+        np.array(distinct(tokens[order], labels[order], 256)),
         measure.cluster_mix(order, tokens, labels, k, columns),
     )
+
+
+def measured(order, tokens, labels, k):
+    """The measures of documents that are packed in an order."""
+    packed = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=256)
+    counts = measure.packed_counts(packed, {"cluster": labels}, {"cluster": k})
+    shown = {"sequence_length": 256, "documents": len(order)}
+    return measure.measure(counts, np.arange(len(packed)), batch=4, **shown).figures
 
 
 def riffled(n: int) -> np.ndarray:
@@ -39,12 +47,12 @@ def png(n: int = 400, k: int = 30, shuffled: bool = True, columns: int = 60, nam
         **({"sequences_random": shuffle} if shuffled else {}),
         "sequences": pictured(riffled(n), n, k, columns),
     }
-    measured = {name: diversity for name, (diversity, _, _) in orders.items()}
+    figures = {name: each for name, (each, _, _) in orders.items()}
     if shuffled:
-        measured = {"original": measured.pop("original"), "random": shuffle[0], **measured}
-    distinct = {name: clusters for name, (_, clusters, _) in orders.items()}
+        figures = {"original": figures.pop("original"), "random": shuffle[0], **figures}
+    clusters = {name: each for name, (_, each, _) in orders.items()}
     mixes = {name: mix for name, (_, _, mix) in orders.items()}
-    return ordering_comparison(measured, distinct, mixes, names or [])
+    return ordering_comparison(figures, clusters, mixes, names or [])
 
 
 @pytest.fixture
@@ -103,7 +111,10 @@ def test_names_and_numbers_are_written(figure):
     curated = pictured(riffled(400), 400, 30)[0]
     orders = ("original", "random", "sequences_random", "sequences")
     assert {charts.SERIES[name].name for name in orders} <= texts
-    assert {f"{curated.split.mean:.2f}", points(curated.windows["batch"]["cluster"].worst)} <= texts
+    assert {
+        f"{curated['distinct']['cluster']['mean']:.2f}",
+        points(curated["windows"]["batch"]["cluster"]["worst"]),
+    } <= texts
     assert any("400 documents" in text and "30 clusters" in text for text in texts)
 
 

@@ -9,17 +9,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-from dagster_divorder.core.measure.window_deviation import WindowDeviation
 from jinja2 import UndefinedError
 from markupsafe import Markup
 from PIL import Image
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.measure import Feature, ShufflingCheck, beats_shuffling
+from dagster_divorder.core.measure import WINDOWS, Feature, ShufflingCheck, beats_shuffling
 from dagster_divorder.core.measure import stationarity as held_against_shuffles
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.stationarity import Stationarity
@@ -246,10 +246,6 @@ def test_clusters_keep_their_colours() -> None:
     assert swatches == ["".join(f"{channel:02x}" for channel in colour) for colour in shown.tolist()]
 
 
-def deviation(window: int, worst: float, mean: float, partial: bool = False) -> WindowDeviation:
-    return WindowDeviation(window, 1000, worst, mean, worst, mean, 7, partial, 0.0, 0.0)
-
-
 def a_check(
     ours: float,
     shuffled: float,
@@ -259,25 +255,20 @@ def a_check(
 ) -> Verdict:
     """file: batch TV of the curated file; the sequences have half of `ours`."""
 
-    def windows(worst: float) -> dict[str, dict[str, WindowDeviation]]:
-        sizes = {"sequence": 64, "batch": 256}
+    def figures(worst: float) -> dict[str, Any]:
+        both = {trait: {"mean": worst / 2, "worst": worst} for trait in ("cluster", *traits)}
         return {
-            name: {trait: deviation(size, worst, worst / 2) for trait in ("cluster", *traits)}
-            for name, size in sizes.items()
+            "windows": dict.fromkeys(WINDOWS, both),
+            "seam": both,
+            "sequences": sequences,
+            "batches": sequences // 4,
+            "batch": 4,
+            "batch_tv": both,
         }
 
-    found = beats_shuffling(windows(ours), windows(shuffled), traits, 10**6, batches=sequences // 4)
+    found = beats_shuffling(figures(ours), figures(shuffled), traits)
     metrics = {
-        name: {
-            "windows": {
-                size: {trait: vars(of) for trait, of in traits.items()}
-                for size, traits in windows(worst).items()
-            },
-            "seam": {},
-            "split": {"count": sequences},
-            "batch": 4,
-            "batch_shares": {trait: {"mean_tv": worst / 2} for trait in ("cluster", *traits)},
-        }
+        name: figures(worst)
         for name, worst in (
             *(("original", 0.9), ("curated", 2 * file)),
             *(("sequences_random", shuffled), ("sequences", ours)),
@@ -406,9 +397,9 @@ def test_what_drifts_comes_first_with_its_tenths() -> None:
     """Also where a feature is called as no page should be, has no tenths, or nothing can be told."""
     random = np.random.default_rng(0)
     features = [
-        Feature("still", "number", random.random(500), seen=True),
-        Feature(HOSTILE, "number", np.arange(500)),
-        Feature("alike", "neighbours", csr_matrix(np.eye(250, dtype=int).repeat(2, axis=0))),
+        Feature("still", "vector", random.random((500, 2)), seen=True),
+        Feature(HOSTILE, "vector", np.arange(500)[:, np.newaxis]),
+        Feature("parts", "occurrences", csr_matrix(np.eye(5, dtype=int).repeat(100, axis=0))),
     ]
     found = held_against_shuffles(features, 500, batch=50)
     made = found_drift(found)
