@@ -320,7 +320,10 @@ def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(
 
 def test_a_failed_check_says_what_to_do() -> None:
     claim, because = a_check(0.2, 0.1).sentences
-    assert claim == "This order does not beat shuffling in cluster in any sequence and cluster in any batch."
+    assert claim == (
+        "This order does not beat shuffling in cluster in any sequence, cluster in any batch, cluster in any 10 "
+        "batches and cluster in any batch across the seam."
+    )
     assert because == "What to do: balance fewer traits."
 
 
