@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row, stages_table
-from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
+from dagster_divorder.pipeline.stage import Chart, Link, Picture, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place
 from dagster_divorder.stages import GRAPH, open_run
@@ -24,15 +25,15 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
-from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
+from dagster_divorder.view.measures import beside_shuffled, in_short, mix_rows, side_by_side
 from dagster_divorder.view.verdict import RECOMMENDED
-from dagster_divorder.view.words import TRAIN_ON, cells, count, points
+from dagster_divorder.view.words import TRAIN_ON, cells, count, number, points
 from dagster_divorder.write.curated import RECORDS
 
 Texts = Sequence[str | Line]
 Blocks = Sequence[tuple[int, Texts]]
 """Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
-MORE = "measures explained, every order, file and stage: divorder summary --details"
+MORE = "every measure, order, file and stage: divorder summary --details"
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of stages, by stage."""
 ROWS, CELL = 20, 60
@@ -78,8 +79,7 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     if details:
         texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
         parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
-        parts += ["", *(Line(line, "quiet") for line in legend(measured))]
-        parts += [f"files in {output['folder']}: {', '.join(files['files'])}"]
+        parts += ["", f"files in {output['folder']}: {', '.join(files['files'])}"]
         parts += [*_mix_along(mixes), *_all_orders(run, figures)]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
@@ -120,7 +120,12 @@ def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -
             kept.add(at)
             room -= heights[at]
     texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
-    rows = TextTable(table[: min(MEASURES_SHOWN, 1 + room)])
+    # Cells of the first column fold.
+    others = [*table[0]][1:]
+    width = COLUMNS - sum(2 + max(len(name), *(len(row[name]) for row in table)) for name in others)
+    ends = accumulate(len(textwrap.wrap(row["measure"], width)) for row in table)
+    fitting = sum(end <= 1 + room for end in ends)
+    rows = TextTable(table[: min(MEASURES_SHOWN, max(1, fitting))])
     return [*chain(*texts[: len(before)]), rows, *chain(*texts[len(before) :])]
 
 
@@ -137,8 +142,9 @@ def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
         data[name] = dict(receipt.figures)
         parts += ["", Line(f"{name}: {stage.description}", "strong")]
         for key, value in receipt.figures.items():
-            if isinstance(value, (str, int, float)):
-                parts.append(f"  {key.replace('_', ' ')}: {value}")
+            if isinstance(value, (str, int, float)) and value != "":
+                shown_value = value if isinstance(value, (str, bool)) else number(value, 4)
+                parts.append(f"  {key.replace('_', ' ')}: {shown_value}")
         for title, shown in stage.show(run, receipt).items():
             label = title.replace("_", " ")
             match shown:
@@ -147,12 +153,15 @@ def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
                     parts += ["", TextTable(cells(rows[:ROWS], CELL), label + more)]
                     data[name][title] = rows
                 case Text(markdown):
-                    parts += ["", *markdown.splitlines()]
+                    parts += ["", *markdown.replace("**", "").splitlines()]
+                case Chart(what=what):
+                    parts += ["", what]
                 case Picture(path, _) | Link(path):
                     parts.append(f"  {label}: {path}")
                     data[name][title] = str(path)
-                case number:
-                    data[name][title] = number
+                case figure:
+                    parts.append(f"  {label}: {number(figure, 4)}")
+                    data[name][title] = figure
     return Answer(parts[1:], data)
 
 

@@ -258,10 +258,10 @@ def plot(
         name: {title: streams.mix(trait, order, slices) for title, order in orders.items()}
         for name, trait in rows.traits.items()
     }
-    from dagster_divorder.view.mixes import draw_mixes
+    from dagster_divorder.view.pictures import mixes_along
 
     names = {name: trait.names for name, trait in rows.traits.items()}
-    return draw_mixes(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
+    return mixes_along(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -237,7 +237,7 @@ class Beside(NamedTuple):
     def shown(self) -> dict[str, str]:
         """A row of a table."""
         return {
-            "measure": self.measure.label,
+            "measure": f"{self.measure.label}: {self.measure.meaning}",
             "this order": self.measure.show(self.ours),
             "shuffled": self.measure.show(self.shuffled),
             "compared": self.measure.compared(self.ours, self.shuffled),
@@ -259,14 +259,6 @@ class Beside(NamedTuple):
 def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> list[Beside]:
     """Every measure of two rows of the summary."""
     return [Beside(measure, ours[name], shuffled[name]) for name, measure in measures(ours).items()]
-
-
-def legend(rows: Sequence[Beside]) -> list[str]:
-    """A line on each measure; one for those that differ only in their trait."""
-    first: dict[str, str] = {}
-    for row in rows:
-        first.setdefault(row.measure.meaning, row.measure.label)
-    return [f"{label}: {meaning}" for meaning, label in first.items()]
 
 
 def in_short(rows: Sequence[Beside]) -> list[Beside]:
