@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
-from dagster_divorder.view.measures import beside_shuffled, in_short, mix_rows, side_by_side
+from dagster_divorder.view.measures import beside_shuffled, in_short, mix_rows, side_by_side, table_rows
 from dagster_divorder.view.verdict import RECOMMENDED
 from dagster_divorder.view.words import TRAIN_ON, cells, count, number, points
 from dagster_divorder.write.curated import RECORDS
@@ -40,6 +40,8 @@ ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
 """Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
+BEFORE_ROWS = 2
+"""Rank up to which texts are more important than rows of measures."""
 
 
 def summarise(settings: Settings, *, details: bool = False) -> Answer:
@@ -75,7 +77,7 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
         *((3, [note]) for note in _notes(settings, figures)),
     ]
-    table = [row.shown() for row in in_short(measured)]
+    table = table_rows(in_short(measured))
     if details:
         texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
         parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
@@ -108,25 +110,31 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
 
 
 def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
-    """The blocks around a table that fit into LINES, those of the lowest rank first, and then as many rows of the table
-    as fit; blocks of rank 0 and a first row always stand."""
+    """The blocks around a table that fit into LINES: those of rank 0, then those up to BEFORE_ROWS, then as many rows
+    of the table as fit, then the others, the lowest rank first. A first row always stands."""
     blocks = [*before, *after]
     heights = [height(texts, COLUMNS) for _, texts in blocks]
-    # The table has names and, in colours, a rule above its first row.
-    room = LINES - 3 - sum(lines for (rank, _), lines in zip(blocks, heights, strict=True) if rank == 0)
     kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
-    for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
-        if at not in kept and heights[at] <= room:
-            kept.add(at)
-            room -= heights[at]
-    texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
+    # The table has names and, in colours, a rule above its first row.
+    room = LINES - 2 - sum(heights[at] for at in kept)
+
+    def keep(ranks: Container[int]) -> None:
+        nonlocal room
+        for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
+            if blocks[at][0] in ranks and heights[at] < room:
+                kept.add(at)
+                room -= heights[at]
+
+    keep(range(1, BEFORE_ROWS + 1))
     # Cells of the first column fold.
     others = [*table[0]][1:]
     width = COLUMNS - sum(2 + max(len(name), *(len(row[name]) for row in table)) for name in others)
-    ends = accumulate(len(textwrap.wrap(row["measure"], width)) for row in table)
-    fitting = sum(end <= 1 + room for end in ends)
-    rows = TextTable(table[: min(MEASURES_SHOWN, max(1, fitting))])
-    return [*chain(*texts[: len(before)]), rows, *chain(*texts[len(before) :])]
+    ends = [*accumulate(len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN])]
+    rows = max(1, sum(end <= room for end in ends))
+    room -= ends[rows - 1] - 1
+    keep(range(BEFORE_ROWS + 1, 10))
+    texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
+    return [*chain(*texts[: len(before)]), TextTable(table[:rows]), *chain(*texts[len(before) :])]
 
 
 def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:

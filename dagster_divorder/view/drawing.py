@@ -55,23 +55,9 @@ OTHERS = (0.62, 0.63, 0.65)
 
 OTHER_SCRIPTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Zen Hei", "Droid Sans Fallback"),
-    *(
-        "Arial Unicode MS",
-        "PingFang SC",
-        "Apple SD Gothic Neo",
-        "Microsoft YaHei",
-        "Malgun Gothic",
-        "Yu Gothic",
-    ),
-    *(
-        "Noto Sans Thai",
-        "Noto Sans Devanagari",
-        "Noto Sans Arabic",
-        "Noto Sans Hebrew",
-        "Nirmala UI",
-        "Unifont",
-    ),
-)
+    *("Arial Unicode MS", "PingFang SC", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic", "Yu Gothic"),
+    *("Noto Sans Thai", "Noto Sans Devanagari", "Noto Sans Arabic", "Noto Sans Hebrew", "Nirmala UI", "Unifont"),
+)  # fmt: skip
 """Typefaces for scripts that matplotlib's own typeface lacks; used if installed."""
 
 _TICKS = {"color": COLOURS["muted"], "labelsize": 12.5, "major.size": 0, "minor.size": 0, "major.pad": 6}

@@ -234,15 +234,6 @@ class Beside(NamedTuple):
     ours: float | None
     shuffled: float | None
 
-    def shown(self) -> dict[str, str]:
-        """A row of a table."""
-        return {
-            "measure": f"{self.measure.label}: {self.measure.meaning}",
-            "this order": self.measure.show(self.ours),
-            "shuffled": self.measure.show(self.shuffled),
-            "compared": self.measure.compared(self.ours, self.shuffled),
-        }
-
     def data(self) -> dict[str, Any]:
         """Plain values in the measure's unit."""
         return {
@@ -259,6 +250,21 @@ class Beside(NamedTuple):
 def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> list[Beside]:
     """Every measure of two rows of the summary."""
     return [Beside(measure, ours[name], shuffled[name]) for name, measure in measures(ours).items()]
+
+
+def table_rows(rows: Sequence[Beside]) -> list[dict[str, str]]:
+    """Rows of a table; of those that differ only in their trait, the first says what they measure."""
+    first = {row.measure.meaning: row for row in reversed(rows)}
+    return [
+        {
+            "measure": measure.label + (f": {measure.meaning}" if row is first[measure.meaning] else ""),
+            "this order": measure.show(row.ours),
+            "shuffled": measure.show(row.shuffled),
+            "compared": measure.compared(row.ours, row.shuffled),
+        }
+        for row in rows
+        for measure in [row.measure]
+    ]
 
 
 def in_short(rows: Sequence[Beside]) -> list[Beside]:

@@ -16,7 +16,14 @@ from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ASKED, BAND, SERIES
 from dagster_divorder.view.drawing import by_place, data_uri, pixels_png
-from dagster_divorder.view.measures import beside_shuffled, followed, measures, mix_rows, summary_row
+from dagster_divorder.view.measures import (
+    beside_shuffled,
+    followed,
+    measures,
+    mix_rows,
+    summary_row,
+    table_rows,
+)
 from dagster_divorder.view.report.html import Section, page, part, table
 from dagster_divorder.view.shown import Chart, Panel, Shown, Table, Text
 from dagster_divorder.view.verdict import SHOWN, Verdict
@@ -262,7 +269,7 @@ def windows(verdict: Verdict) -> Section:
                 across=2,
                 legend=[SERIES[TRAIN_ON], BAND],
             ),
-            "every measure": Table([row.shown() for row in beside_shuffled(*rows)]),
+            "every measure": Table(table_rows(beside_shuffled(*rows))),
             **{
                 f"{ORDERS[order]}, windows of every size: share error": Table(check.rows())
                 for order, check in ((TRAIN_ON, verdict.sequences), ("curated", verdict.documents))
