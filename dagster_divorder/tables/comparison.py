@@ -265,10 +265,10 @@ def plot(
             title: cluster_mix(row_entries(indptr, order)[0], counted, codes, values, slices)
             for title, order in (("shuffled", shuffled), ("in order", made.first))
         }
-    from dagster_divorder.view.mixes import draw_mixes
+    from dagster_divorder.view.pictures import mixes_along
 
     names = {name: trait.names for name, trait in rows.traits.items()}
-    return draw_mixes(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
+    return mixes_along(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
 
 
 def _amounts(rows: Rows, unit: Unit, window: int) -> tuple[Ints, int]:

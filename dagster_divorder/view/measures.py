@@ -301,15 +301,6 @@ class Beside(NamedTuple):
     ours: float | None
     shuffled: float | None
 
-    def shown(self) -> dict[str, str]:
-        """A row of a table."""
-        return {
-            "measure": self.measure.label,
-            "this order": self.measure.show(self.ours),
-            "shuffled": self.measure.show(self.shuffled),
-            "compared": self.measure.compared(self.ours, self.shuffled),
-        }
-
     def data(self) -> dict[str, Any]:
         """Plain values in the measure's unit."""
         return {
@@ -328,12 +319,19 @@ def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> lis
     return [Beside(measure, ours[name], shuffled[name]) for name, measure in measures(ours).items()]
 
 
-def legend(rows: Sequence[Beside]) -> list[str]:
-    """A line on each measure; one for those that differ only in their trait."""
-    first: dict[str, str] = {}
-    for row in rows:
-        first.setdefault(row.measure.meaning, row.measure.label)
-    return [f"{label}: {meaning}" for meaning, label in first.items()]
+def table_rows(rows: Sequence[Beside]) -> list[dict[str, str]]:
+    """Rows of a table; of those that differ only in their trait, the first says what they measure."""
+    first = {row.measure.meaning: row for row in reversed(rows)}
+    return [
+        {
+            "measure": measure.label + (f": {measure.meaning}" if row is first[measure.meaning] else ""),
+            "this order": measure.show(row.ours),
+            "shuffled": measure.show(row.shuffled),
+            "compared": measure.compared(row.ours, row.shuffled),
+        }
+        for row in rows
+        for measure in [row.measure]
+    ]
 
 
 def in_short(rows: Sequence[Beside]) -> list[Beside]:

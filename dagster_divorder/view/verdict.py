@@ -66,10 +66,15 @@ class Verdict:
                 "What to do: balance a trait whose values differ.",
             )
         if not check.passed:
-            failed = list(
-                dict.fromkeys(f"{c.trait} in any {c.window}" for c in check.comparisons if not c.passed)
+            failed: dict[str, list[str]] = {}
+            for comparison in check.comparisons:
+                if not comparison.passed:
+                    failed.setdefault(comparison.trait, []).append(comparison.window)
+            where = "; ".join(f"{trait}: {listed(windows)}" for trait, windows in failed.items())
+            return (
+                f"This order does not beat shuffling in these windows: {where}.",
+                f"What to do: {self.remedy}.",
             )
-            return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
         several = self.stretches > 1
         claim = (
             f"This order keeps the windows of training at the mix of their stretch, in all {self.stretches}, better "
@@ -81,8 +86,8 @@ class Verdict:
         off, shuffled, before = (points(metrics[name]["windows"]["batch"][trait]["worst"]) for name in SHOWN)
         whose = "the stretch's" if several else "the corpus's"
         return claim, (
-            f"Wherever a batch of {batch:,} sequences starts, no {trait}'s share strays from {whose} by more than "
-            f"{off} percentage points, against {shuffled} after shuffling and {before} in the original order."
+            f"Wherever a batch of {batch:,} sequences starts, the share of every value of {trait} is within {off} "
+            f"percentage points of {whose}; shuffled: {shuffled}; in the original order: {before}."
         )
 
     def of_file(self, *, packs: bool) -> str:

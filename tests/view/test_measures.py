@@ -12,7 +12,6 @@ from dagster_divorder.view.measures import (
     beside_shuffled,
     full_table,
     in_short,
-    legend,
     measures,
     summary_row,
 )
@@ -69,6 +68,3 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
     assert {"batch TV of of batches, worst", "share error of cluster, sequence, mean"} <= set(table)
     assert table["values of cluster in a sequence, least"]["original"] == 1
     assert not {"features that drift", "peak memory"} & set(table)
-    # The batch TV of clusters needs no line of its own.
-    own_lines = [beside.measure.label for beside in first if "cluster, mean" not in beside.measure.name]
-    assert [line.partition(":")[0] for line in legend(first)] == own_lines

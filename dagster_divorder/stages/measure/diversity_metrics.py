@@ -56,9 +56,7 @@ from dagster_divorder.stages.order.scores import score_reads, stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
-    MEASURES,
     drift_columns,
     followed,
     full_table,
@@ -85,15 +83,6 @@ COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
 
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 """Order of documents -> order of sequences that it equals if records are not packed."""
-
-LEGEND = "\n".join(
-    [
-        "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
-        "the input as it is. Clusters are those that were found in the corpus.",
-        "",
-        *(f"- **{known.of_trait('a trait').label}**: {known.meaning}." for known in MEASURES.values()),
-    ]
-)
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
@@ -418,10 +407,12 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
 
 
 def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
-    verdict = load_verdict(run)
+    verdict, summary = load_verdict(run), receipt.figures["summary"]
+    known = measures(summary[0]).values()
+    orders = [{**row, "meaning": of.meaning} for row, of in zip(side_by_side(summary), known, strict=True)]
     shown: dict[str, Table | Picture | Text | float] = {
         "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
-        "orders": Text(f"{TextTable(side_by_side(receipt.figures['summary'])).markdown()}\n\n{LEGEND}"),
+        "orders": Table(orders),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }

@@ -34,7 +34,7 @@ from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import (
@@ -54,6 +54,7 @@ from dagster_divorder.stages.topics.components import (
     space_reads,
 )
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -210,6 +211,13 @@ def _measure_stationarity(run: Run) -> Made:
     return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": drift.claim()})
 
 
+def _show_stationarity(run: Run, receipt: Receipt) -> Shown:
+    from dagster_divorder.view.charts import drift
+
+    measured = load_stationarity(run)
+    return {"claim": Text(measured.claim()), "tenths": drift(measured), "features": Table(measured.rows())}
+
+
 def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
@@ -228,4 +236,5 @@ STATIONARITY = WholeCorpus(
     settings=("input", "chats", "order.traits", "sequence", "seed"),
     doing="looking for drift",
     compute=_measure_stationarity,
+    show=_show_stationarity,
 )
