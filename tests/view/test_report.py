@@ -296,10 +296,8 @@ def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(
 
 def test_a_failed_check_says_what_to_do() -> None:
     claim, because = a_check(0.2, 0.1).sentences
-    assert (
-        claim
-        == "This order does not beat shuffling in these windows: cluster: sequence, batch, 10 batches and batch across the seam."
-    )
+    failed = "cluster: sequence, batch, 10 batches and batch across the seam"
+    assert claim == f"This order does not beat shuffling in these windows: {failed}."
     assert because == "What to do: balance fewer traits."
 
 
