@@ -141,7 +141,7 @@ def bars(
     top = max((float(bins.high.max()) for bins in distinct.values() if len(bins.at)), default=1.0)
     panels, descriptions = [], []
     for name, bins in distinct.items():
-        title = f"{SERIES[name].name}: {fixed(metrics[name]['split']['mean'])}"
+        title = f"{SERIES[name].name}: {fixed(metrics[name]['distinct']['cluster']['mean'])}"
         draw = partial(charts.distinct, name=name, bins=bins, clusters=k, top=top)
         panels.append(Panel(title, draw, SERIES[name].colour))
         if len(bins.at):
