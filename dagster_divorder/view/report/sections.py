@@ -136,7 +136,7 @@ def before_and_after(
                 f"Each column shows the clusters’ shares of {tokens / len(first):,.0f} neighbouring tokens; the last "
                 f"bar, behind a gap, is the whole corpus. {ALONG}. Colours are those of the table of clusters below.",
                 across=2,
-                height=150,
+                height=180,
             ),
             "distinct": Chart(
                 panels,
