@@ -103,9 +103,7 @@ def test_no_text_of_a_corpus_becomes_markup(tmp_path: Path) -> None:
         bars(shares, shares, shares),
         lengths(trait),
         sections.clusters(trait, two, [3, 4], 2, {}),
-        sections.of_stage(
-            "a_stage", HOSTILE, HOSTILE, everything, {"notes": [HOSTILE], "by": {}, "number": 1}
-        ),
+        Section("a-stage", HOSTILE, HOSTILE, everything),
         title=HOSTILE,
     )
     found = check(made)

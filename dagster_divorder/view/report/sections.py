@@ -319,16 +319,6 @@ def strip_uri(shares: NDArray[np.floating], colour: tuple[float, float, float]) 
     return data_uri(pixels_png(np.hstack([np.broadcast_to(colour, (len(shares), 3)), opacity])[np.newaxis]))
 
 
-def of_stage(name: str, title: str, description: str, shown: Shown, figures: Mapping[str, Any]) -> Section:
-    """What a stage shows, and its other figures."""
-    plain = {
-        figure: "; ".join(value) if figure == "notes" else value
-        for figure, value in figures.items()
-        if figure not in shown and (figure == "notes" or isinstance(value, (str, float, int)))
-    }
-    return Section(name.replace("_", "-"), title[0].upper() + title[1:], description, {**shown, **plain})
-
-
 def last_run(
     stages: Sequence[Mapping[str, str]],
     settings: Mapping[str, str],
