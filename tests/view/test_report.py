@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,9 +103,7 @@ def test_no_text_of_a_corpus_becomes_markup(tmp_path: Path) -> None:
         bars(shares, shares, shares),
         lengths(trait),
         sections.clusters(trait, two, [3, 4], 2, {}),
-        sections.of_stage(
-            "a_stage", HOSTILE, HOSTILE, everything, {"notes": [HOSTILE], "by": {}, "number": 1}
-        ),
+        Section("a-stage", HOSTILE, HOSTILE, everything),
         title=HOSTILE,
     )
     found = check(made)
@@ -351,12 +347,6 @@ def test_a_missing_value_of_a_template_is_an_error() -> None:
     assert not table("caption", [])
     with pytest.raises(UndefinedError, match="'lines' was not provided"):
         part("text")
-
-
-@pytest.mark.slow
-def test_importing_it_loads_no_matplotlib() -> None:
-    code = "import sys, dagster_divorder.view.report.sections; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_drifts_is_drawn_by_tenths() -> None:

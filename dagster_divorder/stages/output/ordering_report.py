@@ -198,9 +198,14 @@ def _sections(
 def _of_stage(run: Run, receipt: Receipt, shown: Shown) -> Section:
     stage = run.graph[receipt.stage]
     # Times and numbers of new documents are left out, because they differ from run to run.
-    figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
+    figures = {
+        name: "; ".join(value) if name == "notes" else value
+        for name, value in receipt.figures.items()
+        if name not in {*RUN_FIGURES, *shown} and (name == "notes" or isinstance(value, (str, float, int)))
+    }
     title = EVIDENCE.get(stage.name, stage.name.replace("_", " "))
-    return sections.of_stage(stage.name, title, stage.description, shown, figures)
+    anchor = stage.name.replace("_", "-")
+    return Section(anchor, title[0].upper() + title[1:], stage.description, {**shown, **figures})
 
 
 def _categories(run: Run, stream: TrainingStream) -> dict[str, tuple[np.ndarray, Sequence[str]]]:
