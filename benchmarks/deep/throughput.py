@@ -34,7 +34,8 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.batches import batch_end
 from dagster_divorder.models.deep import Model
 from dagster_divorder.models.embed import Embedder, make_embedder
-from dagster_divorder.models.spec import EmbeddingSpec, quiet
+from dagster_divorder.models.pretrained import quiet
+from dagster_divorder.models.spec import EmbeddingSpec
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings

@@ -33,7 +33,7 @@ from dagster_divorder.models.batches import (
     release,
 )
 from dagster_divorder.models.deep import Model, torch_threads
-from dagster_divorder.models.spec import quiet
+from dagster_divorder.models.pretrained import quiet
 
 if TYPE_CHECKING:
     import torch

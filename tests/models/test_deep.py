@@ -18,11 +18,11 @@ import torch
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import Model, load
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import (
     NO_LIMIT,
     EmbeddingSpec,
     modules_after_pooling,
-    quiet,
     read_spec,
     special_tokens_around,
 )

@@ -11,7 +11,8 @@ import torch
 
 from dagster_divorder.models.deep import load
 from dagster_divorder.models.embed import make_embedder
-from dagster_divorder.models.spec import quiet, read_spec
+from dagster_divorder.models.pretrained import quiet
+from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import TEXTS
 

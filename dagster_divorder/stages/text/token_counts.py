@@ -18,11 +18,10 @@ from dagster_divorder.corpus.sample import contents, records_by_text
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
+from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
-from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
@@ -36,20 +35,16 @@ SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
 """Documents on which engines are compared."""
 
 
-def tokenize(
-    records: Records, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
-) -> dict[str, np.ndarray]:
-    """The tokens of a fragment's texts: `ids` and `lengths` as above. tokenizer: fingerprint of the tokenizer in the
-    folder `model`."""
-    encoder = _kept_encoder(model_path(records.fragments.store, model), tokenizer, engine)
+def tokenize(records: Records, model: str, engine: Engine, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The tokens of a fragment's texts: `ids` and `lengths` as above. model: the fit that holds the tokenizer."""
+    encoder = _kept_encoder(records.fragments.store.local(model), engine)
     ids, lengths = encoder.encode(records.words(fragment))
     return {"ids": ids, "lengths": lengths}
 
 
 @lru_cache(maxsize=1)
-def _kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
-    """The encoder that a process keeps: gigatoken is faster on words that it knows. tokenizer: fingerprint of the
-    tokenizer in the folder."""
+def _kept_encoder(directory: Path, engine: Engine) -> Encoder:
+    """The encoder that a process keeps: gigatoken is faster on words that it knows."""
     from dagster_divorder.models.tokenize import load_encoder
 
     return load_encoder(directory, engine)
@@ -57,24 +52,21 @@ def _kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
 
 def tokenize_chats(
     records: Records,
-    model: str | Path,
-    tokenizer: str,
+    model: str,
     template: ChatTemplate,
     engine: Engine,
     id_dtype: np.dtype,
     fragment: Fragment,
 ) -> dict[str, np.ndarray]:
     """As `tokenize`, for fragments with conversations; adds `turns` and spans. engine: see `_chat_engine`."""
-    encoder = _kept_chat_encoder(model_path(records.fragments.store, model), tokenizer, template, engine)
+    encoder = _kept_chat_encoder(records.fragments.store.local(model), template, engine)
     arrays = encoder.encode(records.texts(fragment))
     return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
 
 
 @lru_cache(maxsize=1)
-def _kept_chat_encoder(
-    directory: Path, tokenizer: str, template: ChatTemplate, engine: Engine
-) -> ChatEncoder:
-    """The encoder that a process keeps. tokenizer: fingerprint of the tokenizer in the folder."""
+def _kept_chat_encoder(directory: Path, template: ChatTemplate, engine: Engine) -> ChatEncoder:
+    """The encoder that a process keeps."""
     from dagster_divorder.models.chat_tokens import ChatEncoder
 
     return ChatEncoder(directory, template, engine)
@@ -89,14 +81,12 @@ def _chat_engine(run: Run) -> dict[str, Any]:
     """The fastest `engine` that tokenises conversations exactly as the reference does. It is kept while the tokenizer
     and the template (`of`) stay the same, so that appended documents are tokenised by the same one."""
     if "chat_engine" not in run.memo:
-        from dagster_divorder.models.chat_templates import control_tokens
         from dagster_divorder.models.chat_tokens import exact_engine
 
         model, template, last = load_base_model(run), _template(run), load_receipt(run.store, "token_counts")
         engine = model.info["engine"]
         known = last.facts.get("chats") if last else None
-        control = content_hash(control_tokens(model.directory))
-        of = [model.info["tokenizer"], engine, template.fingerprint, control]
+        of = [model.info["tokenizer"], engine, template.fingerprint]
         if not known or known["of"] != of:
             rows = records_by_text(run.records, run.view, SAMPLE_DOCUMENTS)
             total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
@@ -127,10 +117,8 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
                 "end answers; set chats.template to a template that writes one, or that marks answers and their ends "
                 "with {% generation %}"
             )
-        return partial(
-            tokenize_chats, run.records, model.place, model.info["tokenizer"], template, engine, dtype
-        )
-    return partial(tokenize, run.records, model.place, model.info["tokenizer"], model.info["engine"])
+        return partial(tokenize_chats, run.records, model.place, template, engine, dtype)
+    return partial(tokenize, run.records, model.place, model.info["engine"])
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
@@ -147,7 +135,7 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     lengths = files.column(run.view.fragments, "lengths")
     if not lengths.any():
         raise InputError(
-            f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
+            f"the tokenizer of {run.settings.model.base} makes no token of any of the {len(lengths):,} "
             'documents; expected a tokenizer for their languages: set model.base to another model, or to "bootstrap"'
         )
     return {

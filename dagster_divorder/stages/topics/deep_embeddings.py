@@ -173,8 +173,8 @@ def embed_needs(run: Run, embed: Embed) -> Needs:
 class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
-    engine: runs the model's tokenizer; None if the stored `tokens` of token_counts are the model's own. limit: as in
-    `make_embedder`.
+    tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
+    are the model's own. limit: as in `make_embedder`.
     """
 
     records: Records = field(compare=False)
@@ -231,7 +231,7 @@ class Embed:
         """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
         if self.engine is None:
             return self.tokens.read(fragment)
-        return tokenize(self.records, self.model, self.tokenizer, self.engine, fragment)
+        return tokenize(self.records, self.tokenizer, self.engine, fragment)
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
