@@ -87,13 +87,13 @@ class Tokens(NamedTuple):
 
 class ChatEncoder:
     """Encodes documents with a saved tokenizer and a chat template. The result is the same with every engine that
-    `exact_engine` returns.
+    `exact_engine` returns. template: None if no document holds a conversation.
 
     Raises:
         InputError: no usable tokenizer.json.
     """
 
-    def __init__(self, directory: Path, template: ChatTemplate, engine: Engine) -> None:
+    def __init__(self, directory: Path, template: ChatTemplate | None, engine: Engine) -> None:
         self._directory, self._template, self._engine = directory, template, engine
         self._fast: Encode | None = None
         if engine == "gigatoken":
@@ -218,7 +218,7 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
     Raises:
         InputError: the template refuses the conversation.
     """
-    text, spans, _ = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
+    text, spans, _ = parts_of(conversation_of(document) or document, template)[0]
     if train_on == "all":
         return MarkedText(text, ((0, len(text)),))
     wanted = SELECTED[train_on]
@@ -247,7 +247,7 @@ def _turns(conversation: Conversation | str) -> int:
     return len(conversation.messages) if isinstance(conversation, Chat) else 0
 
 
-def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[Marked]:
+def parts_of(conversation: Conversation | str, template: ChatTemplate | None) -> list[Marked]:
     """The texts of a document, which are tokenised separately.
 
     Raises:
@@ -260,6 +260,7 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[M
         return [Marked(conversation.text, [(span, whole) for span in conversation.spans])]
     if isinstance(conversation, Pair):
         return [*parts_of(conversation.chosen, template), *parts_of(conversation.rejected, template)]
+    assert template is not None
     rendered = template.render(conversation.messages, conversation.tools)
     answers = [number for number, each in enumerate(conversation.messages) if each["role"] == "assistant"]
     spans = []
@@ -271,7 +272,7 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[M
 
 
 def exact_engine(
-    directory: Path, template: ChatTemplate, engine: Engine, sample: Iterable[str] = ()
+    directory: Path, template: ChatTemplate | None, engine: Engine, sample: Iterable[str] = ()
 ) -> tuple[Engine, str]:
     """(the fastest engine that gives the same tokens and spans as `tokenizers` on the conformance texts and on a sample
     of documents; why it is not gigatoken, or ""). engine: the fastest engine for plain texts.

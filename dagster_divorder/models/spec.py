@@ -213,7 +213,8 @@ def _position_tables(directory: Path, config: Any) -> list[int]:
     from transformers import AutoModel
 
     with explaining(directory), torch.device("meta"):
-        model = AutoModel.from_config(config, trust_remote_code=False)
+        # Without the vision part of a multimodal model, which has tables of positions in images.
+        model = AutoModel.from_config(config.get_text_config(), trust_remote_code=False)
     numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     stored = sum(path.stat().st_size for path in weight_files(directory))
     if numbers > NUMBERS_A_BYTE * stored + SMALL:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.models.checkpoint import INDEX, MODULES, POOLING, SENTENCE, embedding_table, locate
 from dagster_divorder.models.deep import load
-from dagster_divorder.models.embed import make_embedder
+from dagster_divorder.models.embed import Embedder
 from dagster_divorder.models.pretrained import save_tokenizer as save_checkpoint_tokenizer
 from dagster_divorder.models.spec import (
     declared_lengths,
@@ -65,7 +65,7 @@ def load_all(folder: Path) -> None:
     modules_after_pooling(folder), declared_lengths(folder), special_tokens_around(folder)
     spec = read_spec(folder, device="cpu")
     model = load(folder, spec, vocabulary=encoder.vocab_size)
-    make_embedder(model, threads=1).embed(ids, lengths)
+    Embedder(model, threads=1).embed(ids, lengths)
 
 
 def test_the_sound_folder_loads(sound: Path) -> None:

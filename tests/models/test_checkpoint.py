@@ -211,6 +211,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return
         # /org/model/resolve/<revision>/<name>, which may lie in a folder.
         name = urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
+        if self.path.startswith("/org/gated/"):
+            self.answer(403, b"", X_Error_Code="GatedRepo")
+            return
         if not self.path.startswith("/org/model/resolve/") or not (self.folder / name).is_file():
             self.answer(
                 404, b"", X_Error_Code="EntryNotFound" if "/org/model/" in self.path else "RepoNotFound"
@@ -309,6 +312,18 @@ def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkp
     assert locate(str(directory)) == directory
     with pytest.raises(InputError, match=r"names 2 weight files, but 1 of them are missing \(model-00001-of"):
         locate(str(directory), weights="all")
+
+
+@pytest.mark.slow
+def test_a_gated_model_is_refused(hub, tmp_path):
+    said = locate_with("org/gated", hub[1], tmp_path / "cache")
+    assert said.startswith("InputError: model.base is 'org/gated'")
+    assert "log in for a gated model" in said
+
+
+def test_a_slash_behind_a_directory_changes_nothing(make_checkpoint):
+    directory = make_checkpoint({"wte.weight": TABLE})
+    assert locate(f"{directory}/") == directory
 
 
 @pytest.mark.slow

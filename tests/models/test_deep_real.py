@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dagster_divorder.models.deep import load
-from dagster_divorder.models.embed import make_embedder
+from dagster_divorder.models.embed import Embedder
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tokenize import load_encoder
@@ -44,7 +44,7 @@ def test_vectors_are_those_of_transformers(folder: Path) -> None:
 
     spec = read_spec(folder)
     assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
-    found = make_embedder(load(folder, spec), threads=2).embed(*load_encoder(folder).encode(DOCUMENTS))
+    found = Embedder(load(folder, spec), threads=2).embed(*load_encoder(folder).encode(DOCUMENTS))
     with quiet(), torch.inference_mode():
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
         for text, vector in zip(DOCUMENTS[:-1], found.vectors, strict=False):

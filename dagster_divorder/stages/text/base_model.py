@@ -40,12 +40,14 @@ from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder
+    from dagster_divorder.models.tokenize import Encoder, Engine
 
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
 RENDERED_BYTES = 8 << 20
 """Conversations that are rendered to count in how many a token occurs: some seconds."""
+COMPARED = 256
+"""Documents on which engines are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +172,17 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 **_table_content(folder, encoder.vocab_size),
                 "tokenizer": tokenizer_fingerprint(folder),
             }
-        ids, lengths = _as_read(run, rows, folder) or encoder.encode(texts)
+        chat_engine: dict[str, Any] = {}
+        if run.settings.masked:
+            chat_engine, counted = _read_conversations(run, rows, folder, engine)
+        ids, lengths = (template and counted) or encoder.encode(texts)
         special = special_ids(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     info = {
         **content,
         "engine": engine,
         "engine_reason": engine_reason,
+        **chat_engine,
         "special": special,
         "sample_documents": len(lengths),
         "sample_tokens": int(lengths.sum()),
@@ -187,19 +193,21 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
 
-def _as_read(run: Run, rows: np.ndarray, directory: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """(ids of the first RENDERED_BYTES of documents, end to end; the number of each one's) as a model reads them; None
-    where no input holds conversations. What a template writes into every conversation must not count as rare."""
-    from dagster_divorder.models.chat_tokens import ChatEncoder
+def _read_conversations(
+    run: Run, rows: np.ndarray, folder: Path, engine: Engine
+) -> tuple[dict[str, str], tuple[np.ndarray, np.ndarray]]:
+    """(the fastest engine that gives the reference's tokens of conversations, and why it is not gigatoken; ids of the
+    first RENDERED_BYTES of documents, end to end, and the number of each one's, as a model reads them). What a template
+    writes into every conversation must not count as rare."""
+    from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 
     template = template_of(run)
-    if template is None:
-        return None
     total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
     rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
     documents = contents(run.view.fragments, rows, run.records.texts)
-    arrays = ChatEncoder(directory, template, "tokenizers").encode(documents)
-    return arrays["ids"], arrays["lengths"]
+    exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
+    arrays = ChatEncoder(folder, template, exact).encode(documents)
+    return {"chat_engine": exact, "chat_engine_reason": reason}, (arrays["ids"], arrays["lengths"])
 
 
 def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
@@ -279,6 +287,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
         "model": learnt if base == BOOTSTRAP else id_and_revision(base),
         "content": _checkpoint(run).get("content"),
         **({"template": template.fingerprint} if template else {}),
+        **({"masked": True} if run.settings.masked else {}),
     }
     if not run.settings.order.frozen_tokens:
         return {**content, **fit_inputs(run, "base_model")}

@@ -26,7 +26,7 @@ from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
@@ -174,7 +174,8 @@ class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
     tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
-    are the model's own. limit: as in `make_embedder`.
+    are the model's own. limit: most positions of a batch
+    that fit, None if all did.
     """
 
     records: Records = field(compare=False)
@@ -249,7 +250,7 @@ def _embedder(embed: Embed) -> Embedder:
 
         torch.cuda.set_device(worker_number())
     threads = max(1, embed.threads // embed.processes)
-    return make_embedder(embed.load(), threads=threads, limit=embed.limit)
+    return Embedder(embed.load(), embed.limit, threads=threads)
 
 
 _groups: dict[tuple[int, str], Group] = {}
