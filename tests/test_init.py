@@ -213,8 +213,8 @@ STRUCTURED = {
     "messages": ({"id": "{n}", "source": "web", "messages": TURNS}, "messages", "chat messages ('messages')"),
     "messages as JSON": (
         {"messages": orjson.dumps(TURNS).decode(), "source": "web"},
-        "messages_json",
-        "chat messages as JSON strings ('messages')",
+        "messages",
+        "chat messages ('messages')",
     ),
     "sharegpt": (
         {"id": "{n}", "conversations": SHARED},
