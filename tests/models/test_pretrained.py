@@ -24,6 +24,8 @@ TOOLS = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": 
 
 SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "tokenizer.json alone": ("cl100k", {}),
+    "added tokens of text": ("added text tokens", {}),
+    "a splitting that gigatoken has not": ("unknown splitting", {}),
     "truncation and padding": ("truncating and padding", {}),
     "no class, but a model's type": ("cl100k", {"config": {"model_type": "olmo2"}}),
     "a class with its own splitting": ("gpt2", {"tokenizer_config": {"tokenizer_class": "Qwen2Tokenizer"}}),
