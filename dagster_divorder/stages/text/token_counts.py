@@ -145,7 +145,7 @@ def _documents_have_tokens(run: Run) -> Finding:
 
 TOKEN_COUNTS = PerDocument(
     name="token_counts",
-    version=2,
+    version=1,
     description="The token ids of every document, and their number. Each document is tokenised once.",
     reads=("raw_docs", "base_model"),
     settings=("chats.template",),
