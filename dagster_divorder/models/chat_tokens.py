@@ -134,7 +134,9 @@ class ChatEncoder:
                     spans.append(of_part.spans + np.array([length, length, 0]))
                     length += len(of_part.ids)
                     span_count += len(of_part.spans)
-                counts.append((length, _turns(conversation), span_count))
+                first = conversation.chosen if isinstance(conversation, Pair) else conversation
+                turns_of = len(first.messages) if isinstance(first, Chat) else 0
+                counts.append((length, turns_of, span_count))
         lengths, turns, span_counts = np.array(counts, np.int64).reshape(-1, 3).T
         first, last, kind = np.concatenate(spans).T
         arrays = (np.concatenate(ids), lengths, turns, span_counts, first, last, kind)
@@ -239,12 +241,6 @@ def encode_trained(
     ids = np.concatenate([np.empty(0, np.uint32), *(each.ids for each in tokens)])
     lengths = np.fromiter((len(each.ids) for each in tokens), np.int64, len(tokens))
     return ids, lengths, np.concatenate([np.empty(0, bool), *trained])
-
-
-def _turns(conversation: Conversation | str) -> int:
-    if isinstance(conversation, Pair):
-        return _turns(conversation.chosen)
-    return len(conversation.messages) if isinstance(conversation, Chat) else 0
 
 
 def parts_of(conversation: Conversation | str, template: ChatTemplate | None) -> list[Marked]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import first_line
+from dagster_divorder.models.checkpoint import CONFIG, first_line, read_object, write_json
 from dagster_divorder.models.tokenize import check_ids, panics_as_errors
 
 if TYPE_CHECKING:
@@ -152,6 +152,10 @@ def save_tokenizer(directory: Path, folder: Path, templates: Mapping[str, str] |
         if templates is not None:
             saved.chat_template = dict(templates) if len(templates) > 1 else templates["default"]
         saved.save_pretrained(folder, save_jinja_files=False)
+    # transformers before version 5 knows the class by this name alone.
+    write_json(
+        folder / CONFIG, {**read_object(folder / CONFIG), "tokenizer_class": "PreTrainedTokenizerFast"}
+    )
 
 
 def load_module(directory: Path, kind: str, device: str, dtype: str, *, processes: int = 1) -> Any:

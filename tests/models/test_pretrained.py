@@ -65,6 +65,8 @@ def test_a_saved_tokenizer_is_the_one_of_transformers(
     saved.mkdir()
     save_tokenizer(directory, saved)
     assert {path.name for path in saved.iterdir()} == {TOKENIZER, CONFIG}
+    # Older versions of transformers know no other name of the class.
+    assert json.loads((saved / CONFIG).read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
     theirs, again = AutoTokenizer.from_pretrained(directory), AutoTokenizer.from_pretrained(saved)
     texts = [*conformance_texts(theirs.get_added_vocab()), WORDS]
     expected = theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
