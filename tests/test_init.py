@@ -382,7 +382,7 @@ def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
         (
             {"id": "{n}", "messages": repr([{"role": "user", "content": "{n}"}, *TURNS[1:]])},
             [],
-            "parse it before you write the record: record['messages'] = ast.literal_eval(record['messages']",
+            "parse it before you write the record: value = ast.literal_eval(value",
         ),
     ],
 )
