@@ -187,8 +187,11 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
 def _tokenizer(run: Run) -> dict[str, bytes]:
     """The tokenizer's files that lie beside each export, by name; they hold the template that rendered
     conversations."""
-    files = run.fit("base_model")
-    return {name: files[name] for name in TOKENIZER_FILES if name in files}
+    if "tokenizer" not in run.memo:
+        files = run.fit("base_model")
+        run.memo["tokenizer"] = {name: files[name] for name in TOKENIZER_FILES if name in files}
+    tokenizer: dict[str, bytes] = run.memo["tokenizer"]
+    return tokenizer
 
 
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
