@@ -351,8 +351,7 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """Check that formats can hold the loss mask, no foreign file would be overwritten, and the tokenizer has its
-    special tokens."""
+    """Check that formats can hold the loss mask, and no foreign file would be overwritten."""
     _refuse_unmasked(run.settings)
     trainer = run.settings.exports.trainer
     if trainer and (why := unread(trainer_named(trainer), run.settings)):
