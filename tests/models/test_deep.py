@@ -412,7 +412,9 @@ def test_a_multimodal_model_reads_as_many_tokens_as_its_text_part(tmp_path: Path
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     text = LlamaConfig(**sizes, vocab_size=600, num_hidden_layers=1, max_position_embeddings=CONTEXT)
     vision = CLIPVisionConfig(**sizes, num_hidden_layers=1, image_size=28, patch_size=14)
-    model = LlavaForConditionalGeneration(LlavaConfig(vision, text, image_token_index=599))
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=vision, text_config=text, image_token_index=599)
+    )
     with quiet():
         model.save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
