@@ -203,7 +203,7 @@ class Chats(History):
                     }
                     for turn in written
                 ]
-            row[form] = json.dumps(written) if draw.random() < 0.3 else written
+            row[form] = json.dumps(written) if block else written
             part = Part(messages, trained, answers[-1])
             return Item(block, row, () if refused else (part,))
         if form == "pairs":
