@@ -63,7 +63,7 @@ def test_jsonl_comes_out_byte_for_byte_in_the_order(corpus: Path, make_settings:
 
 def test_the_manifest_says_what_was_made(corpus: Path, make_settings: Make) -> None:
     # A seed with which k-means finds the four topics of this small corpus.
-    settings = make_settings(seed=2)
+    settings = make_settings(seed=1)
     run(settings)
     written = meta(settings)
     assert written["counts"] == {"records": 240, "documents": 240, "rejected_records": 0, "partial_lines": 0}
