@@ -554,7 +554,7 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=7,
+    version=8,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
