@@ -359,9 +359,8 @@ def test_what_drifts_is_drawn_by_tenths() -> None:
     """Also where a feature is called as no page should be, has no tenths, or nothing can be told."""
     random = np.random.default_rng(0)
     features = [
-        Feature("still", "number", random.random(500), seen=True),
-        Feature(HOSTILE, "number", np.arange(500)),
-        Feature("alike", "neighbours", csr_matrix(np.eye(250, dtype=int).repeat(2, axis=0))),
+        Feature("still", "vector", random.random((500, 1)), seen=True),
+        Feature(HOSTILE, "vector", np.arange(500.0)[:, np.newaxis]),
     ]
     found = held_against_shuffles(features, 500, batch=50)
     chart = drift(found)
