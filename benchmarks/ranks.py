@@ -1,4 +1,4 @@
-"""How long ranks wait for the slowest: rows of global batches as they come, and dealt (`core.order.ranks`).
+"""How long ranks wait for the slowest: rows of global batches as they come, and dealt (`core.ranks`).
 
     python benchmarks/ranks.py newsgroups.jsonl.gz
 
@@ -14,8 +14,8 @@ import time
 
 import numpy as np
 
-from dagster_divorder.core.order.ranks import deal_to_ranks, padding, slowest_rank
 from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.core.ranks import deal_to_ranks, padding, slowest_rank
 
 
 def dealt(costs: np.ndarray, batch: int, ranks: int, micro: int, *, padded: bool = False) -> np.ndarray:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from dagster_divorder.core.order.ranks import deal_to_ranks
+from dagster_divorder.core.ranks import deal_to_ranks
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
@@ -93,7 +93,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
     of the stream, or of the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the
     start, or once at a loaded state, which has to be at the end of a step of world size x micro-batch rows; with a
     BalancedSampler, the position is the sampler's, and iterations follow its epochs. equal_ranks: deal the rows of each
-    global batch so that at every micro-step all ranks have about the same attention cost (`core.order.ranks`); batches
+    global batch so that at every micro-step all ranks have about the same attention cost (`core.ranks`); batches
     keep their rows, and an incomplete last batch is not dealt.
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the

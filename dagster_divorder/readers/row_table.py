@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +36,8 @@ class RowTable:
     @classmethod
     def read(cls, data: np.ndarray) -> RowTable:
         """The table in the bytes of its file, uint8."""
+        import pyarrow as pa
+
         # Arrow's threads do not survive the fork of a loader's worker.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         table = pa.ipc.open_file(pa.py_buffer(data), options=options).read_all()

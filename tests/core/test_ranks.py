@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.order.ranks import arranged, deal_to_ranks, padding, slowest_rank
+from dagster_divorder.core.ranks import arranged, deal_to_ranks, padding, slowest_rank
 from tests.conftest import examples
 
 

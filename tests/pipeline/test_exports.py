@@ -342,7 +342,7 @@ def rows_of_ranks(name: str, rows: int, world: int, micro: int) -> np.ndarray:
 
 @pytest.mark.parametrize("trainer", ["hf-trainer", "dataloader", "torchtitan"])
 def test_equal_ranks_keep_every_batch_and_wait_less(make: Make, tmp_path: Path, trainer: str) -> None:
-    from dagster_divorder.core.order.ranks import slowest_rank
+    from dagster_divorder.core.ranks import slowest_rank
     from dagster_divorder.torch import open_export
 
     write_jsonl(tmp_path / "docs.jsonl", [*topic_records(40), *({"text": f"short {n}"} for n in range(300))])

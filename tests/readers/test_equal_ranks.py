@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.order.ranks import slowest_rank
+from dagster_divorder.core.ranks import slowest_rank
 from dagster_divorder.errors import InputError
 from dagster_divorder.torch import (
     BalancedSampler,

@@ -18,8 +18,8 @@ import orjson
 from dagster_divorder import __version__
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
-from dagster_divorder.core.order.ranks import arranged, deal_to_ranks, row_costs, slowest_rank
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.ranks import arranged, deal_to_ranks, slowest_rank
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.corpus.sample import contents, records_by_text, sample_texts
 from dagster_divorder.errors import InputError
@@ -139,8 +139,16 @@ def _dealt_to_ranks(settings: Settings, plan: PackedSequences, order: np.ndarray
     return read.reshape(order.shape)
 
 
+def row_costs(plan: PackedSequences, *, padded: bool) -> np.ndarray:
+    """The cost of each sequence, float64 (S,): the squared lengths of its documents, which attend to themselves alone;
+    or its length, if rows are padded."""
+    amounts = plan.length if padded else plan.length.astype(np.float64) ** 2
+    sums = np.concatenate([[0.0], np.cumsum(amounts, dtype=np.float64)])
+    return np.diff(sums[plan.indptr])
+
+
 def slowest_ranks(run: Run, trainer: Trainer, ranks: int, micro: int) -> dict[str, float]:
-    """The slowest rank's attention cost over the mean rank's, as a mean over micro-steps (`core.order.ranks`): `come`,
+    """The slowest rank's attention cost over the mean rank's, as a mean over micro-steps (`core.ranks`): `come`,
     with rows as they come, and `dealt`, with `exports.equal_ranks`. ranks, micro: their product divides the batch."""
     settings, batch = run.settings, run.settings.sequence.batch
     order = load_sequence_order(run).reshape(-1)

@@ -20,8 +20,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.packing.pieces import PackedSequences
-
 
 def deal_to_ranks(costs: ArrayLike, ranks: int, micro: int, *, padded: bool = False) -> NDArray[np.int64]:
     """The rows that each rank reads at each micro-step, int64 (M, W, b): a permutation of 0 to B - 1.
@@ -86,11 +84,3 @@ def padding(lengths: ArrayLike, micro: int) -> float:
     batches = length[: len(length) // micro * micro].reshape(-1, micro)
     tokens = int(batches.sum())
     return float(batches.max(1).sum() * micro / tokens - 1) if tokens else 0.0
-
-
-def row_costs(plan: PackedSequences, *, padded: bool) -> NDArray[np.float64]:
-    """The cost of each sequence, float64 (S,): the squared lengths of its documents, which attend to themselves alone;
-    or its length, if rows are padded."""
-    amounts = plan.length if padded else plan.length.astype(np.float64) ** 2
-    sums = np.concatenate([[0.0], np.cumsum(amounts, dtype=np.float64)])
-    return np.diff(sums[plan.indptr])
