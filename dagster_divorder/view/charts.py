@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CURVE = 300
 """Most points of a curve."""
+WHOLE_FROM = 3
+"""Scales that end above this have whole numbers."""
 PALE = 0.2
 """Opacity of bands, so that they hide neither lines nor grid."""
 BAR_ROWS = 200
@@ -57,8 +59,9 @@ def bars(
     columns = colours[ranked][stacked(mix[:, ranked], BAR_ROWS)]
     whole = colours[ranked][stacked(mix.mean(axis=0, keepdims=True)[:, ranked], BAR_ROWS)]
     gap = max(1, len(mix) // 100)
-    picture = np.ones((BAR_ROWS, len(mix) + 4 * gap, 3))
-    picture[:, : len(mix)], picture[:, len(mix) + gap :] = columns, whole
+    picture = np.zeros((BAR_ROWS, len(mix) + 4 * gap, 4))  # the gap is transparent
+    for shown, part in ((columns, np.s_[:, : len(mix)]), (whole, np.s_[:, len(mix) + gap :])):
+        picture[part] = np.insert(shown, 3, 1.0, axis=2)
     end = 100 * picture.shape[1] / len(mix)
     axes.imshow(picture, aspect="auto", extent=(0, end, 1, 0), interpolation="none")
     axes.grid(visible=False)
@@ -76,6 +79,8 @@ def along(
 ) -> None:
     """Lines along the dataset over pale bands, lines thinned to CURVE points. A logarithmic scale omits zeros. limits:
     of the vertical scale."""
+    from matplotlib.ticker import MaxNLocator
+
     drawn = False
     for at, low, high, series in bands:
         low, high = (np.where(edge > 0, edge, np.nan) if log else edge for edge in (low, high))
@@ -89,6 +94,8 @@ def along(
         _log_axis(axes)
     if limits is not None:
         axes.set_ylim(*limits)
+        if not log and limits[1] > WHOLE_FROM:
+            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xlim(0, 100)
     axes.set_xticks(range(0, 101, 25))
 

@@ -142,7 +142,7 @@ def drawable(names: Sequence[str]) -> list[str]:
 
 def sheet(charts: Sequence[Chart], title: str = "", note: str = "", width: int = 1600) -> Figure:
     """Charts below each other under a title and a note of any number of lines. To be drawn inside `style`."""
-    heights = [24 + 40 * bool(title) + 26 * (note.count("\n") + bool(note))]
+    heights: list[float] = [24 + 40 * bool(title) + 26 * (note.count("\n") + bool(note))]
     for chart in charts:
         heights += [VALUES] * bool(chart.values)
         heights += [chart.height * DPI / 72] * -(-len(chart.panels) // chart.across)
@@ -150,7 +150,8 @@ def sheet(charts: Sequence[Chart], title: str = "", note: str = "", width: int =
     from matplotlib.lines import Line2D
 
     figure = _canvas(width, round(sum(heights)), layout="constrained")
-    parts: Any = iter(np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights)))
+    below: Any = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+    parts = iter(below[:, 0])
     above, left = next(parts), 20 / width
     above.text(left, 1 - 14 / heights[0], title, size=21, weight="bold", va="top")
     below_title = 1 - (18 + 40 * bool(title)) / heights[0]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from dagster_divorder.core.measure.tables import ORDERS
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.core.measure import WINDOWS
-from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import Settings, load_settings

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from dagster_divorder.core.measure.tables import ORDERS
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import Settings

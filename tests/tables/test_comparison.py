@@ -119,7 +119,7 @@ def test_a_picture_of_each_column_shuffled_and_in_order() -> None:
     assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     shuffled, ours = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[:2])
     # Behind a gap, the whole.
-    assert shuffled.shape == (200, 20, 3)
+    assert shuffled.shape == (200, 20, 4)
     shuffled, ours = shuffled[:, :16], ours[:, :16]
     # Bands stay level in our order.
     assert (ours != ours[:, :1]).mean() < (shuffled != shuffled[:, :1]).mean()

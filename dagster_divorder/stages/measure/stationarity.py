@@ -1,5 +1,5 @@
 """stationarity: whether anything drifts along the sequences of the first epoch, as a trainer reads them, inside the
-stretches of the order (`core.measure.stretches`).
+stretches of the order (`core.measure.windows`).
 
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
-from dagster_divorder.core.measure.sequence_features import DOCUMENTS, SequenceRuns, sequence_features
+from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import (
     Feature,
     Stationarity,
@@ -127,26 +127,26 @@ def drift_along(
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
-    """Features that must not depend on a sequence's place; one at a time, to save memory."""
-    balanced = set(run.settings.order.traits)
-    if vectors_are_balanced(run.settings):
-        balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
-    yield from sequence_features(sample, traits.codes, traits.tokens, balanced)
-    source = run.settings.input.source_field
+    """Features that must not depend on a sequence's place; one at a time, to save memory. Mixes are of what the order
+    did not balance: traits, the source, or else clusters of another seed."""
+    balanced, source = set(run.settings.order.traits), run.settings.input.source_field
+    unseen = any(trait not in balanced for trait in traits.codes)
+    yield from sequence_features(sample, traits.codes, balanced)
     if source and source not in traits.codes:
+        unseen = True
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
-        records = load_stream(run).record(sample.document)
         # There may be as many sources as documents; the sample has fewer.
-        _, codes = np.unique(coded[records], return_inverse=True)
+        _, codes = np.unique(coded[load_stream(run).record(sample.document)], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
     for kind in kinds_of(run.settings):
-        space = Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind))
-        clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
+        space, chosen = (
+            Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind)),
+            kind == chosen_kind(run),
+        )
+        clusters = _other_clusters(run, sample, space) if chosen and not unseen else None
         means, codes = _vectors(run, sample, space, clusters)
-        yield Feature(f"{kind} vectors", "vector", means, seen=f"{kind} vectors" in balanced)
-        outlying = np.linalg.norm(means - means.mean(axis=0), axis=1)
-        yield Feature(f"distance of {kind} vectors", "number", outlying)
+        yield Feature(f"{kind} vectors", "vector", means, seen=chosen and vectors_are_balanced(run.settings))
         if clusters:
             yield Feature("clusters of another seed", "mix", sample.mix(codes))
 
@@ -155,7 +155,7 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
     """Counts of the buckets of token ids in each sequence, CSR int32 (S, 2**WORD_BITS)."""
     from scipy.sparse import csr_matrix
 
-    from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
+    from dagster_divorder.core.kernels.measures import copy_buckets, count_buckets
 
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
@@ -170,7 +170,7 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
 
 def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
     """Clusters with another seed and another number."""
-    rows = item_records(run)[sample.documents[0]]
+    rows = item_records(run)[np.unique(sample.document)]
     k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
     width = space.dims(run.view)
     count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
@@ -229,7 +229,7 @@ def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
 
 STATIONARITY = WholeCorpus(
     name="stationarity",
-    version=6,
+    version=7,
     asset=False,
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,

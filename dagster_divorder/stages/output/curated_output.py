@@ -370,7 +370,7 @@ def _installed_packages() -> dict[str, str]:
 
 
 def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
-    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "max")}
+    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "worst")}
     return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
 
 

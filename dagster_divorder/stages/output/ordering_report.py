@@ -23,9 +23,8 @@ import numpy as np
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.measure import cluster_mix
-from dagster_divorder.core.measure.along import binned, quantiles_along
-from dagster_divorder.core.measure.largest import Largest, largest
-from dagster_divorder.core.measure.packed import ReadRuns
+from dagster_divorder.core.measure.along import Largest, binned, largest, quantiles_along
+from dagster_divorder.core.measure.runs import ReadRuns
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
@@ -199,9 +198,14 @@ def _sections(
 def _of_stage(run: Run, receipt: Receipt, shown: Shown) -> Section:
     stage = run.graph[receipt.stage]
     # Times and numbers of new documents are left out, because they differ from run to run.
-    figures = {name: value for name, value in receipt.figures.items() if name not in RUN_FIGURES}
+    figures = {
+        name: "; ".join(value) if name == "notes" else value
+        for name, value in receipt.figures.items()
+        if name not in {*RUN_FIGURES, *shown} and (name == "notes" or isinstance(value, (str, float, int)))
+    }
     title = EVIDENCE.get(stage.name, stage.name.replace("_", " "))
-    return sections.of_stage(stage.name, title, stage.description, shown, figures)
+    anchor = stage.name.replace("_", "-")
+    return Section(anchor, title[0].upper() + title[1:], stage.description, {**shown, **figures})
 
 
 def _categories(run: Run, stream: TrainingStream) -> dict[str, tuple[np.ndarray, Sequence[str]]]:

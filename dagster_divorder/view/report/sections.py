@@ -136,7 +136,7 @@ def before_and_after(
                 f"Each column shows the clusters’ shares of {tokens / len(first):,.0f} neighbouring tokens; the last "
                 f"bar, behind a gap, is the whole corpus. {ALONG}. Colours are those of the table of clusters below.",
                 across=2,
-                height=150,
+                height=180,
             ),
             "distinct": Chart(
                 panels,
@@ -317,16 +317,6 @@ def strip_uri(shares: NDArray[np.floating], colour: tuple[float, float, float]) 
     show on light and dark. The style sheet stretches the PNG."""
     opacity = np.cbrt(np.clip(shares, 0.0, 1.0))[:, np.newaxis]
     return data_uri(pixels_png(np.hstack([np.broadcast_to(colour, (len(shares), 3)), opacity])[np.newaxis]))
-
-
-def of_stage(name: str, title: str, description: str, shown: Shown, figures: Mapping[str, Any]) -> Section:
-    """What a stage shows, and its other figures."""
-    plain = {
-        figure: "; ".join(value) if figure == "notes" else value
-        for figure, value in figures.items()
-        if figure not in shown and (figure == "notes" or isinstance(value, (str, float, int)))
-    }
-    return Section(name.replace("_", "-"), title[0].upper() + title[1:], description, {**shown, **plain})
 
 
 def last_run(
