@@ -115,23 +115,23 @@ def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -
     blocks = [*before, *after]
     heights = [height(texts, COLUMNS) for _, texts in blocks]
     kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
-    # The table has names and, in colours, a rule above its first row.
-    room = LINES - 2 - sum(heights[at] for at in kept)
-
-    def keep(ranks: Container[int]) -> None:
-        nonlocal room
-        for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
-            if blocks[at][0] in ranks and heights[at] < room:
-                kept.add(at)
-                room -= heights[at]
-
-    keep(range(1, BEFORE_ROWS + 1))
     # Cells of the first column fold.
     others = [*table[0]][1:]
     width = COLUMNS - sum(2 + max(len(name), *(len(row[name]) for row in table)) for name in others)
     ends = [*accumulate(len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN])]
-    rows = max(1, sum(end <= room for end in ends))
-    room -= ends[rows - 1] - 1
+    # The table has names and, in colours, a rule above its first row.
+    room = LINES - 2 - ends[0] - sum(heights[at] for at in kept)
+
+    def keep(ranks: Container[int]) -> None:
+        nonlocal room
+        for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
+            if blocks[at][0] in ranks and heights[at] <= room:
+                kept.add(at)
+                room -= heights[at]
+
+    keep(range(1, BEFORE_ROWS + 1))
+    rows = max(1, sum(end - ends[0] <= room for end in ends))
+    room -= ends[rows - 1] - ends[0]
     keep(range(BEFORE_ROWS + 1, 10))
     texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
     return [*chain(*texts[: len(before)]), TextTable(table[:rows]), *chain(*texts[len(before) :])]
