@@ -115,9 +115,9 @@ def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -
     blocks = [*before, *after]
     heights = [height(texts, COLUMNS) for _, texts in blocks]
     kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
-    # Cells of the first column fold.
+    # Cells of the first column fold; a table in colours has three spaces between columns.
     others = [*table[0]][1:]
-    width = COLUMNS - sum(2 + max(len(name), *(len(row[name]) for row in table)) for name in others)
+    width = COLUMNS - sum(3 + max(len(name), *(len(row[name]) for row in table)) for name in others)
     ends = [*accumulate(len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN])]
     # The table has names and, in colours, a rule above its first row.
     room = LINES - 2 - ends[0] - sum(heights[at] for at in kept)
