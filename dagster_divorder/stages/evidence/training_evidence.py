@@ -554,7 +554,7 @@ def _check_settings(run: Run) -> None:
 
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
-    version=5,
+    version=6,
     description="Whether the order helps training. Small models are trained on the same tokens in several orders and "
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
     reads=_training_evidence_reads,

@@ -133,7 +133,7 @@ def _publish(run: Run, receipt: Receipt) -> None:
 
 CLUSTER_MAP = WholeCorpus(
     name="cluster_map",
-    version=4,
+    version=5,
     description="A map of the documents: similar documents lie close together, and colours are clusters. Places stay "
     "as the corpus grows; new documents are added.",
     reads=lambda settings: (
