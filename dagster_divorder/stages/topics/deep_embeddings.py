@@ -98,7 +98,8 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
         "tokenizer": model.tokenizer,
         "engine": model.engine,
         "vocabulary": model.vocabulary,
-        "threads": count_workers(run.settings.engine.workers if local else 0),
+        # Products of the bootstrap's narrow decoder are too small to be shared by threads.
+        "threads": 1 if model.figures else count_workers(run.settings.engine.workers if local else 0),
     }
 
 
