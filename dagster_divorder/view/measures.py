@@ -85,7 +85,7 @@ MEASURES = {
         "%",
     ),
     SHARE_OF + TRAIT: Measure(
-        f"{SHARE_OF}{TRAIT}",
+        f"share error of {TRAIT}, worst batch",
         points,
         "share error of the value that is farthest off in the worst batch, whatever sequence a batch starts with",
         ("windows", "batch", TRAIT, "worst"),
@@ -336,6 +336,6 @@ def table_rows(rows: Sequence[Beside]) -> list[dict[str, str]]:
 
 def in_short(rows: Sequence[Beside]) -> list[Beside]:
     """The rows that a summary shows without --details: what is known, and of worst shares only the first trait's."""
-    shares = [row for row in rows if row.measure.name.startswith(SHARE_OF)]
+    shares = [row for row in rows if row.measure.path[:2] == ("windows", "batch")]
     left_out = [row for row in rows if row.ours is None or row.measure.name in IN_FULL_ONLY] + shares[1:]
     return [row for row in rows if row not in left_out]

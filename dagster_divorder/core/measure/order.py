@@ -138,9 +138,8 @@ def _of_trait(
     sequences = epochs.shape[1]
     # The first epoch follows the last, as in a trainer that repeats one order.
     laid = Laid.of(counts, epochs.ravel(), stretch, again=min(batch, sequences))
-    begin, full = np.zeros(sequences, np.int64), sequences // batch * batch
-    size = counts.size[epochs[0]]
-    cumulative = laid.deviations(begin, np.arange(1, sequences + 1)).l2 * np.cumsum(size)
+    size, full, ends = counts.size[epochs[0]], sequences // batch * batch, np.arange(1, sequences + 1)
+    cumulative = laid.deviations(0 * ends, ends).l2 * np.cumsum(size)
     anywhere = laid.sliding(batch)
     batches = anywhere.l2[:full:batch] * size[:full].reshape(-1, batch).sum(axis=1)
     distinct = distinct_per_sequence(
@@ -158,12 +157,12 @@ def _of_trait(
     }
     for window, width in zip(WINDOWS, (1, batch, LARGEST * batch), strict=True):
         worst = anywhere.worst if width == batch else laid.sliding(width).worst
-        inside = worst[: max(0, epochs.size - width + 1)]
         # A window as long as the training has its mix, whatever the order.
-        figures["windows"][window] = _mean_and_worst(inside if epochs.size > width else inside[:0])
+        inside = epochs.size - width + 1 if epochs.size > width else 0
+        figures["windows"][window] = _mean_and_worst(worst[:inside])
     if sequences > batch:
-        ends = np.arange(1, len(epochs) + 1) * sequences
-        across = anywhere.worst[ends[:, np.newaxis] - np.arange(batch + 1)]
+        last = np.arange(1, len(epochs) + 1) * sequences
+        across = anywhere.worst[last[:, np.newaxis] - np.arange(batch + 1)]
         figures["seam"] = {"mean": float(across.mean()), "worst": float(across.max())}
     return figures, cumulative, batches
 

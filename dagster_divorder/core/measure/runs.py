@@ -11,20 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.core.rows import row_entries
-from dagster_divorder.errors import InputError
 
 
 def indices_in(order: ArrayLike, items: int, name: str = "item") -> NDArray[np.int64]:
     """The order as int64 (M,). InputError if it names an item that does not exist."""
-    indices = np.asarray(order, np.int64)
-    if indices.size and (indices.min() < 0 or indices.max() >= items):
-        raise InputError(
-            f"the order names {name} {indices.min() if indices.min() < 0 else indices.max()}; "
-            f"there are {items}, counted from 0"
-        )
-    return indices
+    return whole_numbers(f"the order of {name}s", order, each="place", below=items).astype(
+        np.int64, copy=False
+    )
 
 
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -48,7 +48,6 @@ FEWEST_BATCHES = 2 * TENTHS
 WINDOW_BATCHES = 4
 """Batches that a sample takes from one of many stretches."""
 MEASURES = {"tenths": "farthest tenth", "batch": "mean batch"}
-"""Measures by name, with their descriptions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +104,6 @@ class Drift:
     """
 
     feature: str
-    kind: Kind
     seen: bool
     measures: dict[str, DriftMeasure]
     along: tuple[float, ...]
@@ -266,7 +264,6 @@ def drift_of(feature: Feature, orders: Ints, batch: int, stretch: Ints) -> Drift
             figures["batch"] = np.array(batches)
     return Drift(
         feature=feature.name,
-        kind=feature.kind,
         seen=feature.seen,
         measures={name: DriftMeasure.of(values) for name, values in figures.items()},
         along=tuple(tenths[0].tolist()),
@@ -313,10 +310,10 @@ def _mix_distances(counts: Any, edges: Ints, batch: int, stretch: Ints) -> Dista
     ends = np.arange(1, len(stretch) // batch + 1) * batch
 
     def distances(order: Ints) -> tuple[Floats, Floats | None]:
-        tenths = whole.in_order(order).deviations(edges[:-1], edges[1:]).tv
+        tenths = replace(whole, order=order).deviations(edges[:-1], edges[1:]).tv
         if len(ends) < 2:
             return tenths, None
-        return tenths, inside.in_order(order).deviations(ends - batch, ends).tv
+        return tenths, replace(inside, order=order).deviations(ends - batch, ends).tv
 
     # Shuffles stay inside stretches, so that each mix holds for all of them.
     whole, inside = (Laid.of(laid, np.arange(len(stretch)), of) for of in (None, stretch))

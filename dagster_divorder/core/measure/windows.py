@@ -10,7 +10,7 @@ both mixes, by its tokens in each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -83,10 +83,6 @@ class Laid:
         order = indices_in(order, len(counts.indptr) - 1, "sequence")
         read = np.concatenate([order, order[:again]])
         return cls(counts, read, asked_mix(counts, order, read, stretch))
-
-    def in_order(self, order: Ints) -> Laid:
-        """The same sequences in another order, int64 (n,), in which every stretch stays where it is."""
-        return replace(self, order=order)
 
     def deviations(self, starts: Ints, ends: Ints) -> Deviations:
         """Of the windows of the sequences at the places [starts, ends), int64 (P,) each, never falling."""

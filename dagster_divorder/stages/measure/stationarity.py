@@ -63,6 +63,10 @@ TOKENS = 1 << 26
 SEQUENCES = 1 << 14
 WORD_BITS = 12
 """Words are 2**WORD_BITS buckets of token ids."""
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
+AT_ONCE = 64
+"""Sequences whose words are counted at a time."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
 """Most vectors, and most numbers in them, to which clusters of another seed are fitted."""
 OTHER_CLUSTERS = 64
@@ -152,20 +156,25 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
 
 
 def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
-    """Counts of the buckets of token ids in each sequence, CSR int32 (S, 2**WORD_BITS)."""
-    from scipy.sparse import csr_matrix
-
-    from dagster_divorder.core.kernels.measures import copy_buckets, count_buckets
+    """Counts of the buckets of token ids in each sequence, CSR (S, 2**WORD_BITS)."""
+    from scipy.sparse import csr_matrix, vstack
 
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
     files, record_of = run.files("token_counts"), item_records(run)
     for runs, rows, arrays in files.at(run.view.fragments, record_of[sample.document]):
-        lengths = arrays["lengths"]
+        lengths, sizes = arrays["lengths"], sample.length[runs]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
-        copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
-    indptr, indices, data = count_buckets(buckets, ends[sample.indptr], 1 << WORD_BITS)
-    return csr_matrix((data, indices, indptr), shape=(len(sample), 1 << WORD_BITS))
+        within = np.arange(sizes.sum()) - (np.cumsum(sizes) - sizes).repeat(sizes)
+        ids = arrays["ids"][first.repeat(sizes) + within].astype(np.uint64)
+        buckets[ends[runs].repeat(sizes) + within] = (ids * SPREAD) >> np.uint64(64 - WORD_BITS)
+    parts, ends = [], ends[sample.indptr]
+    for begin in range(0, len(sample), AT_ONCE):
+        edges = ends[begin : begin + AT_ONCE + 1]
+        row = np.arange(len(edges) - 1).repeat(np.diff(edges))
+        places, most = (row << WORD_BITS) + buckets[edges[0] : edges[-1]], (len(edges) - 1) << WORD_BITS
+        parts.append(csr_matrix(np.bincount(places, minlength=most).reshape(-1, 1 << WORD_BITS)))
+    return vstack(parts, format="csr")
 
 
 def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:

@@ -376,7 +376,7 @@ def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
 
 def _similarity(run: Run, view: View) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
-    from dagster_divorder.core.measure.similarity import cosine_statistics
+    from dagster_divorder.core.vectors.similarity import cosine_statistics
 
     rows = np.sort(records_by_text(run.records, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))
