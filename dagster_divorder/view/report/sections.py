@@ -40,7 +40,9 @@ STRIPS = {
 STRETCHES = 40
 """Most stretches in the table of their mixes."""
 PREFIX = "mean prefix deviation, tokens"
-TILES = {"batch TV": "In the mean batch", "worst share": "In the worst batch"} | {
+TILES = {
+    TV_OF: "In the mean batch",
+    SHARE_OF: "In the worst batch",
     "distinct clusters a sequence": "In a sequence",
     PREFIX: "Up to any point",
 }
