@@ -17,6 +17,8 @@ from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ASKED, BAND, SERIES
 from dagster_divorder.view.drawing import by_place, data_uri, pixels_png
 from dagster_divorder.view.measures import (
+    SHARE_OF,
+    TV_OF,
     beside_shuffled,
     followed,
     measures,
