@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.corpus.sample import first_lines
 from dagster_divorder.errors import InputError

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure import measure_packed
 from dagster_divorder.core.measure.stationarity import Stationarity
-from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -18,7 +16,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.settings.sections import Packing
 from dagster_divorder.stages import open_run
-from dagster_divorder.stages.measure.diversity_metrics import load_metrics
+from dagster_divorder.stages.measure.diversity_metrics import Trained, load_metrics
 from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
@@ -36,7 +34,7 @@ from dagster_divorder.trainers import TRAINERS, Kept, Reading, Trainer, trainer_
 from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
 from dagster_divorder.units import batch_advice
 from dagster_divorder.view.answer import Answer, Part, TextTable
-from dagster_divorder.view.measures import side_by_side, summary_row
+from dagster_divorder.view.measures import drift_columns, side_by_side, summary_row
 from dagster_divorder.view.words import count
 from dagster_divorder.write.exports import FORMATS
 
@@ -391,15 +389,7 @@ def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
     """(measures of the plan's sequences in reading order, int64 (n,); their drift)."""
-    settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    traits = stream.traits
-    figures = measure_packed(
-        packed,
-        sequences,
-        traits.codes,
-        traits.sizes(),
-        batch=settings.sequence.batch,
-        whole=settings.whole_windows,
-        counted=run_counter(run, stream.record_of)(packed),
-    )
-    return figures.to_dict(), drift_along(run, sequences)
+    stream, packed = load_stream(run), load_packed(run)
+    read = Trained(packed, sequences[np.newaxis], np.zeros(len(packed), np.int64))
+    count = run_counter(run, stream.record_of)
+    return read.measures(stream, count, run.settings.sequence.batch).figures, drift_along(run, sequences)

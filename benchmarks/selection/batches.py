@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder import run_all
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run

@@ -51,8 +51,8 @@ class Verdict:
         """The claim, and its figure (or the remedy)."""
         check, metrics = self.sequences, self.metrics
         ours = metrics["sequences"]
-        sequences, batch = ours["split"]["count"], ours["batch"]
-        if (whole := sequences // batch) < BATCHES:
+        sequences, batch = ours["sequences"], ours["batch"]
+        if (whole := ours["batches"]) < BATCHES:
             batches = "1 batch" if whole == 1 else f"{whole} batches"
             return (
                 "Too few batches to tell whether this order beats shuffling: "
@@ -97,7 +97,7 @@ class Verdict:
             return ""
         trait, batch = self.traits[0], self.metrics["sequences"]["batch"]
         file, planned, shuffled = (
-            {trait: shares["mean_tv"] for trait, shares in self.metrics[name]["batch_shares"].items()}
+            {trait: variation["mean"] for trait, variation in self.metrics[name]["batch_tv"].items()}
             for name in ("curated", "sequences", "sequences_random")
         )
         of_file, of_planned, of_shuffled = (points(off[trait]) for off in (file, planned, shuffled))

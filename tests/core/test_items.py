@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_divorder.core.measure import distinct_clusters
-from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import (
     COARSE_LENGTH_BINS,
@@ -16,6 +14,7 @@ from dagster_divorder.core.order.items import (
 )
 from dagster_divorder.core.order.traits import ManyCodes
 from dagster_divorder.errors import InputError
+from tests.twins.metrics import distinct, window_variation
 
 TOKENS = np.array([4, 0, 10, 2])
 ONE_TRAIT = {"cluster": np.arange(5_000) % 7}
@@ -147,10 +146,10 @@ def judged(ordered: np.ndarray) -> tuple[float, float, float]:
     """(mean total variation in 65,536 tokens, labels in 2,048 tokens, how far a tenth's mean log length is from the
     whole's at most, in standard errors)."""
     tokens, label = tailed()
-    windows = aligned_windows(tokens[ordered], label[ordered], 20, 65_536)[1]
+    windows = window_variation(tokens[ordered], label[ordered], 20, 65_536)
     logs = np.log(tokens)
     scores = ((logs - logs.mean()) / logs.std())[ordered].reshape(10, -1)
-    topics = distinct_clusters(ordered, tokens, label, 2_048)
+    topics = np.array(distinct(tokens[ordered], label[ordered], 2_048))
     return windows.mean(), topics.mean(), np.abs(scores.mean(axis=1)).max() * (TAILED / 10) ** 0.5
 
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels.order_baselines import through_buffer
-from dagster_divorder.core.measure.shares import aligned_windows
 from dagster_divorder.core.order import order
 from tests.conftest import examples
 from tests.twins import buffer as slow_buffer
+from tests.twins.metrics import window_variation
 
 laws = settings(max_examples=examples(25), deadline=None)
 
@@ -89,9 +89,9 @@ def test_a_sorted_corpus_stays_sorted_within_shards_and_buffers():
     codes = corpus[0].indices
     options = {"within_shard": {"shards": 64}, "grid_shuffle": {"shards": 64}, "buffer": {"buffer": 1024}}
     worst = {
-        name: aligned_windows(
+        name: window_variation(
             np.ones(32_768, int), codes[order(*corpus, strategy=name, **options.get(name, {}))], 8, 256
-        )[1].mean()
+        ).mean()
         for name in ("random", "within_shard", "buffer", "grid_shuffle", "balanced")
     }
     assert worst["within_shard"] > 0.85

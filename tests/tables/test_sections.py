@@ -134,7 +134,7 @@ def test_a_comparison_holds_windows_against_the_mix_of_their_section(unit: Any) 
     off = lines["(score)", "off the schedule"]
     assert off.value < 1.02 * off.shuffled < 0.05
     for column in ("source", "tags"):
-        there = lines[column, "mean window"]
+        there = lines[column, "TV of windows, mean"]
         assert there.balanced and there.value < 0.6 * there.shuffled
     # The schedule moves the source that goes with the score; no order is told that it drifts for that.
     assert "along rise of quality" in str(found) and not found.drifting and "nan" not in str(found)

@@ -254,7 +254,7 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
     ):
         expect(page.get_by_text(figure, exact=True)).to_be_in_viewport()
     for figure in (
-        f"worst share of {lead}, times shuffled",
+        f"share error of {lead}, worst batch, times shuffled",
         "features that drift",
         "farthest tenth, times shuffled",
     ):
@@ -356,9 +356,9 @@ TABLES = """
 def in_manifest(lead: str) -> dict[str, tuple[str, ...]]:
     """Label of a measure -> where the manifest has it. lead: the first trait that people see."""
     return {
-        f"batch TV of {lead}, mean, %": ("batch_shares", lead, "mean_tv"),
-        f"worst share of {lead}, points off": ("windows", "batch", lead, "worst"),
-        "clusters in a sequence, mean": ("split", "mean"),
+        f"batch TV of {lead}, mean, %": ("batch_tv", lead, "mean"),
+        f"share error of {lead}, worst batch, points": ("windows", "batch", lead, "worst"),
+        "clusters in a sequence, mean": ("distinct", "cluster", "mean"),
         "prefix deviation, mean, tokens": ("prefix", "mean"),
     }
 
@@ -398,7 +398,7 @@ def test_one_figure_is_the_same_everywhere(
     times = {
         "clusters in a sequence": "clusters in a sequence, mean",
         f"batch TV of {lead}": f"batch TV of {lead}, mean, %",
-        f"worst share of {lead}": f"worst share of {lead}, points off",
+        f"share error of {lead}, worst batch": f"share error of {lead}, worst batch, points",
     }
     for what, name in times.items():
         both = (
@@ -413,14 +413,14 @@ def test_one_figure_is_the_same_everywhere(
     # Windows, the seam, and steps nearer to the mix than any shuffle.
     windows = tables[caption_of(tables, "windows: Training sequences in order")]
     (batch,) = [row for row in windows if (row["window"], row["trait"]) == ("batch", lead)]
-    worst = orders[f"worst share of {lead}, points off"]
-    assert batch["worst, %"] == f"{worst[ours]}, shuffled {worst[shuffled]}"
+    worst = orders[f"share error of {lead}, worst batch, points"]
+    assert batch["worst share error, points"] == f"{worst[ours]}, shuffled {worst[shuffled]}"
     findings = metrics["findings"].value
     for line in findings.removeprefix("- ").split("\n- "):
         assert line in walk.said["summary"].splitlines()
     for row in windows:
         if row["window"] == "batch across the seam":
-            off, other = row["worst, %"].split(", shuffled ")
+            off, other = row["worst share error, points"].split(", shuffled ")
             assert f"{row['trait']} {off} points off at worst, {other} shuffled" in findings
 
     # Evidence: five clusters, which the corpus was given too as it is; agreement; the pairs of strategies.

@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from PIL import Image
 
 from dagster_divorder.core import measure
+from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.view import charts, drawing, pictures, words
 from dagster_divorder.view.pictures import PAIRS
 
@@ -29,13 +30,17 @@ def ordering_comparison(
         "sequences_random": np.random.default_rng(1).permutation(n),
         "sequences": np.argsort(np.arange(n) * 0.6180339887 % 1.0, kind="stable"),
     }
-    cluster = {"cluster": labels}, {"cluster": k}
-    measured = {
-        name: measure.measure(order, tokens, *cluster, sequence_length=256, batch=4)
-        for name, order in orders.items()
-    }
-    distinct = {name: measure.distinct_clusters(order, tokens, labels, 256) for name, order in orders.items()}
-    mixes = {name: measure.cluster_mix(order, tokens, labels, k, columns) for name, order in orders.items()}
+    measured, distinct, mixes = {}, {}, {}
+    for name, order in orders.items():
+        packed = pack(
+            Pieces(order, np.zeros_like(order), tokens[order]), method="concat", sequence_length=256
+        )
+        counts = measure.packed_counts(packed, {"cluster": labels}, {"cluster": k})
+        measured[name] = measure.measure(
+            counts, np.arange(len(packed)), batch=4, sequence_length=256, documents=n
+        ).figures
+        distinct[name] = np.diff(counts["cluster"].indptr)
+        mixes[name] = measure.cluster_mix(order, tokens, labels, k, columns)
     return pictures.ordering_comparison(measured, distinct, mixes, names or [])
 
 

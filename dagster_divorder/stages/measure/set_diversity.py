@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.measure.vendi import gram, group_diversity, group_grams, vendi, window_scores
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.fit import Fitted, load_fitted

@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
-from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
+from dagster_divorder.core.measure.runs import ReadRuns, RunCounter
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import RunCounter
+from dagster_divorder.core.measure.runs import RunCounter
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.traits import Traits

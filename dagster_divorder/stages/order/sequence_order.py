@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.sections import section_seed

@@ -23,9 +23,8 @@ import numpy as np
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.measure import cluster_mix
-from dagster_divorder.core.measure.along import binned, quantiles_along
-from dagster_divorder.core.measure.largest import Largest, largest
-from dagster_divorder.core.measure.packed import ReadRuns
+from dagster_divorder.core.measure.along import Largest, binned, largest, quantiles_along
+from dagster_divorder.core.measure.runs import ReadRuns
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
