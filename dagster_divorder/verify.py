@@ -20,7 +20,7 @@ from dagster_divorder.stages.measure.diversity_metrics import Trained, load_metr
 from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import (
     plan_fingerprint,
     planned_shape,
@@ -187,8 +187,6 @@ def _not_sequences(run: Run, shape: Shape) -> str:
         return ""
     # If records are neither packed nor cut, row i is the i-th sequence of the first epoch.
     alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
-    # Except if one schedule spans all epochs: the records are written once.
-    alike = alike and run.settings.schedule_epochs == 1
     return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
 
@@ -383,7 +381,7 @@ def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray
     formats = replayed.trainer.formats
     if way is replayed.default and formats and FORMATS[formats[0]].epochs == "index":
         # The trainer reads the files' rows, one for each sequence, without an index of epochs.
-        return first_reads(order)[read]
+        return order[0][read]
     return order.reshape(-1)[read]
 
 

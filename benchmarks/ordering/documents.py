@@ -106,9 +106,7 @@ def main() -> None:
         both, tokens = corpus.items, tokens_only(corpus.items)
 
         def ordered(items: Items, strategy: str) -> Callable[[int], np.ndarray]:
-            return lambda seed: order(
-                items.counts, items.groups, strategy=strategy, weights=items.weights, seed=seed
-            )
+            return lambda seed: order(items, strategy=strategy, seed=seed)
 
         for name, items, strategy, seeds in (
             ("original", both, "original", 1),

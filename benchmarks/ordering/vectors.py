@@ -21,9 +21,9 @@ from scipy.sparse import csr_matrix, issparse
 from dagster_divorder.core.measure import Feature, measure, packed_counts, stationarity
 from dagster_divorder.core.measure.windows import Laid
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.core.vectors.pca import fit as components
 from dagster_divorder.core.vectors.pca import project
@@ -68,7 +68,7 @@ def ordered(way: str, vectors: np.ndarray, tokens: np.ndarray, seed: int) -> np.
     items = document_items(tokens, {"cluster": labels})
     if dims:
         items = with_blocks(items, [(project(vectors, components(vectors, dims)), share)])
-    return order(items.counts, items.groups, weights=items.weights, coordinates=items.coordinates, seed=seed)
+    return order(items, seed=seed)
 
 
 def batch_means(made: np.ndarray, values: Any) -> np.ndarray:

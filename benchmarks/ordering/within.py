@@ -107,7 +107,7 @@ def main() -> None:
         for seed in range(options.seeds):
             begin = time.perf_counter()
             items = document_items(corpus.tokens, codes, within=within)
-            result = order(items.counts, items.groups, strategy=strategy, weights=items.weights, seed=seed)
+            result = order(items, strategy=strategy, seed=seed)
             seconds += (time.perf_counter() - begin) / options.seeds
             drift = corpus.drift(result, seed)
             length = drift.features[0].measures

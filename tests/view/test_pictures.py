@@ -17,6 +17,7 @@ from dagster_divorder.core import measure
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.view import charts, drawing, pictures, words
 from dagster_divorder.view.pictures import PAIRS
+from tests.twins import metrics as twin
 
 Draw = Callable[..., bytes]
 
@@ -30,17 +31,14 @@ def ordering_comparison(
         "sequences_random": np.random.default_rng(1).permutation(n),
         "sequences": np.argsort(np.arange(n) * 0.6180339887 % 1.0, kind="stable"),
     }
-    measured, distinct, mixes = {}, {}, {}
+    measured, distinct = {}, {}
     for name, order in orders.items():
-        packed = pack(
-            Pieces(order, np.zeros_like(order), tokens[order]), method="concat", sequence_length=256
-        )
+        packed = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=256)
         counts = measure.packed_counts(packed, {"cluster": labels}, {"cluster": k})
-        measured[name] = measure.measure(
-            counts, np.arange(len(packed)), batch=4, sequence_length=256, documents=n
-        ).figures
-        distinct[name] = np.diff(counts["cluster"].indptr)
-        mixes[name] = measure.cluster_mix(order, tokens, labels, k, columns)
+        shown = {"sequence_length": 256, "documents": n}
+        measured[name] = measure.measure(counts, np.arange(len(packed)), batch=4, **shown).figures
+        distinct[name] = np.array(twin.distinct(tokens[order], labels[order], 256), np.int64)
+    mixes = {name: measure.cluster_mix(order, tokens, labels, k, columns) for name, order in orders.items()}
     return pictures.ordering_comparison(measured, distinct, mixes, names or [])
 
 

@@ -20,6 +20,7 @@ from dagster_divorder.core.checks import positive
 from dagster_divorder.core.measure.along import binned
 from dagster_divorder.core.measure.windows import Counts, Laid
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.errors import InputError
 
 LARGEST = 10
@@ -133,8 +134,6 @@ def _of_trait(
     counts: Counts, epochs: NDArray[np.int64], batch: int, stretch: ArrayLike | None
 ) -> tuple[Figures, NDArray[np.float64], NDArray[np.float64]]:
     """(figures, the cumulative error after each sequence, the error of each full batch) of one trait."""
-    from dagster_divorder.core.kernels.packing import distinct_per_sequence
-
     sequences = epochs.shape[1]
     # The first epoch follows the last, as in a trainer that repeats one order.
     laid = Laid.of(counts, epochs.ravel(), stretch, again=min(batch, sequences))
@@ -142,9 +141,7 @@ def _of_trait(
     cumulative = laid.deviations(0 * ends, ends).l2 * np.cumsum(size)
     anywhere = laid.sliding(batch)
     batches = anywhere.l2[:full:batch] * size[:full].reshape(-1, batch).sum(axis=1)
-    distinct = distinct_per_sequence(
-        counts.indptr, np.arange(len(counts.codes)), counts.codes, counts.n_values
-    )[epochs[0]]
+    distinct = distinct_per_sequence(counts.indptr, counts.codes)[epochs[0]]
     figures: Figures = {
         "distinct": {
             "mean": float(distinct.mean()) if sequences else 0.0,

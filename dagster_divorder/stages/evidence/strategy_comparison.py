@@ -117,8 +117,7 @@ def _sequences(
     balanced = {trait: codes for trait, codes in traits.codes.items() if trait in weights}
     counts, groups = sequence_counts(packed, balanced, traits.sizes(), count(packed))
     items = Items(counts, groups, np.array([weights[trait] for trait in balanced]))
-    if (traits.counted < traits.tokens).any():
-        items = with_all_tokens(items, packed, balanced, traits.sizes())
+    items = with_all_tokens(items, packed, balanced, traits.sizes())
     full = len(packed) - int(settings.packing.packs and len(packed) > 0 and packed.padding[-1] > 0)
     return with_coordinates(items, packed, sums).part(0, full)
 
@@ -127,11 +126,8 @@ def _order(items: Items, settings: Settings, strategy: str) -> _Ordered:
     def ordered(part: Items) -> tuple[np.ndarray, float]:
         begin = time.perf_counter()
         found = order(
-            part.counts,
-            part.groups,
+            part,
             strategy=strategy,
-            weights=part.weights,
-            coordinates=part.coordinates,
             seed=settings.seed,
             sequence_length=settings.sequence.length,
             batch=settings.sequence.batch,

@@ -32,6 +32,7 @@ from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
 from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
+from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -54,6 +55,7 @@ from dagster_divorder.stages.order.greedy_order import load_order, load_stretche
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.scores import score_reads, stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import (
@@ -79,7 +81,7 @@ FEWEST_COLUMNS = 60
 """Fewest columns of a bar in the picture. With more batches, a column is a batch."""
 
 COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
-"""`Settings.counts_trained` -> what shares are of."""
+"""Whether there is a loss mask -> what shares are of."""
 
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 """Order of documents -> order of sequences that it equals if records are not packed."""
@@ -204,7 +206,7 @@ def _measure_diversity(run: Run) -> Made:
     told = findings(metrics["sequences"], metrics["sequences_random"], of)
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
     if settings.masked:
-        told.insert(0, f"shares are of {COUNTED[settings.counts_trained]}")
+        told.insert(0, f"shares are of {COUNTED[has_loss_mask(settings)]}")
     return Made(files, figures={"balanced": balanced, "traits": shown, "summary": summary, "findings": told})
 
 
@@ -243,8 +245,6 @@ def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict
     """`off_schedule` and `mixes`, as far as the order has them (`load_metrics`)."""
     settings, ours = run.settings, load_trained(run, "sequences")
     order, counted = ours.epochs[0], count(ours.packed)
-    if settings.schedule_epochs > 1:
-        order = ours.epochs.ravel()
     found: dict[str, Any] = {}
     if settings.curriculum.on:
         ranks = stream_ranks(run, stream)[ours.packed.document]
@@ -330,13 +330,11 @@ def _picture(
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
     """Name -> order that pictures show, the original first: (the runs of tokens as they are read, the number of
     distinct clusters in each sequence, int64 (S,)). The first epoch; of shuffles, the first one."""
-    from dagster_divorder.core.kernels.packing import distinct_per_sequence
-
-    labels, clusters, orders = traits.codes["cluster"], traits.sizes()["cluster"], {}
+    labels, orders = traits.codes["cluster"], {}
     for name in ("original", "sequences_random", "curated", "sequences"):
         read = load_trained(run, name)
         runs = sequences_stream(read.packed, read.epochs[0])
-        orders[name] = runs, distinct_per_sequence(runs.indptr, runs.document, labels, clusters)
+        orders[name] = runs, distinct_per_sequence(runs.indptr, labels[runs.document])
     return orders
 
 

@@ -191,7 +191,7 @@ def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
         runs[name] = packed.document[at], of_runs[at]
     rows, size = [], batch_tokens(run, packed, of_runs)
     for name, (items, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
-        scores = window_scores(vectors, stream.record(items), tokens, size)
+        scores = window_scores(vectors, stream.record_of[items], tokens, size)
         rows.append(
             {
                 "order": name,

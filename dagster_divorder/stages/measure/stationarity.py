@@ -140,7 +140,7 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
         unseen = True
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
         # There may be as many sources as documents; the sample has fewer.
-        _, codes = np.unique(coded[load_stream(run).record(sample.document)], return_inverse=True)
+        _, codes = np.unique(coded[load_stream(run).record_of[sample.document]], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
     for kind in kinds_of(run.settings):

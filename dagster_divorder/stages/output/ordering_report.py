@@ -221,7 +221,7 @@ def _categories(run: Run, stream: TrainingStream) -> dict[str, tuple[np.ndarray,
             categories[field] = traits.codes[field], traits.names[field]
         else:
             coded = column_codes(load_fields(run, field).column(field), bins=1, name=f"field {field!r}")
-            categories[field] = stream.of_items(coded.codes), coded.names
+            categories[field] = coded.codes[stream.record_of], coded.names
     return categories
 
 
