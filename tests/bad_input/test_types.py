@@ -89,13 +89,9 @@ def test_every_table_runs_or_ends_in_a_sentence(folder: Path, data: st.DataObjec
     "values",
     [
         ["1" * 30, "-" + "9" * 40],
-        ["1" * 400],
-        ["1e400", "2"],
         ["NaN", "1.5", "-Infinity"],
         ["true", "[1, {}]", "{}", "null", '"NaN"', "-0.0"],
-        [str(2**64), str(2**63), "1.5"],
         ["[" * 300 + "]" * 300],
-        ['"\\u0000"', '""'],
     ],
     ids=lambda values: values[0][:12],
 )

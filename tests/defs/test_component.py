@@ -135,15 +135,8 @@ def test_dagsters_own_post_processing_changes_what_is_shown(project: DefsFolderS
     ("attributes", "sentence"),
     [
         ({}, "expected either settings or config; the component has neither"),
-        (
-            {"settings": {}, "config": "divorder.toml"},
-            "expected either settings or config; the component has both",
-        ),
         ({"config": "none.toml"}, "none.toml', which is not a file; give the path of a TOML file"),
         ({"settings": {"inptu": {}}}, "unknown key 'inptu'; the nearest valid key is 'input.paths'"),
-        ({"settings": {"clusters": {"k": "many"}}}, "clusters.k = 'many'"),
-        ({"settings": {"input": {"paths": ["none.jsonl"]}}}, "news/none.jsonl'; expected a JSONL"),
-        ({"settings": tables("news"), "key_prefix": "two words"}, '"two words_'),
         (
             {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
             "upstream names 'raw_doc', which reads no files of others",
@@ -166,16 +159,6 @@ def test_jobs_run_in_one_process_or_by_the_executor_of_the_project(project: Defs
     with project.build_all_defs() as defs:
         found = {name: defs.resolve_job_def(f"{name}_curate").executor_def for name in executors}
     assert found["news"] is dg.in_process_executor is not found["blog"]
-
-
-def test_two_components_with_one_prefix_are_refused_by_dagster(project: DefsFolderSandbox) -> None:
-    for name in ("news", "blog"):
-        write(project, name, {"settings": tables(name), "key_prefix": "x"})
-    with (
-        pytest.raises(dg.DagsterInvalidDefinitionError, match="Duplicate asset key"),
-        project.build_all_defs() as defs,
-    ):
-        dg.Definitions.validate_loadable(defs)
 
 
 def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(

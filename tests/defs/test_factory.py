@@ -96,12 +96,6 @@ def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> N
     assert dg.AssetKey(["text", "news", "packed_sequences"]) in chosen
 
 
-@pytest.mark.parametrize("prefix", ["my-news", ["a", "b c"]])
-def test_a_prefix_that_cannot_begin_a_name_is_refused_by_dagster(corpus: Corpus, prefix: Any) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not a valid asset group name"):
-        corpus("x", key_prefix=prefix)
-
-
 def test_specs_can_be_mapped_and_resources_bound(corpus: Corpus) -> None:
     defs = project(corpus()).map_asset_specs(func=lambda spec: spec.merge_attributes(metadata={"cost": 1}))
     assert all(spec.metadata["cost"] == 1 for spec in defs.resolve_all_asset_specs())

@@ -274,11 +274,6 @@ def test_one_value_balances_nothing_and_a_warning_says_so() -> None:
     assert len(warned) == 1
 
 
-def test_a_trait_of_one_value_is_said_to_balance_nothing() -> None:
-    with pytest.warns(UserWarning, match="'label' is 'a' in all examples, so it balances nothing"):
-        assert len(list(balance([{"label": "a"}] * 100, "label", buffer=7))) == 100
-
-
 ONE = [{"source": "a", "score": 0.73, "text": b"x", "tokens": -1}]
 
 
