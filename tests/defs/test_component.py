@@ -7,7 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 import dagster as dg
@@ -109,28 +109,6 @@ def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> 
         } == expected
 
 
-def test_dagsters_own_post_processing_changes_what_is_shown(project: DefsFolderSandbox) -> None:
-    attributes = {
-        "group_name": "training",
-        "metadata": {"cost_centre": 7},
-        "tags": {"domain": "news"},
-        "owners": ["team:data"],
-        "automation_condition": "{{ dg.AutomationCondition.on_cron('@daily') }}",
-    }
-    document = {
-        "type": TYPE,
-        "attributes": {"settings": tables("news"), "upstream": {"raw_docs": ["crawl/pages"]}},
-        "post_processing": {"assets": [{"target": "*", "attributes": attributes}]},
-    }
-    write(project, "news", document)
-    loaded = specs(project)
-    order = loaded["greedy_order"]
-    assert (order.group_name, order.owners) == ("training", ["team:data"])
-    assert (order.metadata["cost_centre"], order.tags["domain"]) == (7, "news")
-    assert order.automation_condition == dg.AutomationCondition.on_cron("@daily")
-    assert [dep.asset_key.path for dep in loaded["raw_docs"].deps] == [["crawl", "pages"]]
-
-
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
@@ -210,9 +188,8 @@ def test_components_made_in_python_need_no_project(
     )
 
 
-@pytest.mark.parametrize("form", ["yaml", "python"])
-def test_a_scaffold_of_a_corpus_loads(
-    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch, form: Literal["yaml", "python"]
+def test_a_scaffold_of_a_corpus_in_python_loads(
+    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project.project_root)
     for name in ("news", "my-blog"):
@@ -220,7 +197,7 @@ def test_a_scaffold_of_a_corpus_loads(
             DivOrderComponent,
             name,
             {"paths": [f"data/{name.removeprefix('my-')}.jsonl"]},
-            scaffold_format=form,
+            scaffold_format="python",
         )
     assert {"news/exports", "my_blog/exports"} <= specs(project).keys()
     settings = load_settings(project.defs_folder_path / "news/divorder.toml", {})

@@ -50,17 +50,14 @@ def keys(defs: dg.Definitions) -> set[str]:
 # Names and merging ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [2, 10])
-def test_corpora_merge_with_a_project_of_its_own_and_every_name_has_its_prefix(
-    corpus: Corpus, number: int
-) -> None:
+def test_corpora_merge_with_a_project_of_its_own_and_every_name_has_its_prefix(corpus: Corpus) -> None:
     @dg.job
     def curate() -> None: ...
 
     @dg.logger
     def console(_: object) -> Any: ...
 
-    prefixes = [f"corpus{n}" for n in range(number)]
+    prefixes = ["corpus0", "corpus1"]
     defs = project(
         *(corpus(prefix, upstream={"raw_docs": ["docs"]}) for prefix in prefixes),
         jobs=[curate],
