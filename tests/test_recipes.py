@@ -1,5 +1,5 @@
-"""docs/recipes.md: the settings of each recipe, added to those of `divorder init`, run on a small corpus: another output
-comes of them. What each setting does is for the tests of its stage."""
+"""docs/recipes.md: the settings of each recipe, added to those of `divorder init`, run on a small corpus, where another
+output comes of them. What each setting does is for the tests of its stage."""
 
 from __future__ import annotations
 
