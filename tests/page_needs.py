@@ -1,4 +1,4 @@
-"""What the code of a page may import: what `make install` installs, and what the page's pip lines above the code name."""
+"""What the code of a page may import: what `make install` installs, and what the pip lines above it name."""
 
 from __future__ import annotations
 

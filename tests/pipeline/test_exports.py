@@ -334,22 +334,14 @@ def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path
 SHARES = {"sea.example": 0.5, "rail.example": 0.2, "garden.example": 0.2, "kitchen.example": 0.1}
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"mixing": {"trait": "source", "weights": SHARES}},
-    ],
-    ids=["mixing", "heldout", "selection"],
-)
-def test_exports_name_records_where_the_stream_is_not_the_records(
-    sections: dict[str, Any], make: Make, tmp_path: Path
-) -> None:
+def test_exports_name_records_where_the_stream_is_not_the_records(make: Make, tmp_path: Path) -> None:
     records = [
         {**record, "name": f"n{at}", "text": f"{at} {record['text']}"}
         for at, record in enumerate(topic_records(12))
     ]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make("olmo", input={"id_field": "name", "source_field": "source"}, **sections)
+    fields = {"id_field": "name", "source_field": "source"}
+    settings = make("olmo", input=fields, mixing={"trait": "source", "weights": SHARES})
     run_all(settings, Silent())
     run = open_run(settings)
     times = load_times(run)
