@@ -269,7 +269,9 @@ def test_more_values_than_are_kept_are_others_with_a_warning() -> None:
 
 def test_one_value_balances_nothing_and_a_warning_says_so() -> None:
     stream = [{"id": at, "label": 1 << 60, "source": "ab"[at % 2]} for at in range(100)]
-    with pytest.warns(UserWarning, match=f"'label' is '{1 << 60}' in all examples, so") as warned:
+    with pytest.warns(
+        UserWarning, match=f"'label' is '{1 << 60}' in all examples, so it balances nothing"
+    ) as warned:
         assert sorted(ids(balance(stream, ["label", "source"], buffer=20))) == list(range(100))
     assert len(warned) == 1
 
