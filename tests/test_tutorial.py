@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,22 +25,27 @@ def commands(page: str, documents: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("tutorial", ("train.py",), 600, tmp_path_factory)
+def runner() -> Iterator[Runner]:
+    with contextlib.closing(Runner()) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")
-def said_of_chats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("chats", ("sft.py",), 300, tmp_path_factory)
+def said(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run_page(runner, "tutorial", ("train.py",), 600, tmp_path_factory.mktemp("clone"))
+
+
+@pytest.fixture(scope="module")
+def said_of_chats(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run_page(runner, "chats", ("sft.py",), 300, tmp_path_factory.mktemp("clone"))
 
 
 def run_page(
-    name: str, scripts: tuple[str, ...], documents: int, tmp_path_factory: pytest.TempPathFactory
+    runner: Runner, name: str, scripts: tuple[str, ...], documents: int, folder: Path
 ) -> dict[str, str]:
     """What each command printed, run in their order in one shell's folder; a command that comes again has a number.
     scripts: the names of the page's blocks of Python."""
     page = (ROOT / f"docs/{name}.md").read_text()
-    folder = tmp_path_factory.mktemp("clone")
     (folder / "data").symlink_to(ROOT / "data")
     (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
     for script, text in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.S), strict=True):
@@ -55,12 +61,11 @@ def run_page(
         "DIVORDER_ADVANCED__VOCAB_SIZE": "2048",
     }
     found: dict[str, str] = {}
-    with contextlib.closing(Runner()) as runner:
-        for command in commands(page, documents):
-            status, said = run_command(runner, command, folder, environment)
-            assert status == 0, f"{command}\n{said}"
-            times = sum(known.split(" (")[0] == command for known in found)
-            found[f"{command} ({times + 1})" if times else command] = said
+    for command in commands(page, documents):
+        status, said = run_command(runner, command, folder, environment)
+        assert status == 0, f"{command}\n{said}"
+        times = sum(known.split(" (")[0] == command for known in found)
+        found[f"{command} ({times + 1})" if times else command] = said
     return found
 
 
