@@ -23,10 +23,16 @@ from dagster_divorder.stages.measure.stationarity import drift_along, load_stati
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
-from dagster_divorder.stages.output.exports import plan_fingerprint, planned_shape, records_shape, unread
+from dagster_divorder.stages.output.exports import (
+    plan_fingerprint,
+    planned_shape,
+    records_shape,
+    slowest_ranks,
+    unread,
+)
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
-from dagster_divorder.trainers import TRAINERS, Kept, Trainer, trainer_named
+from dagster_divorder.trainers import TRAINERS, Kept, Reading, Trainer, trainer_named
 from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
 from dagster_divorder.units import batch_advice
 from dagster_divorder.view.answer import Answer, Part, TextTable
@@ -115,7 +121,25 @@ def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
     reading = shape.reading(**settings.exports.ranks)
     ranks = "your number of ranks" if reading.assumed else count(reading.world_size, "rank")
     lines = shape.configuration(named, reading).strip().splitlines()
-    return [f"  {named.name}, {ranks}:", *(f"    {line}" for line in lines)]
+    return [
+        f"  {named.name}, {ranks}:",
+        *(f"    {line}" for line in lines),
+        *(f"  {line}" for line in _rank_lines(run, named, reading)),
+    ]
+
+
+def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
+    """How much more the slowest rank has to do than the mean one; none if it does not, or the ranks are unknown."""
+    if reading.assumed or reading.world_size == 1 or not trainer.shares or not reading.steps:
+        return []
+    slowest = slowest_ranks(run, trainer, reading.world_size, reading.micro_batch)
+    what = "attention cost" if run.settings.packing.packs else "padded length"
+    head = f"the slowest rank's {what} is {{:.2f}} times the mean rank's at a micro-step"
+    if run.settings.exports.equal_ranks:
+        return [f"{head.format(slowest['dealt'])}, {slowest['come']:.2f} if rows came in order"]
+    if slowest["come"] < 1.05:
+        return []
+    return [f"{head.format(slowest['come'])}; exports.equal_ranks = true: {slowest['dealt']:.2f}"]
 
 
 Readings = tuple[str, dict[str, Shape], str]
@@ -285,6 +309,8 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]
             f"begin up to {shape.sequence_length - 1:,} tokens inside the planned ones"
         )
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
+    if not other:
+        lines += [*_rank_lines(run, trainer, replayed.reading), ""]
     lines += [f"the reads cannot be measured: {other}", ""] if other else _measures(run, replayed)
     if replayed.lines is None:
         return [*lines, "its configuration: the defaults; other samplers lose the order of this export"]

@@ -53,7 +53,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import evidence_parts
+    from dagster_divorder.view.evidence import evidence_tables
 
     if settings.evidence.tokens is None:
         raise InputError(
@@ -62,7 +62,18 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
-    return Answer(evidence_parts(summary, details=details), summary)
+    tables, (first, *verdict) = evidence_tables(summary), summary["verdict"]
+    shown = [*tables] if details else ["held-out"]
+    return Answer(
+        [
+            *(Line(first, "strong"), *verdict, *summary["notes"], ""),
+            *(part for name in shown for part in (TextTable(tables[name]), "")),
+            "*: differs from the same sequences shuffled beyond noise"
+            if details
+            else "more about the trainings, and every source: --details",
+        ],
+        summary,
+    )
 
 
 VERBS = (

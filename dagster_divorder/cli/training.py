@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from dagster_divorder.cli.verb import Options, Verb, argument, config_of, numbers, settings_of, whole_number
-from dagster_divorder.errors import SettingsError
-from dagster_divorder.view.answer import Answer, TextTable
+from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 RANKS = {
     "world_size": "data-parallel ranks",
@@ -34,6 +34,8 @@ def verify(options: Options) -> Answer:
 
 def where(options: Options) -> Answer:
     """What some steps or sequences read, or where documents are read. One row a run of tokens."""
+    if options.loss:
+        return _where_loss(options)
     from dagster_divorder.forensics import where as find
     from dagster_divorder.view.words import clip
 
@@ -63,6 +65,37 @@ def where(options: Options) -> Answer:
     return Answer(
         [head, "", TextTable(rows)], {"plan": of["plan"], "batch": of["batch"], "ids": ids, "runs": runs}
     )
+
+
+def _where_loss(options: Options) -> Answer:
+    """The steps whose loss stands out in a trainer's log, with what they read."""
+    from dagster_divorder.spikes import loss_spikes
+    from dagster_divorder.view.words import clip, percent
+
+    if options.step or options.sequence or options.id:
+        raise InputError("--loss names the steps itself; give it without --step, --sequence and --id")
+    spikes = loss_spikes(settings_of(options), options.loss, options.plan)
+    parts: list[Part] = [] if spikes else ["no step's loss stands out from those around it"]
+    for spike in spikes:
+        first, last = spike["steps"]
+        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        parts += [Line(f"{steps}: loss {spike['loss']:.4g}, {spike['expected']:.4g} around", "strong")]
+        parts += [
+            f"  {row['trait'].removesuffix('_name')} {clip(row['value'])}: {percent(row['share'])} of the tokens, "
+            f"{percent(row['around'])} around"
+            for row in spike["mix"]
+        ]
+        rows = [
+            {
+                "id": clip(row["id"]),
+                "tokens": f"{row['tokens']:,}",
+                "source": clip(row["source"] or ""),
+                "first words": clip(row["first_words"], 60),
+            }
+            for row in spike["documents"]
+        ]
+        parts += [TextTable(rows), ""]
+    return Answer(parts, {"spikes": spikes})
 
 
 def freeze(options: Options) -> Answer:
@@ -156,6 +189,12 @@ VERBS = (
                 for name, what in (("step", "steps of training"), ("sequence", "sequences"))
             ),
             argument("--id", nargs="+", default=(), help="documents, by your own ids or by record ids"),
+            argument(
+                "--loss",
+                type=Path,
+                metavar="FILE",
+                help="a trainer's log of steps and losses: shows what the steps read whose loss stands out",
+            ),
             PLAN,
         ),
     ),

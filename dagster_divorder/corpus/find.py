@@ -8,6 +8,8 @@ match is not counted.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 from collections import Counter, deque
@@ -25,7 +27,7 @@ from dagster_divorder.corpus.inputs import (
     kind_of,
     read_schema,
 )
-from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY
+from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
@@ -234,10 +236,7 @@ class _Search:
             return
         for folder in self._below(base, (".", "_")):
             entries = self._entries(folder)
-            if entries.keys() >= {"dataset_info.json", "state.json"}:
-                raise InputError(
-                    f"input.paths: {folder} is a dataset of Arrow files, of `save_to_disk`; {ARROW_REMEDY}"
-                )
+            dataset = self._files_of_dataset(folder)
             for name, entry in entries.items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
@@ -246,11 +245,30 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif entry == "folder":
                     continue
+                elif dataset is not None and name not in dataset:
+                    self.others[path] = (
+                        "of the cache of datasets" if name.endswith(".arrow") else _ending(name)
+                    )
                 elif not kind_by_name(entry):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield entry
+
+    def _files_of_dataset(self, folder: str) -> set[str] | None:
+        """Names of the files of a data set that `datasets` saved in a folder, without those of its cache; None if it is
+        no such folder."""
+        entries = self._entries(folder)
+        if "dataset_dict.json" in entries:  # its splits are folders
+            return set()
+        if not entries.keys() >= {"dataset_info.json", "state.json"}:
+            return None
+        state = entries["state.json"]
+        with (
+            open_source(state) if isinstance(state, Source) else contextlib.nullcontext(io.BytesIO()) as file
+        ):
+            files = json_object(file.read()).get("_data_files") or []
+        return {str(each["filename"]) for each in files if isinstance(each, dict) and "filename" in each}
 
     def _below(self, base: str, hidden: tuple[str, ...]) -> Iterator[str]:
         """A folder and all below it that DivOrder did not write, each once. hidden: beginnings of names to skip."""

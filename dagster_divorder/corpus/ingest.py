@@ -87,7 +87,7 @@ def ingest(
     files = _begun(inputs, before)
     ends = np.cumsum([len(found.files) for found, _ in inputs]).tolist()
     borders = frozenset(number for number, file in enumerate(files, 1) if file.size >= FILE_BYTES)
-    kept = _kept(before, files, {0, *ends}, borders) if before else []
+    kept = _kept(before, files, {0, *ends}, borders, fragments.present().keys()) if before else []
     result, seen = Result(), {piece.name: piece for piece in before.pieces} if before else {}
     for number, (found, schema) in enumerate(inputs):
         first, end = Place(([0, *ends])[number], 0), Place(ends[number], 0)
@@ -152,9 +152,11 @@ class _Kept(NamedTuple):
     fragments: list[Fragment]
 
 
-def _kept(before: View, files: Sequence[ReadFile], inputs: Set[int], borders: Set[int]) -> list[_Kept]:
+def _kept(
+    before: View, files: Sequence[ReadFile], inputs: Set[int], borders: Set[int], present: Set[str]
+) -> list[_Kept]:
     """What unchanged files hold, in the order of the files. inputs: the first file of each input, and the number of
-    files. borders: see `cut`."""
+    files. borders: see `cut`. present: names of stored fragments; one that was deleted is read again."""
     number_of = {file.path: number for number, file in enumerate(files) if file.lines >= 0}
     moved = [number_of.get(file.path, -1) for file in before.files]
     begins = [Place(piece.file, piece.offset) for piece in before.pieces]
@@ -168,6 +170,8 @@ def _kept(before: View, files: Sequence[ReadFile], inputs: Set[int], borders: Se
         begin, group, first = begins[first], before.pieces[first:at], at
         spanned = [moved[file] for file in range(begin.file, end.file + (end.offset > 0))]
         shift = spanned[0] - begin.file
+        if not all(each.name in present for each in group):
+            continue
         if -1 in spanned or spanned != list(range(spanned[0], spanned[0] + len(spanned))):
             continue
         # What precedes decides whether a cut stands before a file's first line.

@@ -18,7 +18,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -27,7 +27,7 @@ from blake3 import blake3
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
 from dagster_divorder.corpus.json_records import parse
-from dagster_divorder.corpus.looks import ARROW_REMEDY, CSV_REMEDY, LZ4_REMEDY, looks_like
+from dagster_divorder.corpus.looks import CSV_REMEDY, LZ4_REMEDY, looks_like
 from dagster_divorder.corpus.parquet_rows import row_as_json, row_bytes
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
@@ -37,12 +37,14 @@ from dagster_divorder.store.sources import Source, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 Kind = Literal["jsonl", "parquet"]
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-PARQUET_SUFFIXES = (".parquet",)
+ARROW_SUFFIX = ".arrow"
+PARQUET_SUFFIXES = (".parquet", ARROW_SUFFIX)
+"""Files of rows. Arrow's, of streams or files, are read as Parquet is."""
+ARROW_MAGIC = b"ARROW1"
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
@@ -107,7 +109,7 @@ def kind_of(path: Source) -> Kind:
     """
     if kind := kind_by_name(path):
         return kind
-    remedies = {".csv": f"; {CSV_REMEDY}", ".tsv": f"; {CSV_REMEDY}", ".arrow": f"; {ARROW_REMEDY}"}
+    remedies = {".csv": f"; {CSV_REMEDY}", ".tsv": f"; {CSV_REMEDY}"}
     remedy = remedies.get(path.suffix.lower(), "")
     raise InputError(
         f"{path} is neither JSONL nor Parquet by its name; expected one of "
@@ -274,7 +276,7 @@ def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") ->
 
     if known:
         return _checked(path, pa.ipc.read_schema(pa.py_buffer(known)), expected)
-    with _open_parquet(path, expected) as (_, schema):
+    with _open_rows(path, expected) as (_, schema):
         return schema
 
 
@@ -332,15 +334,13 @@ def read_batches(
     """
     import pyarrow as pa
 
-    with _open_parquet(path, schema) as (file, wanted):
+    with _open_rows(path, schema) as (batches, wanted):
         if fields is not None:
             names = columns_of(fields, wanted.names)
             wanted = pa.schema([field for field in wanted if field.name in names])
         read = 0
         try:
-            for rows in file.iter_batches(
-                _rows_at_once(file), columns=None if fields is None else wanted.names
-            ):
+            for rows in batches(None if fields is None else wanted.names):
                 if fields is not None:
                     # Arrow also takes a column called `a.b` for the field `b` of a column `a`.
                     rows = rows.select([at for at, name in enumerate(rows.schema.names) if name in names])
@@ -363,32 +363,65 @@ def read_batches(
             yield pa.RecordBatch.from_arrays(empty, schema=wanted)
 
 
-def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Number of rows of about BLOCK_BYTES in the row group with the largest rows, at most BLOCK_ROWS."""
+def _rows_at_once(file: Any) -> int:
+    """Number of rows of about BLOCK_BYTES in the row group with the largest rows, at most BLOCK_ROWS. file: of
+    `pq.ParquetFile`."""
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
 
 
-@contextlib.contextmanager
-def _open_parquet(path: Source, expected: pa.Schema | None) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+Batches: TypeAlias = "Callable[[list[str] | None], Iterator[pa.RecordBatch]]"
+"""Gives the rows of an open file, with all columns or some; more than some bytes in memory at a time only if a row has
+them."""
 
+
+@contextlib.contextmanager
+def _open_rows(path: Source, expected: pa.Schema | None) -> Iterator[tuple[Batches, pa.Schema]]:
+    """The rows and the columns of a Parquet or Arrow file."""
+    import pyarrow as pa
+
+    is_arrow = path.name.lower().endswith(ARROW_SUFFIX)
     with contextlib.ExitStack() as opened:
         try:
             source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
-            # Through a buffer: a row group may be the whole file.
-            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
-            schema = file.schema_arrow
+            batches, schema = (_arrow_batches if is_arrow else _parquet_batches)(source, opened)
             # Arrow cannot take rows of string views; in a Parquet file they are the same as strings.
             schema = pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            looks = _looks(path)
+            looks, kind = _looks(path), "Arrow" if is_arrow else "Parquet"
             raise InputError(
-                f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
+                f"{path} cannot be read as {kind}: {error}{f'; it is {looks}' if looks else ''}"
             ) from error
-        yield file, _checked(path, schema, expected)
+        yield batches, _checked(path, schema, expected)
+
+
+def _parquet_batches(source: Any, opened: contextlib.ExitStack) -> tuple[Batches, pa.Schema]:
+    import pyarrow.parquet as pq
+
+    # Through a buffer: a row group may be the whole file.
+    file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+    return lambda names: file.iter_batches(_rows_at_once(file), columns=names), file.schema_arrow
+
+
+def _arrow_batches(source: Any, opened: contextlib.ExitStack) -> tuple[Batches, pa.Schema]:
+    """Of a stream, as `datasets` writes them, or of a file."""
+    import pyarrow as pa
+
+    data = opened.enter_context(
+        pa.memory_map(str(source)) if isinstance(source, Path) else pa.PythonFile(source)
+    )
+    is_file = data.read(len(ARROW_MAGIC)) == ARROW_MAGIC
+    data.seek(0)
+    reader = opened.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(data))
+
+    def batches(names: list[str] | None) -> Iterator[pa.RecordBatch]:
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+            rows = batch if names is None else batch.select(names)
+            size = max(1, min(BLOCK_ROWS, BLOCK_BYTES * max(1, rows.num_rows) // max(1, rows.nbytes)))
+            yield from (rows.slice(first, size) for first in range(0, rows.num_rows, size))
+
+    return batches, reader.schema
 
 
 def _without_view(field: pa.Field) -> pa.Field:

@@ -29,7 +29,6 @@ KINDS: dict[Form, str] = {
 }
 """Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
-ARROW_REMEDY = "write the dataset as Parquet with `datasets.load_from_disk(FOLDER).to_parquet(OUT)`"
 LZ4_REMEDY = "decompress it (`lz4 -d FILE`), or compress it with zstd"
 _CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20

@@ -74,8 +74,8 @@ def train(
         encoder = load_encoder(directory, sample=texts)
     with progress("tokenising the sample"):
         ids, lengths = encoder.encode(texts)
-    with progress("vectors of tokens", 2 * encoder.vocab_size, "rows") as advance:
-        table = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed, advance=advance)
+    with progress("vectors of tokens"):
+        table = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed)
     _save(directory, table.vectors, special_ids(directory)["eos"])
     return {
         "tokens_seen": len(ids),

@@ -21,8 +21,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import is_out_of_memory
-from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.chat_tokens import encode_trained
@@ -62,24 +60,22 @@ def loss_by_source(
     context: int | None = None,
     batch_tokens: int = 8192,
     device: str | None = None,
-    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """A row for each source and two rows for all sources: `source`, `documents`, `tokens` (predicted), `bytes` of
     UTF-8, `loss` in nats a token, `bits_per_byte`. In conversations only trained tokens and bytes count.
 
     The last row, `all`, weighs sources by their tokens. The row before it is the mean over sources: the loss of the
-    same model with equal shares. `attrs["composition"]` says how far the aggregate depends on the shares alone.
+    same model with equal shares.
 
     model: a causal model of transformers, or its directory or Hugging Face id. heldout: a Parquet file with the columns
     `source` and `text`, or the folder of an output that has one; for conversations also `trained`, the trained
     characters {first, last}. tokenizer: directory of a tokenizer.json, by default the model's own. context: most tokens
     of a window, by default the model's context. batch_tokens: most tokens of a batch, including padding, and of a
-    window. device: by default the model's own, or the best that torch finds. progress: counts documents, by default
-    silently.
+    window. device: by default the model's own, or the best that torch finds.
 
     Raises:
         InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
-            together; a window has fewer than 2 tokens; or memory ran out.
+            together; or a window has fewer than 2 tokens.
     """
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
     module, directory, longest = _load(model, device)
@@ -98,36 +94,26 @@ def loss_by_source(
     training = module.training
     module.eval()
     try:
-        documents = parquet.metadata.num_rows
-        with quiet(), (progress or Silent())("reading held-out documents", documents, "documents") as advance:
-            for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
-                texts = [text or "" for text in batch["text"].to_pylist()]
-                if TRAINED in columns:
-                    spans = [
-                        [(span["first"], span["last"]) for span in row or []]
-                        for row in batch[TRAINED].to_pylist()
-                    ]
-                    read = encode_trained(texts, spans, folder)
-                else:
-                    spans = [[(0, len(text))] for text in texts]
-                    ids, lengths = encoder.encode(texts)
-                    begins = np.repeat(np.cumsum(lengths) - lengths, len(before))
-                    ids, lengths = np.insert(ids, begins, before * len(texts)), lengths + len(before)
-                    read = ids, lengths, np.ones(len(ids), bool)
+        for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
+            texts = [text or "" for text in batch["text"].to_pylist()]
+            if TRAINED in columns:
+                rows = batch[TRAINED].to_pylist()
+                spans = [[(span["first"], span["last"]) for span in row or []] for row in rows]
+                read = encode_trained(texts, spans, folder)
+            else:
+                spans = [[(0, len(text))] for text in texts]
+                ids, lengths = encoder.encode(texts)
+                begins = np.repeat(np.cumsum(lengths) - lengths, len(before))
+                ids, lengths = np.insert(ids, begins, before * len(texts)), lengths + len(before)
+                read = ids, lengths, np.ones(len(ids), bool)
+            with quiet():
                 tokens, losses = text_losses(module, *read, window=window, batch_tokens=batch_tokens)
-                for source, text, counted, *numbers in zip(
-                    batch["source"].to_pylist(), texts, spans, tokens, losses, strict=True
-                ):
-                    size = sum(len(text[first:last].encode()) for first, last in counted)
-                    sums.setdefault(source or "", np.zeros(4))
-                    sums[source or ""] += [1, size, *numbers]
-                advance(len(texts))
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"memory ran out in a batch of {batch_tokens:,} tokens with their logits; give a smaller batch_tokens"
-        ) from error
+            for source, text, counted, *numbers in zip(
+                batch["source"].to_pylist(), texts, spans, tokens, losses, strict=True
+            ):
+                size = sum(len(text[first:last].encode()) for first, last in counted)
+                sums.setdefault(source or "", np.zeros(4))
+                sums[source or ""] += [1, *numbers, size]
     finally:
         module.train(training)
     if not sums:
@@ -155,33 +141,19 @@ def _open(file: Path) -> tuple[ParquetFile, list[str]]:
 
 
 def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
-    """sums: source -> float64 (4,), sums of documents, bytes, tokens and nats."""
+    """sums: source -> float64 (4,), sums of documents, tokens, nats and bytes."""
     import pandas as pd
 
-    names = sorted(sums)
-    of_sources = np.array([sums[name] for name in names])
-    amounts = np.vstack([of_sources, of_sources.sum(axis=0), of_sources.sum(axis=0)])
-    documents, sizes, tokens, nats = amounts.T
-    with np.errstate(invalid="ignore"):  # a source without a token has no loss
-        loss, bits = nats / tokens, nats / sizes / np.log(2)
-    loss[-2], bits[-2] = np.nanmean(loss[:-2]), np.nanmean(bits[:-2])
-    counts = {"documents": documents, "tokens": tokens, "bytes": sizes}
-    table = pd.DataFrame(
-        {
-            "source": [*names, EQUAL, ALL],
-            **{name: values.astype(np.int64) for name, values in counts.items()},
-            "loss": loss,
-            "bits_per_byte": bits,
-        }
-    )
-    low, high = int(np.nanargmin(loss[:-2])), int(np.nanargmax(loss[:-2]))
-    table.attrs["composition"] = (
-        f"The aggregate moves with the composition alone: this model has {loss[-1]:.3f} nats a token here, "
-        f"{loss[-2]:.3f} with equal shares of the sources, and between {loss[low]:.3f} (all {names[low]!r}) and "
-        f"{loss[high]:.3f} (all {names[high]!r}) with other shares. Compare models source by source, or on one and the "
-        "same held-out set."
-    )
-    return table
+    sources = pd.DataFrame.from_dict(dict(sums), "index", columns=["documents", "tokens", "nats", "bytes"])
+    table = pd.concat([sources.sort_index(), pd.DataFrame([sources.sum()] * 2, [EQUAL, ALL])])
+    table["bits"] = table["nats"] / np.log(2)
+    for column, part, of in (("loss", "nats", "tokens"), ("bits_per_byte", "bits", "bytes")):
+        values = table[part] / table[of]  # NaN for a source without a token
+        values.iloc[-2] = values.iloc[:-2].mean()
+        table[column] = values
+    counts = ["documents", "tokens", "bytes"]
+    table = table.astype(dict.fromkeys(counts, np.int64)).rename_axis("source").reset_index()
+    return table[["source", *counts, "loss", "bits_per_byte"]]
 
 
 def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import parquet, raw
 from dagster_divorder.readers.files import Files
+from dagster_divorder.readers.row_table import RowTable
 from dagster_divorder.store.manifests import (
     EXPORT_VERSION,
     MASKED_VERSION,
     REPLACED_BY,
+    ROWS,
     TRAINED,
     export_manifest_file,
     file_at,
@@ -86,6 +89,15 @@ class Block:
         loss mask."""
         return self._read_trained() if self._read_trained else None
 
+    def trimmed(self) -> Block:
+        """The same rows up to the end of the longest, (n, L') with L' <= L."""
+        if self.filled is None:
+            return self
+        longest = int(self.filled.sum(1).max())
+        read = self._read_trained
+        trained = None if read is None else lambda: read()[:, :longest]
+        return Block(self.ids[:, :longest], self.padded, self._read, trained)
+
     @property
     def counted(self) -> np.ndarray | None:
         """bool (n, L): True for a token that counts in the loss; None if all of the block do."""
@@ -108,8 +120,10 @@ class Export:
         source: Source,
         epochs: np.ndarray | None,
         trained: Spans | None = None,
+        table: np.ndarray | None = None,
     ) -> None:
         self.path, self.manifest, self._source, self._epochs = path, manifest, source, epochs
+        self._table = table
         self.trained = trained
         self.plan: str = manifest["plan"]
         self.length: int = manifest["sequence_length"]
@@ -147,6 +161,36 @@ class Export:
         whole = ids[0] if len(ids) == 1 else np.concatenate(ids)
         return Block(whole, self.padded, documents, trained if self.trained else None)
 
+    @cached_property
+    def table(self) -> RowTable:
+        """What each row of the files holds, see `in_file`.
+
+        Raises:
+            InputError: the export has no table, because an earlier version of this package wrote it.
+        """
+        if self._table is None:
+            raise InputError(
+                f"{self.path} has no table of its rows; expected one as exports have since version 0.3: export again"
+            )
+        return RowTable.read(self._table)
+
+    def costs(self, rows: ArrayLike, *, padded: bool) -> np.ndarray:
+        """The cost of rows of the plan's order, float64 (n,): their tokens if they are padded to the longest, else the
+        squared lengths of their documents. Raises InputError: see `table`."""
+        table = self.table
+        return (table.tokens if padded else table.attention)[self.in_file(rows)].astype(np.float64)
+
+    @property
+    def dealt(self) -> str:
+        """The ranks that the rows of each batch are dealt to (`exports.equal_ranks`), as text; "" if they are not."""
+        dealt = self.manifest.get("equal_ranks")
+        return "{world_size} x {micro_batch} {shares}".format(**dealt) if dealt else ""
+
+    @property
+    def packed(self) -> bool:
+        """Whether a row may hold several records."""
+        return bool(self.manifest["packing"]["method"] != "none")
+
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Rows of the plan's order as stretches (first, end) of the files."""
         straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
@@ -156,7 +200,7 @@ class Export:
         wanted = np.asarray(rows, np.int64)
         if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
             raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
-        file_rows = self._in_file(wanted)
+        file_rows = self.in_file(wanted)
         cuts = [0, *(np.flatnonzero(np.diff(file_rows) != 1) + 1).tolist(), len(file_rows)]
         return [(int(file_rows[begin]), int(file_rows[begin]) + end - begin) for begin, end in pairwise(cuts)]
 
@@ -165,8 +209,9 @@ class Export:
         """Whether the first epoch is stored in reading order; not if one schedule spans all epochs."""
         return self._epochs is None or np.array_equal(self._epochs[0], np.arange(self._epochs.shape[1]))
 
-    def _in_file(self, rows: np.ndarray) -> np.ndarray:
-        """Row of the plan's order -> row of the files, int64."""
+    def in_file(self, rows: ArrayLike) -> np.ndarray:
+        """Rows of the plan's order, int (n,) -> rows of the files, int64."""
+        rows = np.asarray(rows, np.int64)
         if self._epochs is not None:
             epoch, at = np.divmod(rows, self._epochs.shape[1])
             return self._epochs[epoch, at].astype(np.int64)
@@ -226,9 +271,11 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
         )
     files = Files(path, manifest)
     files.check_sizes()
+    # Stays mapped, whatever is exported over it.
+    table = [files.map(file) for file in manifest["files"] if file.endswith(ROWS)]
     source, epochs = SOURCES[name](files, manifest)
     trained = Spans(*files.array(TRAINED)) if "loss_mask" in manifest else None
-    return Export(path, manifest, source, epochs, trained)
+    return Export(path, manifest, source, epochs, trained, table[0] if table else None)
 
 
 def open_exports(paths: Iterable[str | Path]) -> list[Export]:

@@ -15,9 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
+from dagster_divorder.core.ranks import deal_to_ranks
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
@@ -31,19 +34,29 @@ class SequenceDataset(Dataset[Any]):
 
     `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. form: of a batch
     (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the files' dtype. path: the folder of
-    an export, an open export, or a mixture of several.
+    an export, an open export, or a mixture of several. trim: blocks of the plain form end at their longest row.
 
     Raises:
         InputError: an unknown form; see also `open_export`. StoreError: see `open_export`.
     """
 
     def __init__(
-        self, path: str | Path | Export | Mixture, *, form: str = "plain", native: bool = False
+        self,
+        path: str | Path | Export | Mixture,
+        *,
+        form: str = "plain",
+        native: bool = False,
+        trim: bool = False,
     ) -> None:
         if form not in FORMS:
             raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
         self.export = open_export(path) if isinstance(path, str | Path) else path
-        self.form, self.native = form, native
+        self.form, self.native, self.trim = form, native, trim
+
+    @property
+    def pads(self) -> bool:
+        """Whether each block is padded to its longest row, so that a row costs as much as that."""
+        return self.form == "plain" and self.trim and not self.export.packed
 
     def __len__(self) -> int:
         """T."""
@@ -55,7 +68,8 @@ class SequenceDataset(Dataset[Any]):
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """These rows as one block, in the dataset's form."""
-        return FORMS[self.form](self.export.block(rows), self.native)
+        block = self.export.block(rows)
+        return FORMS[self.form](block.trimmed() if self.trim and self.form == "plain" else block, self.native)
 
     @staticmethod
     def collate(block: Any) -> Any:
@@ -78,14 +92,16 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
     reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with the first rows
     of the stream, or of the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the
     start, or once at a loaded state, which has to be at the end of a step of world size x micro-batch rows; with a
-    BalancedSampler, the position is the sampler's, and iterations follow its epochs.
+    BalancedSampler, the position is the sampler's, and iterations follow its epochs. equal_ranks: deal the rows of each
+    global batch so that at every micro-step all ranks have about the same attention cost (`core.ranks`); batches
+    keep their rows, and an incomplete last batch is not dealt.
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
 
     Raises:
         InputError: the rank is outside the world or one of the two is not known, world size x micro-batch does not
-            divide the batch, or the batch is larger than the export.
+            divide the batch, the batch is larger than the export, or the costs of rows are not known.
     """
 
     def __init__(
@@ -97,14 +113,21 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = True,
+        equal_ranks: bool = False,
     ) -> None:
         self.sampler: BalancedSampler | None = None
         self.source: BalancedSampler | Export | Mixture
         if isinstance(dataset, BalancedSampler):
             # Trainers call `sampler.set_epoch`.
             self.source = self.sampler = dataset
+            self._pads = False
+            if equal_ranks:
+                raise InputError(
+                    "equal_ranks is true, and a BalancedSampler does not know what its rows cost; expected a "
+                    "SequenceDataset of an export"
+                )
         else:
-            self.source = dataset.export
+            self.source, self._pads = dataset.export, dataset.pads
         self.batch = self.source.batch if batch is None else batch
         started = torch.distributed.is_available() and torch.distributed.is_initialized()
         if rank is None:
@@ -135,6 +158,11 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
         self._begin = Position(0, 0)
+        self.equal_ranks = equal_ranks
+        self._batch: tuple[int, NDArray[np.int64]] | None = None
+        """The last batch that was dealt: its first row, and its rows."""
+        if equal_ranks:
+            self._deal(0)  # refuses an export without costs
 
     def __iter__(self) -> MicroBatches:
         reading = MicroBatches(self)
@@ -162,8 +190,15 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         if isinstance(self.source, BalancedSampler):
             self._at_a_step(self.source.place(state))
             self.source.load_state_dict(state)
-        else:
-            self._begin = self._at_a_step(Position(0, samples_in(state, self.source)))
+            return
+        place = self._at_a_step(Position(0, samples_in(state, self.source)))
+        if place.samples % self.batch and state.get("dealt", "") != self.dealt:
+            raise InputError(
+                f"the state is inside a batch whose rows were dealt to ranks as {state.get('dealt') or 'they come'!r}, "
+                f"and they are dealt as {self.dealt or 'they come'!r}; resume with the same equal_ranks, world_size "
+                "and micro_batch, or with the state at the end of a batch"
+            )
+        self._begin = place
 
     def _at_a_step(self, place: Position) -> Position:
         if place.samples % self.step and place.samples < self.end:
@@ -178,12 +213,42 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         """A place as plain numbers and text."""
         if self.sampler:
             return self.sampler.state(place)
-        return {"samples": place.samples, "plan": self.source.plan}
+        return {"samples": place.samples, "plan": self.source.plan} | self.shared
+
+    @property
+    def dealt(self) -> str:
+        """How the rows of a batch are dealt to ranks, in the export and here, as text; "" if they are not."""
+        here = f"{self.step // self.micro_batch} x {self.micro_batch} at reading" if self.equal_ranks else ""
+        stored = "" if isinstance(self.source, BalancedSampler) else self.source.dealt
+        return ", ".join(filter(None, (stored, here)))
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """Part of a state: `dealt`, where rows are."""
+        return {"dealt": self.dealt} if self.dealt else {}
+
+    def _deal(self, first: int) -> NDArray[np.int64]:
+        """The rows of the batch that begins at row `first`, by micro-step and rank, int64 (B,)."""
+        if self._batch is None or self._batch[0] != first:
+            assert not isinstance(self.source, BalancedSampler)
+            costs = self.source.costs(
+                range(first, min(first + self.batch, len(self.source))), padded=self._pads
+            )
+            if len(costs) < self.batch:
+                return np.arange(first, len(self.source))
+            ranks = self.step // self.micro_batch
+            dealt = deal_to_ranks(costs, ranks, self.micro_batch, padded=self._pads)
+            self._batch = first, first + dealt.ravel()
+        return self._batch[1]
 
     def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at positions [begin, end) of an iteration; past its end, the rows that fill up the last step."""
+        """Rows at positions [begin, end) of an iteration, which lie in one batch; past its end, the rows that fill up
+        the last step."""
         if self.sampler:
             return self.sampler.rows_at(epoch, begin, end)
+        first = begin // self.batch * self.batch
+        if self.equal_ranks and first + self.batch <= len(self.source):
+            return self._deal(first)[begin - first : end - first].tolist()
         if end <= (rows := len(self.source)):
             return range(begin, end)
         return [position % rows for position in range(begin, end)]
@@ -248,7 +313,8 @@ class SequenceStream(IterableDataset[Any]):
     Parameters: see SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely needs
     one. `state_dict` is {"samples", "plan"}: rows given to the trainer, without rows read ahead. A state can be loaded
     with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there;
-    every position costs the same. An iteration begins at the start, or once at a loaded state.
+    every position costs the same. An iteration begins at the start, or once at a loaded state. equal_ranks: see
+    GlobalBatchSampler; rows of the plain form are then padded to the longest of the micro-batch only.
 
     In another DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader yields
     them in order. There StatefulDataLoader keeps a state for each worker, which is refused if the number of workers,
@@ -269,10 +335,16 @@ class SequenceStream(IterableDataset[Any]):
         workers: int = 0,
         form: str = "plain",
         native: bool = False,
+        equal_ranks: bool = False,
     ) -> None:
-        self.dataset = SequenceDataset(path, form=form, native=native)
+        self.dataset = SequenceDataset(path, form=form, native=native, trim=equal_ranks)
         self.sampler = GlobalBatchSampler(
-            self.dataset, batch, micro_batch=micro_batch, rank=rank, world_size=world_size
+            self.dataset,
+            batch,
+            micro_batch=micro_batch,
+            rank=rank,
+            world_size=world_size,
+            equal_ranks=equal_ranks,
         )
         self.workers = workers
         self._samples = [0]
@@ -305,7 +377,8 @@ class SequenceStream(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration that was begun last; before it, the position where it will begin."""
-        return {"samples": self._samples[0], "plan": self.dataset.export.plan} | self._share()
+        state = {"samples": self._samples[0], "plan": self.dataset.export.plan}
+        return state | self.sampler.shared | self._share()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state. Raises InputError: see `samples_in`; also for another worker's

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.readers.export import Block, open_exports
+from dagster_divorder.readers.export import Block, Export, open_exports
 
 PERIOD = 100_000
 
@@ -76,19 +76,8 @@ class Mixture:
         Raises:
             IndexError: there is no such row.
         """
-        wanted = np.asarray(rows, np.int64)
-        if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
-            raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
-        period, place = np.divmod(wanted, len(self._pool))
-        pool = self._pool[place]
-        row = period * self._parts[pool] + self._rank[place]
-        places = [np.flatnonzero(pool == number) for number in range(len(self._exports))]
-        blocks = [
-            (at, export.block((row[at] % len(export)).tolist()))
-            for at, export in zip(places, self._exports, strict=True)
-            if len(at)
-        ]
-        ids = np.empty((len(wanted), self.length), self.dtype)
+        blocks = [(at, export.block(row.tolist())) for export, at, row in self._rows_of_pools(rows)]
+        ids = np.empty((len(rows), self.length), self.dtype)
         for at, block in blocks:
             ids[at] = block.ids
 
@@ -105,6 +94,39 @@ class Mixture:
             return mask
 
         return Block(ids, self.padded, documents, trained if self.masked else None)
+
+    def _rows_of_pools(self, rows: Sequence[int]) -> list[tuple[Export, np.ndarray, np.ndarray]]:
+        """The places in `rows` of each pool's rows, and these rows' numbers in the pool."""
+        wanted = np.asarray(rows, np.int64)
+        if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
+            raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
+        period, place = np.divmod(wanted, len(self._pool))
+        pool = self._pool[place]
+        row = period * self._parts[pool] + self._rank[place]
+        places = [np.flatnonzero(pool == number) for number in range(len(self._exports))]
+        return [
+            (export, at, row[at] % len(export))
+            for at, export in zip(places, self._exports, strict=True)
+            if len(at)
+        ]
+
+    @property
+    def dealt(self) -> str:
+        """As `Export.dealt`, of all pools."""
+        dealt = [export.dealt for export in self._exports]
+        return " and ".join(dealt) if any(dealt) else ""
+
+    @property
+    def packed(self) -> bool:
+        """Whether a row may hold several records."""
+        return any(export.packed for export in self._exports)
+
+    def costs(self, rows: Sequence[int], *, padded: bool) -> np.ndarray:
+        """As `Export.costs`."""
+        costs = np.empty(len(rows))
+        for export, at, row in self._rows_of_pools(rows):
+            costs[at] = export.costs(row, padded=padded)
+        return costs
 
     def read(self, samples: int) -> dict[str, float]:
         """Passes through each pool within the first `samples` rows of the stream; all epochs of a pool are one pass."""

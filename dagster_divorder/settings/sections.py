@@ -715,6 +715,10 @@ class Exports(_Section):
     """Sequences that a rank reads at a time; unset: 1."""
     workers: int | None = Field(None, ge=1, le=1024, examples=[1])
     """Processes that read for a rank; unset: 1 where rows are laid out for them."""
+    equal_ranks: bool = False
+    """Rows of each global batch are dealt so that at every micro-step all ranks have about the same attention cost;
+    batches keep their rows. It needs `world_size` and `micro_batch`. `SequenceStream(equal_ranks=True)` does it at
+    reading, for any number of ranks."""
 
     @property
     def layout(self) -> dict[str, int]:
@@ -724,12 +728,22 @@ class Exports(_Section):
         return layout_for(parts, self.world_size or 1, self.micro_batch or 1, self.workers or 1)
 
     @property
+    def dealt_to(self) -> dict[str, Any]:
+        """The ranks and sequences that rows of each batch are dealt to; empty if they are not."""
+        if not self.equal_ranks:
+            return {}
+        shares = TRAINERS[self.trainer].shares if self.trainer else "micro-batches"
+        return {"world_size": self.world_size, "micro_batch": self.micro_batch, "shares": shares}
+
+    @property
     def ranks(self) -> dict[str, int]:
         """The known numbers of ranks, sequences and workers."""
         return self.model_dump(include={"world_size", "micro_batch", "workers"}, exclude_none=True)
 
     def fault(self, batch: int) -> str:
         """Why the trainer cannot read batches of so many sequences as planned; "" if it can."""
+        if self.equal_ranks and (why := self._cannot_deal(batch)):
+            return why
         if self.trainer is None:
             return ""
         trainer, name = TRAINERS[self.trainer], f'exports.trainer is "{self.trainer}"'
@@ -746,6 +760,23 @@ class Exports(_Section):
             )
         return ""
 
+    def _cannot_deal(self, batch: int) -> str:
+        """Why rows of batches cannot be dealt to equal ranks; "" if they can."""
+        if self.world_size is None or self.micro_batch is None:
+            return "exports.equal_ranks is true; set exports.world_size and exports.micro_batch: rows are dealt to them"
+        if batch % (self.world_size * self.micro_batch):
+            return (
+                f"exports.equal_ranks is true, and sequence.batch = {batch} is no whole number of steps of "
+                f"{self.world_size} ranks x {self.micro_batch} sequences; choose numbers with a product that divides it"
+            )
+        if self.trainer and not TRAINERS[self.trainer].shares:
+            able = ", ".join(name for name, trainer in TRAINERS.items() if trainer.shares)
+            return (
+                f'exports.equal_ranks is true, and how ranks of "{self.trainer}" share a batch is not modelled; '
+                f"expected one of {able}, or SequenceStream(equal_ranks=True)"
+            )
+        return ""
+
     @field_validator("formats")
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -756,12 +787,10 @@ class Exports(_Section):
 
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
-    Documents also `clusters`: by cluster. Sequences `random`: shuffled each epoch. apart: attention stops at the ends
-    of documents."""
+    Sequences also `random`: shuffled anew each epoch."""
 
     documents: str
     sequences: str
-    apart: bool = False
 
 
 TRAINED_ORDERS = {
@@ -769,31 +798,24 @@ TRAINED_ORDERS = {
     "random_documents": TrainedOrder("random", "original"),
     "random_sequences": TrainedOrder("curated", "random"),
     "curated": TrainedOrder("curated", "curated"),
-    "cluster_packed": TrainedOrder("clusters", "random"),
 }
-APART = "_apart"
+SHUFFLED = "random_sequences"
+"""The order that others are compared with: the plan's sequences, shuffled."""
 
 
 def trained_order(text: str) -> TrainedOrder:
     """An entry of `evidence.orders`. Raises ValueError if it names no order."""
-    if text.endswith(APART):
-        return trained_order(text.removesuffix(APART))._replace(apart=True)
     if text in TRAINED_ORDERS:
         return TRAINED_ORDERS[text]
     documents, slash, sequences = text.partition("/")
     if not slash:
         raise ValueError(
             f"{text!r} is not an order; expected {', '.join(TRAINED_ORDERS)}, or a strategy of documents and one of "
-            'sequences, such as "stratified/original"; each may end in _apart'
+            'sequences, such as "stratified/original"'
         )
     if documents != "curated":
         _known_strategy(documents)
     return TrainedOrder(documents, _known_strategy(sequences))
-
-
-def shuffled_order(text: str) -> str:
-    """The baseline of an entry of `evidence.orders`: the plan's sequences shuffled, with the same attention."""
-    return "random_sequences" + (APART if text.endswith(APART) else "")
 
 
 def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
@@ -801,6 +823,8 @@ def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
         trained_order(order)
     if len(set(orders)) < len(orders):
         raise ValueError("an order is named twice; name each once")
+    if {*orders} <= {SHUFFLED}:
+        raise ValueError(f"expected an order besides {SHUFFLED}, which the others are compared with")
     return orders
 
 
@@ -817,12 +841,11 @@ class Evidence(_Section):
         "random_sequences",
         "curated",
     )
-    """Orders to compare. The baseline, random_sequences, is always added. With `_apart` after a name, attention stops
-    at the ends of documents; random_sequences_apart is then added too. `stratified/original`: a strategy of
+    """Orders to compare. The baseline, random_sequences, is always added. `stratified/original`: a strategy of
     documents and one of sequences."""
-    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((), examples=[[0.001]])
-    """Learning rates to train each order with, after a rise over the first twentieth; none: the model's own. Figures
-    are at the one that suits the shuffled sequences best."""
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=10)], ...] = Field((0.003,), min_length=1)
+    """Learning rates to train each order with, after a rise over the first twentieth. Figures are at the one that suits
+    the shuffled sequences best."""
 
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]

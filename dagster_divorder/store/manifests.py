@@ -30,6 +30,8 @@ EXPORT_MANIFEST = f"{NEIGHBOUR}manifest.json"
 TRAINED = "trained.npy"
 """Suffix of the neighbour's file of an export's trained stretches: int64 (2, K), begin and end of each stretch, as
 row x L + place in the row."""
+ROWS = "rows.arrow"
+"""Suffix of the neighbour's table of an export's rows (`write.exports.row_table`)."""
 REPLACED_BY = "replaced_by"
 """Entry of a manifest whose files are being replaced: the key of the new output."""
 HEAD_BYTES = 4096

@@ -21,6 +21,7 @@ TRAINER = Trainer(
     title="PyTorch DataLoader or torchdata StatefulDataLoader",
     formats=("parquet",),
     default=lambda reading: consecutive(shuffled(reading), reading.batch),
+    shares="rows",
     lines="""\
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)

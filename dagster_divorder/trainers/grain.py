@@ -25,6 +25,7 @@ TRAINER = Trainer(
     title="grain",
     formats=("parquet",),
     default=_default,
+    shares="rows",
     lines="""\
 rows = grain.MapDataset.source(source)
 loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()

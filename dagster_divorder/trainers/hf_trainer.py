@@ -34,6 +34,7 @@ TRAINER = Trainer(
     formats=("parquet",),
     default=shuffled,
     best=sequential,
+    shares="micro-batches",
     lines="""\
 TrainingArguments(
     train_sampling_strategy="sequential",
@@ -50,6 +51,7 @@ SFT = Trainer(
     formats=("parquet",),
     default=shuffled,
     best=sequential,
+    shares="micro-batches",
     lines="""\
 SFTConfig(
     train_sampling_strategy="sequential",

@@ -30,6 +30,7 @@ TRAINER = Trainer(
     formats=("parquet",),
     default=_default,
     best=_best,
+    shares="rows",
     lines="""\
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)

@@ -28,6 +28,7 @@ TRAINER = Trainer(
     formats=("litdata",),
     default=lambda reading: _batches(reading, drop_last=reading.world_size > 1),
     best=lambda reading: _batches(reading, drop_last=True),
+    shares="micro-batches",
     lines="""\
 dataset = StreamingDataset("{path}", shuffle=False, drop_last=True)
 loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})

@@ -38,6 +38,7 @@ TRAINER = Trainer(
     title="Megatron-LM (GPTDataset)",
     formats=("megatron",),
     default=_default,
+    shares="micro-batches",
     lines="""\
 # pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
 --train-data-path {path}/{prefix}

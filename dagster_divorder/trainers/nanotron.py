@@ -12,6 +12,7 @@ TRAINER = Trainer(
     title="nanotron (datatrove .ds)",
     formats=("ds",),
     default=in_order,
+    shares="micro-batches",
     lines="""\
 tokens:
   sequence_length: {window}

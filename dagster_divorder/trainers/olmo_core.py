@@ -33,6 +33,7 @@ TRAINER = Trainer(
     formats=("olmo",),
     default=_default,
     best=_best,
+    shares="rows",
     lines="""\
 dataset = NumpyFSLDatasetConfig(
     paths=["{pattern}/{prefix}-*.npy"],

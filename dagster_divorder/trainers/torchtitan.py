@@ -25,6 +25,7 @@ TRAINER = Trainer(
     formats=("parquet",),
     default=_batches,
     best=lambda reading: _batches(replace(reading, workers=0)),
+    shares="micro-batches",
     lines="""\
 DATASETS["plan"] = DatasetConfig(
     path="{pattern}",

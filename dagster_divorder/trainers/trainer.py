@@ -22,6 +22,7 @@ from dagster_divorder.units import batch_advice
 
 Rows: TypeAlias = NDArray[np.int64]
 Parts: TypeAlias = Literal["", "ranks", "workers"]
+Shares: TypeAlias = Literal["", "micro-batches", "rows"]
 Layout: TypeAlias = dict[str, int]
 """The `world_size`, `micro_batch` and `workers` that an export's rows are laid out for (`rows_for_contiguous_ranks`);
 empty for the order of training."""
@@ -114,6 +115,8 @@ class Trainer:
     """Whether an export's loss mask reaches its loss."""
     joins_rows: bool = False
     """Whether it joins rows into one stream of tokens and cuts this again."""
+    shares: Shares = ""
+    """What of a step's consecutive rows goes to each rank in turn with `best`; "" if that is not modelled."""
     parts: Parts = ""
     """What reads a contiguous part of the export with `best`: each rank, each worker of each rank, or nothing. Rows
     must then be laid out by `rows_for_contiguous_ranks`, and are numbered in this layout."""

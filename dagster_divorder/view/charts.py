@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.evidence.training_evidence import HELD_OUT, by_source
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.stationarity import TENTHS, Drift
 from dagster_divorder.core.topics.k_calibration import as_good_as
-from dagster_divorder.settings.sections import shuffled_order
+from dagster_divorder.settings.sections import SHUFFLED
 from dagster_divorder.view.drawing import COLOURS, cluster_colours
 from dagster_divorder.view.words import ORDERS, brief, number, short
 
@@ -289,20 +290,17 @@ def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]], figure: str) ->
     axes.set_xlabel("% of an epoch from the seam")
 
 
-def heldout_differences(
-    axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]
-) -> None:
+def heldout_differences(axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> None:
     """Held-out loss less shuffled sequences' loss, with its interval, a mark an order: the mean over sources first,
     then each source. Orders outside the others' scale become arrows at the edge. rows, sources: `orders` and `sources`
     of `stages.evidence.training_evidence`."""
-    groups = ["all", *dict.fromkeys(row["source"] for row in sources)]
+    groups = ["all", *sources]
+    figures = [HELD_OUT, *map(by_source, sources)]
     marks: list[tuple[NDArray[np.float64], dict[str, Any]]] = []
     for order, line in zip(rows, trained_lines([row["order"] for row in rows]), strict=True):
-        if order["order"] != shuffled_order(order["order"]):
-            by_source = [row["less shuffled"] for row in sources if row["order"] == order["order"]]
-            intervals = [
-                [row[key] for key in ("mean", "low", "high")] for row in (order["less shuffled"], *by_source)
-            ]
+        if order["order"] != SHUFFLED:
+            less = [order["figures"][figure]["less shuffled"] for figure in figures]
+            intervals = [[row[key] for key in ("mean", "low", "high")] for row in less]
             marks.append((np.array(intervals, np.float64), line))
     limit = ARROW_FROM * float(np.nanmedian(np.abs([interval[:, 0] for interval, _ in marks])) or 1.0)
     for at, (interval, line) in enumerate(marks):
@@ -321,15 +319,13 @@ def heldout_differences(
     axes.set_xlabel("nats a token; left of 0 is better than shuffling")
 
 
-def stable_ranks(axes: Axes, layers: Sequence[Mapping[str, Any]]) -> None:
-    """Stable rank of every weight matrix's gradient at the end of training, less shuffled sequences' rank."""
-    matrices = list(dict.fromkeys(row["matrix"] for row in layers))
-    ends = {(row["matrix"], row["order"]): float(row["ranks"][-1] or np.nan) for row in layers}
-    names = list(dict.fromkeys(row["order"] for row in layers))
-    for line, name in zip(trained_lines(names), names, strict=True):
-        if name != (shuffled := shuffled_order(name)):
-            less = [ends[matrix, name] - ends[matrix, shuffled] for matrix in matrices]
-            axes.plot(range(len(matrices)), less, marker="o", markersize=3, **line)
+def stable_ranks(axes: Axes, layers: Mapping[str, Sequence[float]]) -> None:
+    """Stable rank of every weight matrix's gradient at the end of training, less shuffled sequences' rank. layers:
+    order -> ranks by matrix."""
+    for line, (name, ranks) in zip(trained_lines([*layers]), layers.items(), strict=True):
+        if name != SHUFFLED:
+            less = np.array(ranks, np.float64) - np.array(layers[SHUFFLED], np.float64)
+            axes.plot(range(len(less)), less, marker="o", markersize=3, **line)
     axes.axhline(0, color=COLOURS["muted"], linewidth=0.9)
     axes.set_xlabel("weight matrices, from the first layer to the last")
     axes.set_xticks([])

@@ -1,4 +1,4 @@
-"""Two clusterings held against each other."""
+"""Two spaces compared by their clusters."""
 
 from itertools import permutations
 
@@ -7,32 +7,61 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
+from sklearn.metrics import adjusted_rand_score
 
-from dagster_divorder.core.topics.agreement import DIFFERENT, SAME, match, overlap, told_by_words
+from dagster_divorder.core.topics.agreement import DIFFERENT, SAME, compare, conclude, told_by_words
+from dagster_divorder.errors import InputError
+from tests.conftest import examples
 
 
 @pytest.mark.parametrize(
-    ("ari", "tier"),
-    [(DIFFERENT - 1e-6, "low"), (DIFFERENT, "moderate"), (SAME, "moderate"), (SAME + 1e-6, "high")],
+    ("ari", "tier", "chosen"),
+    [
+        (DIFFERENT - 1e-6, "low", "deep"),
+        (DIFFERENT, "moderate", "shallow"),
+        (SAME, "moderate", "shallow"),
+        (SAME + 1e-6, "high", "shallow"),
+    ],
 )
-def test_the_tiers_are_those_of_diversity_ordered_training(ari: float, tier: str) -> None:
-    assert overlap(ari) == tier
+def test_the_rule_is_that_of_diversity_ordered_training(ari: float, tier: str, chosen: str) -> None:
+    overlap, taken, why = conclude(ari, "shallow", "deep")
+    assert (overlap, taken) == (tier, chosen)
+    assert why.startswith(f"ARI {ari:.3f}, ")
 
 
-@settings(deadline=None)
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 10_000))
-def test_matched_clusters_hold_the_most_documents_together(k: int, j: int, seed: int) -> None:
-    table = np.random.default_rng(seed).integers(0, 9, (k, j))
-    rows, columns = match(table)
-    assert len(rows) == len(set(rows.tolist())) == len(set(columns.tolist())) == min(k, j)
-    wide = table if k <= j else table.T
-    best = max(
-        sum(wide[at, to] for at, to in enumerate(chosen))
-        for chosen in permutations(range(max(k, j)), min(k, j))
-    )
-    held = table[rows, columns]
-    assert held.sum() == best
-    assert (np.diff(held) <= 0).all()
+def grouped(groups: np.ndarray, dims: int, seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(size=(len(groups), dims))
+    return (3 * np.eye(dims)[groups] + 0.1 * noise).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=examples(10))
+@given(st.integers(2, 4), st.integers(0, 10_000))
+def test_two_spaces_of_any_dims_are_compared_by_their_clusters(k: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    first, second = (np.append(np.arange(k), random.integers(0, k, 200)) for _ in range(2))
+    found = compare(grouped(first, 5, seed), grouped(second, 9, seed), k)
+    figures = found.figures
+    assert figures["ari"] == pytest.approx(adjusted_rand_score(first, second), abs=1e-9)
+    assert (figures["chosen"], figures["document_cosine"]) == ("second", None)
+    assert adjusted_rand_score(found.labels[0], first) == adjusted_rand_score(found.labels[1], second) == 1
+    # The matching holds the most documents together.
+    matched = found.table[tuple(found.pairs)]
+    best = max(sum(found.table[at, to] for at, to in enumerate(chosen)) for chosen in permutations(range(k)))
+    assert matched.sum() == best == round(figures["matched_documents"] * len(first))
+    assert (np.diff(matched) <= 0).all()
+
+
+def test_the_same_space_is_the_same_structure() -> None:
+    vectors = grouped(np.arange(300) % 4, 6, 0)
+    figures = compare(vectors, vectors, 4).figures
+    assert (figures["ari"], figures["overlap"], figures["chosen"]) == (1.0, "high", "first")
+    other = np.roll(vectors, 1, axis=1)
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(other, axis=1)
+    cosines = (vectors * other).sum(axis=1) / lengths
+    expected = {name: getattr(cosines, name)() for name in ("mean", "std", "min", "max")}
+    assert compare(vectors, other, 4).figures["document_cosine"] == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InputError, match="300 and 299 vectors; expected a row a document"):
+        compare(vectors, vectors[1:], 4)
 
 
 def test_words_tell_topics_and_neither_noise_nor_length() -> None:

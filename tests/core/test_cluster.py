@@ -139,6 +139,7 @@ def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
     monkeypatch.setattr(cluster, "POINTS_PER_CENTROID", 20)
     vectors, _ = planted()
     assert fit(vectors, 5).sizes.sum() == 100
+    assert fit(vectors, 5, most=600).sizes.sum() == 600
 
 
 def test_fewer_distinct_vectors_than_clusters_are_their_own_centroids():
@@ -177,11 +178,15 @@ def test_empty_documents_do_no_harm(centre):
     assert_array_equal(found.sizes, np.bincount(labels))
 
 
-def test_clusters_that_end_up_empty_are_dropped_and_counted():
-    vectors = unit(np.abs(np.random.default_rng(0).normal(size=(60, 3))))
-    found = cluster._largest_first(
-        clusters_of(np.zeros(3), np.vstack([np.eye(3), -np.eye(3)[:1]])), vectors, np.ones(60, bool)
-    )
+def test_clusters_that_end_up_empty_are_dropped_and_counted(monkeypatch):
+    class Kmeans:
+        def __init__(self, *args, **options): ...
+
+        def train(self, points):
+            self.centroids = np.float32([*np.eye(3), [-1, 0, 0]])
+
+    monkeypatch.setattr("faiss.Kmeans", Kmeans)
+    found = fit(unit(np.abs(np.random.default_rng(0).normal(size=(60, 3)))), 4, centre=False)
     assert (len(found.centroids), found.note) == (3, "3 clusters of 4: 1 ended up empty")
     assert found.sizes.sum() == 60
 

@@ -1,8 +1,5 @@
 """Characteristic terms: what clusters are named by, in scripts with spaces and without."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -145,18 +142,3 @@ def test_no_two_clusters_have_the_same_name(terms: list[list[str]]) -> None:
     assert len(set(names)) == len(names) == len(terms)
     for number, (name, of) in enumerate(zip(names, terms, strict=True)):
         assert name in (", ".join(of[:3]), f"{', '.join(of[:3])} (cluster {number})", f"cluster {number}")
-
-
-@pytest.mark.slow
-def test_counting_words_does_not_import_pandas() -> None:
-    """Which takes longer than everything else that naming does."""
-    code = (
-        "import sys, pyarrow as pa\n"
-        "from dagster_divorder.core.topics.terms import characteristic_terms, count_words\n"
-        "import numpy as np\n"
-        "ends = pa.py_buffer(np.array([0, 5, 9], np.int64))\n"
-        "texts = pa.LargeStringArray.from_buffers(2, ends, pa.py_buffer(b'bread tea'))\n"
-        "characteristic_terms(count_words(texts), np.array([0, 1]), 2)\n"
-        "assert 'pandas' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

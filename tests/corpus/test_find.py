@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import subprocess
 import sys
@@ -176,17 +177,15 @@ def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str)
         find_files(settings.input.paths)
 
 
-def test_a_dataset_saved_to_disk_is_said_with_the_remedy(tmp_path: Path) -> None:
-    touch(tmp_path, "in/train/state.json", "in/train/dataset_info.json", "in/train/data-00000-of-00001.arrow")
-    touch(tmp_path, "in/dataset_dict.json")
-    for pattern, said in (
-        ("in", "in/train is a dataset of Arrow files"),
-        ("in/train/*.arrow", "is neither JSONL nor"),
-    ):
-        with pytest.raises(
-            InputError, match=rf"{said}.*datasets\.load_from_disk\(FOLDER\)\.to_parquet\(OUT\)"
-        ):
-            find_files([str(tmp_path / pattern)])
+def test_a_dataset_saved_to_disk_is_read_without_its_cache(tmp_path: Path) -> None:
+    touch(tmp_path, "in/dataset_dict.json", "in/train/dataset_info.json", "in/train/cache-1.arrow")
+    touch(tmp_path, "in/train/data-00000-of-00002.arrow", "in/train/data-00001-of-00002.arrow")
+    files = [{"filename": f"data-0000{number}-of-00002.arrow"} for number in range(2)]
+    (tmp_path / "in/train/state.json").write_text(json.dumps({"_data_files": files}))
+    found = find_files([str(tmp_path / "in")])
+    assert found.kind == "parquet"
+    assert [path.name for path in found.files] == [file["filename"] for file in files]  # type: ignore[union-attr]
+    assert found.others["of the cache of datasets"] == 1
 
 
 AS_NOBODY = """

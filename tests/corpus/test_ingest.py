@@ -263,6 +263,19 @@ def test_an_edit_whose_times_were_restored_is_seen(tmp_path: Path) -> None:
         assert stored(store, read(store, folder, before=before.view)).count(line(8)) == 2
 
 
+def test_what_was_deleted_of_an_unchanged_file_is_read_again(tmp_path: Path) -> None:
+    folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
+    write(folder, [[line(number) for number in range(60)]])
+    with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
+        before = read(store, folder)
+        names = sorted(store.files())
+        removed = [name for name in names if name.startswith("records/")][::2]
+        store.delete(*removed)
+        again = read(store, folder, before=before.view)
+    assert described(again.view.pieces) == described(before.view.pieces)
+    assert sorted(store.files()) == names and len(stored(store, again)) == 60
+
+
 def test_a_young_file_is_read_again(tmp_path: Path) -> None:
     folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
     write(folder, [[line(1)]])

@@ -18,8 +18,9 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.topics.ari_comparison import DISAGREE, HEATMAP, PAIRS, load_rows
+from dagster_divorder.stages.topics.ari_comparison import CELLS, HEATMAP
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
+from dagster_divorder.store.arrays import unpack_rows
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -88,6 +89,11 @@ def compare(run: Run) -> Receipt:
     return run_stage("ari_comparison", run.settings, Silent())
 
 
+def cells(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
+    """Clusters of both spaces that share documents, the most first."""
+    return unpack_rows(run.store.read(f"{receipt.files['fit']}/{CELLS}"))
+
+
 @pytest.mark.parametrize(
     ("deep", "chosen", "said"),
     [
@@ -111,7 +117,7 @@ def test_deep_vectors_are_taken_for_another_structure_and_a_note_tells_noise(
     told = report["told_by_words"]
     assert told["shallow"] > 0.9 and (abs(told["deep"]) < 0.1 if deep == "noise" else told["deep"] > 0.9)
     assert bool(report["note"]) == (deep == "noise")
-    names = {row["deep"] for row in load_rows(run.store, receipt.files["fit"], PAIRS)}
+    names = {row["deep"] for row in cells(run, receipt)}
     if deep == "moods":
         words = {mood: {mood, *MOODS[mood].split()} for mood in MOODS}
         assert {mood for mood in MOODS for name in names if set(name.split(", ")) <= words[mood]} == set(
@@ -127,31 +133,20 @@ def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
     groups = {kind: [text.split()[at] for text in texts] for at, kind in enumerate(("topics", "moods"))}
     report = receipt.figures
     assert report["ari"] == pytest.approx(adjusted_rand_score(groups["topics"], groups["moods"]), abs=1e-9)
-    pairs = load_rows(run.store, receipt.files["fit"], PAIRS)
-    disagreements = load_rows(run.store, receipt.files["fit"], DISAGREE)
-    assert sum(row["documents"] for row in (*pairs, *disagreements)) == 150
-    assert report["matched_documents"] == pytest.approx(sum(row["documents"] for row in pairs) / 150)
-    for row in disagreements:
-        assert row["examples"]
-        for text in row["examples"]:
-            topic, mood = text.split()[:2]
-            assert set(row["shallow"].split(", ")) <= {topic, *TOPICS[topic].split()}
-            assert set(row["deep"].split(", ")) <= {mood, *MOODS[mood].split()}
-
-
-def test_the_cosine_of_the_two_vectors_of_each_document_is_told_where_there_is_one(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(80))
-    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
-    texts = [record["text"] for record in records(80)]
-    cosines = (pointing(texts, "topics") * pointing(texts, "moods")).sum(axis=1)
-    expected = {name: getattr(cosines, name)() for name in ("mean", "std", "min", "max")}
-    assert compare(run).figures["document_cosine"] == pytest.approx(expected, abs=1e-6)
-    narrow = StageFiles(run.store, STAGE_OF["deep"], content_hash("narrow"))
-    wide = StageFiles(run.store, STAGE_OF["deep"], run.receipt(STAGE_OF["deep"]).key)
-    for fragment in run.view.fragments:
-        narrow.put(fragment.name, {"vectors": wide.read(fragment)["vectors"][:, :5]})
-    run.save(replace(run.receipt(STAGE_OF["deep"]), key=narrow.key, version=narrow.key))
-    assert compare(run).figures["document_cosine"] is None
+    rows = cells(run, receipt)
+    assert sum(row["documents"] for row in rows) == 150
+    matched = [row for row in rows if row["matched"]]
+    assert len(matched) == 4
+    assert report["matched_documents"] == pytest.approx(sum(row["documents"] for row in matched) / 150)
+    for row in rows:
+        topic, mood = (
+            next(name for name, words in of.items() if {*row[kind].split(", ")} <= {name, *words.split()})
+            for kind, of in (("shallow", TOPICS), ("deep", MOODS))
+        )
+        both = sum(text.split()[:2] == [topic, mood] for text in texts)
+        assert row["documents"] == both
+        assert row["of the shallow one"] == pytest.approx(both / groups["topics"].count(topic))
+        assert row["of the deep one"] == pytest.approx(both / groups["moods"].count(mood))
 
 
 @pytest.mark.parametrize("chosen", ["external", "shallow"])
@@ -175,9 +170,7 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
     assert report["overlap"] == ("low" if chosen == "external" else "high")
     assert set(report["told_by_words"]) == {"shallow", "external"}
-    assert {"shallow", "external", "of the external one"} <= set(
-        load_rows(run.store, receipt.files["fit"], PAIRS)[0]
-    )
+    assert {"shallow", "external", "of the external one"} <= set(cells(run, receipt)[0])
     clusters = run_stage("clusters", settings, Silent())
     assert STAGE_OF[chosen] in clusters.upstream
 

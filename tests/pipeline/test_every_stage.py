@@ -66,8 +66,8 @@ CASES: dict[str, dict[str, Any]] = {
 """Settings that have, together, every stage."""
 RECORDS = [{**record, "id": f"record {at}"} for at, record in enumerate(topic_records(30))]
 MORE = [{**record, "id": f"more {at}"} for at, record in enumerate(topic_records(2, start=300))]
-MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings")
-"""The last bits of a document's vector or loss differ with the documents that a model sees beside it."""
+MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings", "quality_scores")
+"""The last bits of a document's vector, score or loss differ with the documents that a model sees beside it."""
 LAST_OUTPUT = ("greedy_order", "packed_sequences", "sequence_order")
 """Where a trainer has consumed its beginning, these are input."""
 TIMED = ("strategy_comparison", "training_evidence", "ordering_report")
@@ -302,8 +302,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         patch.setattr(ordering_animation, "FRAMES", 2)
         patch.setattr(strategy_comparison, "DOCUMENTS", ("original",))
         patch.setattr(strategy_comparison, "SEQUENCES", ("original",))
-        for name in ("SEEDS", "EPOCHS"):
-            patch.setattr(training_evidence, name, 1)
+        patch.setattr(training_evidence, "SEEDS", 1)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
         yield made

@@ -278,6 +278,81 @@ def test_ranks_that_need_more_sequences_than_there_are_are_refused_before_anythi
     assert not settings.exports.path.exists()
 
 
+def rows_of_ranks(name: str, rows: int, world: int, micro: int) -> np.ndarray:
+    """The rows that a trainer's own sampler gives each rank, (micro-steps, world, micro)."""
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    ranks = []
+    for rank in range(world):
+        if name == "hf-trainer":
+            from accelerate.data_loader import prepare_data_loader
+
+            loader = DataLoader(range(rows), micro)  # type: ignore[arg-type]
+            own = prepare_data_loader(loader, num_processes=world, process_index=rank, put_on_device=False)
+        else:
+            sampler = DistributedSampler(range(rows), world, rank, shuffle=False, drop_last=True)  # type: ignore[arg-type]
+            own = DataLoader(range(rows), micro, sampler=sampler, drop_last=True)  # type: ignore[arg-type]
+        ranks.append([batch.tolist() for batch in own])
+    return np.array(ranks).transpose(1, 0, 2)
+
+
+@pytest.mark.parametrize("trainer", ["hf-trainer", "dataloader", "torchtitan"])
+def test_equal_ranks_keep_every_batch_and_wait_less(make: Make, tmp_path: Path, trainer: str) -> None:
+    from dagster_divorder.core.ranks import slowest_rank
+    from dagster_divorder.torch import open_export
+
+    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(40), *({"text": f"short {n}"} for n in range(300))])
+    world, micro, batch = 4, 2, 16
+    numbers = {"trainer": trainer, "world_size": world, "micro_batch": micro}
+    read, costs = {}, {}
+    for equal in (False, True):
+        settings = make(
+            "parquet",
+            sequence={"length": 64, "batch": batch},
+            exports={**numbers, "equal_ranks": equal, "path": tmp_path / f"exports {equal}"},
+            output={"path": tmp_path / f"out {equal}"},
+        )
+        run_all(settings, Silent())
+        export = open_export(settings.exports.path / "parquet")
+        rows = len(export) // batch * batch
+        # What lies in the files, as the trainer's ranks read it.
+        stored = pq.read_table(next((settings.exports.path / "parquet").glob("*.parquet")))[
+            "input_ids"
+        ].to_pylist()
+        places = np.split(np.arange(len(stored)), world) if trainer == "torchtitan" else None
+        of_ranks = (
+            np.array([place[: rows // world].reshape(-1, micro) for place in places]).transpose(1, 0, 2)
+            if places
+            else rows_of_ranks(trainer, rows, world, micro)
+        )
+        read[equal] = [
+            sorted(stored[row] for row in of_batch.ravel()) for of_batch in np.split(of_ranks, rows // batch)
+        ]
+        costs[equal] = slowest_rank(export.table.attention[of_ranks.ravel()], world, micro)
+        said = str(verify(settings, None, trainer))
+        assert f"{costs[equal]:.2f} times the mean rank's" in said
+    assert read[True] == read[False]
+    assert costs[True] < min(1.1, costs[False])
+
+
+def test_equal_ranks_need_ranks(make: Make) -> None:
+    for given, message in (
+        ({}, "set exports.world_size and exports.micro_batch"),
+        (
+            {"world_size": 3, "micro_batch": 1},
+            "sequence.batch = 4 is no whole number of steps of 3 ranks x 1",
+        ),
+        (
+            {"world_size": 2, "micro_batch": 1, "trainer": "mds"},
+            'how ranks of "mds" share a batch is not modelled',
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(
+                "mds", "parquet", sequence={"length": 64, "batch": 4}, exports={"equal_ranks": True, **given}
+            )
+
+
 @pytest.mark.parametrize("exports", [{"world_size": 2, "micro_batch": 2}], ids=["ranks"])
 def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dict[str, int]) -> None:
     settings = make("parquet", sequence={"length": 64, "batch": 4}, exports=exports)

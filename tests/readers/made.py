@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -12,16 +12,20 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import (
     EXPORT_VERSION,
     MASKED_VERSION,
+    NEIGHBOUR,
+    ROWS,
     export_manifest_file,
     manifest_check,
 )
 from dagster_divorder.trainers import rows_for_contiguous_ranks
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.row_table import stage_row_table
 from tests.write.exports.made import TAG, Folder, rows_of, runs_of
 
 NAMES = [name for name in SOURCES if name in FORMATS]
@@ -38,6 +42,7 @@ def write_export(
     batch: int = 1,
     tag: str = TAG,
     labels: bool = False,
+    files_without: Sequence[str] = (),
     **manifest: Any,
 ) -> Stream:
     """Export a corpus (tests/write/exports/made.py) into a folder in a format; all rows in the order of the plan."""
@@ -52,6 +57,10 @@ def write_export(
     path.mkdir(exist_ok=True)
     folder = Folder(path)
     about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes, labels=labels))  # type: ignore[arg-type]
+    items = int(rows.plan.document.max()) + 1
+    names = {"source": ("web", "books", "code"), "length": ("short",)}
+    traits = Traits(np.zeros(items, np.int64), {trait: codes_of(trait, items) for trait in names}, names)
+    stage_row_table(folder, f"{NEIGHBOUR}train.{tag}.{ROWS}", rows, traits, lambda runs: runs.length)  # type: ignore[arg-type]
     whole = {
         "format": name,
         "format_version": MASKED_VERSION if rows.trained else EXPORT_VERSION,
@@ -65,16 +74,24 @@ def write_export(
         "sequence_length": rows.length,
         "batch": batch,
         "layout": {},
+        "packing": {"method": corpus.get("method", "concat")},
         "sequence": {"length": rows.length, "batch": batch, "strategy": "balanced"},
         "order": {"strategy": "balanced"},
         "seed": 0,
         "tokenizer": {"vocabulary": rows.stored.vocabulary, "padding": rows.stored.padding},
-        "files": folder.entries,
+        "files": {
+            name: entry for name, entry in folder.entries.items() if not name.endswith(tuple(files_without))
+        },
         **about,
         **manifest,
     }
     write_manifest(path, whole)
     return stream
+
+
+def codes_of(trait: str, items: int) -> np.ndarray:
+    """The values of the documents: the source of document i is i mod 3."""
+    return np.arange(items, dtype=np.int32) % (3 if trait == "source" else 1)
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import files
 from dagster_divorder.readers.export import Export, open_export
-from dagster_divorder.store.manifests import export_manifest_file, read_whole
+from dagster_divorder.store.manifests import export_manifest_file, file_at, read_whole
 from dagster_divorder.write.exports import parquet
 from tests.conftest import examples
 from tests.readers.made import NAMES, Stream, exported, write_export, write_manifest
@@ -98,19 +98,20 @@ def test_every_file_that_is_altered_is_named(name: str, tmp_path: Path) -> None:
     export = open_export(tmp_path)
     export.verify()
     for file in export.manifest["files"]:
-        whole = (tmp_path / file).read_bytes()
-        (tmp_path / file).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        with pytest.raises(StoreError, match=f"{file} has been altered: its sha256 is"):
+        place = file_at(tmp_path, file)
+        whole = place.read_bytes()
+        file_at(tmp_path, file).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(StoreError, match=f"{place} has been altered: its sha256 is"):
             export.verify()
-        (tmp_path / file).write_bytes(whole[:-1])
+        file_at(tmp_path, file).write_bytes(whole[:-1])
         with pytest.raises(
-            StoreError, match=f"{file} has {len(whole) - 1} bytes, and {len(whole)} were written"
+            StoreError, match=f"{place} has {len(whole) - 1} bytes, and {len(whole)} were written"
         ):
             open_export(tmp_path)
-        (tmp_path / file).unlink()
-        with pytest.raises(StoreError, match=f"{file} is missing"):
+        file_at(tmp_path, file).unlink()
+        with pytest.raises(StoreError, match=f"{place} is missing"):
             open_export(tmp_path)
-        (tmp_path / file).write_bytes(whole)
+        file_at(tmp_path, file).write_bytes(whole)
     open_export(tmp_path).verify()
 
 
@@ -155,7 +156,7 @@ def rewritten(path: Path, name: str, plan: str, **corpus: Any) -> None:
     before = (read_whole(export_manifest_file(path)) or {})["files"]
     write_export(path, name, {"lengths": [20] * 9, **corpus}, tag=plan * 2, plan=plan, shard_bytes=40)
     for file in before.keys() - (read_whole(export_manifest_file(path)) or {})["files"].keys():
-        (path / file).unlink()
+        file_at(path, file).unlink()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -195,13 +196,13 @@ def test_files_of_equal_size_are_told_apart(name: str, tmp_path: Path) -> None:
     if name == "megatron":
         # One file: another plan's, of the same size.
         (file,) = [file for group in sizes.values() for file in group]
-        data = (tmp_path / file).read_bytes()
-        (tmp_path / file).write_bytes(data[::-1])
+        data = file_at(tmp_path, file).read_bytes()
+        file_at(tmp_path, file).write_bytes(data[::-1])
     else:
         file, other, *_ = next(group for group in sizes.values() if len(group) > 1)
-        (tmp_path / file).rename(tmp_path / "aside")
-        (tmp_path / other).rename(tmp_path / file)
-        (tmp_path / "aside").rename(tmp_path / other)
+        file_at(tmp_path, file).rename(tmp_path / "aside")
+        file_at(tmp_path, other).rename(file_at(tmp_path, file))
+        (tmp_path / "aside").rename(file_at(tmp_path, other))
     with pytest.raises(StoreError, match="is not the file that the manifest names"):
         open_export(tmp_path)
 

@@ -10,24 +10,23 @@ import orjson
 import pytest
 
 from dagster_divorder.core.evidence.training_evidence import (
+    HELD_OUT,
     Trained,
-    mean,
-    order_figures,
-    source_figures,
+    compare,
+    figures_of,
+    lines_of,
     verdict,
 )
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import evidence_tables
 from dagster_divorder.view.pictures import training_evidence
 
 HOSTILE = "<script>alert(1)</script>"
-MATRICES = ("layers.0.self_attn.q.weight", "layers.0.mlp.up.weight")
 STEPS = 40
 
 
 def summary(
     orders: tuple[str, ...] = ("original", "random_sequences", "curated", "stratified/original"),
     seeds: int = 3,
-    epochs: int = 2,
     failed: str = "",
 ) -> dict[str, Any]:
     """As the stage stores it, of trainings that were drawn."""
@@ -36,37 +35,34 @@ def summary(
     def training(order: str) -> Trained:
         nothing = np.nan if order == failed else 1.0
         return Trained(
-            losses=(nothing * draw.normal(4, 0.1, epochs * STEPS)).astype(np.float32),
-            norms=(nothing * draw.uniform(0.5, 1.5, epochs * STEPS)).astype(np.float32),
-            heldout=nothing * draw.normal(4, 0.1, (epochs, 2)),
+            losses=(nothing * draw.normal(4, 0.1, 2 * STEPS)).astype(np.float32),
+            norms=(nothing * draw.uniform(0.5, 1.5, 2 * STEPS)).astype(np.float32),
+            heldout=nothing * draw.normal(4, 0.1, (2, 2)),
             ranks=nothing * draw.uniform(1, 2, (2, 2)),
         )
 
+    parts = {"attention": np.array([True, False])}
     made = {order: [training(order) for _ in range(seeds)] for order in orders}
-    shuffled, attention = made["random_sequences"], np.array([True, False])
-    rows = [{"order": name, **order_figures(of, shuffled, STEPS, attention)} for name, of in made.items()]
-    found = {
-        "verdict": verdict({row["order"]: row for row in rows}, orders[-1], "random_sequences"),
-        "orders": rows,
-        "sources": [
-            {"order": name, **row}
-            for name, of in made.items()
-            for row in source_figures(of, shuffled, ["wiki", HOSTILE])
+    figures = {
+        name: [figures_of(each, STEPS, ["wiki", HOSTILE], parts) for each in of] for name, of in made.items()
+    }
+    found = {name: compare(of, figures["random_sequences"]) for name, of in figures.items()}
+    summary = {
+        "verdict": verdict(found, orders[-1], "random_sequences"),
+        "orders": [
+            {"order": name, "figures": found[name], **lines_of(of, STEPS)} for name, of in made.items()
         ],
+        "sources": ["wiki", HOSTILE],
         "rates": [
-            {"order": row["order"], "learning rate": rate, **row["held-out"]}
-            for row in rows
+            {"order": name, "learning rate": rate, **of[HELD_OUT]["value"]}
+            for name, of in found.items()
             for rate in (1e-3, 3e-3)
         ],
-        "layers": [
-            {"order": name, "matrix": matrix, "ranks": mean([each.ranks[:, at] for each in of])}
-            for name, of in made.items()
-            for at, matrix in enumerate(MATRICES)
-        ],
-        **{"learning rate": 1e-3, "weights": 1000, "seeds": seeds, "epochs": epochs},
+        "layers": {name: of[0].ranks[-1] for name, of in made.items()},
+        **{"learning rate": 1e-3, "weights": 1000, "seeds": seeds, "epochs": 2},
         **{"steps": STEPS, "batch": 4, "length": 32, "notes": [f"no document of {HOSTILE}"]},
     }
-    stored: dict[str, Any] = orjson.loads(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
+    stored: dict[str, Any] = orjson.loads(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY))
     return stored
 
 
@@ -74,27 +70,29 @@ def summary(
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "given",
-    [{}, {"seeds": 1}, {"epochs": 1}, {"failed": "curated"}, {"orders": ("random_sequences", "curated")}],
+    [{}, {"seeds": 1}, {"failed": "curated"}, {"orders": ("random_sequences", "curated")}],
 )
 def test_the_tables_and_the_picture_say_what_there_is(given: dict[str, Any]) -> None:
     from PIL import Image
 
     of = summary(**given)
-    assert len(order_rows(of)) == len(of["orders"]) and len(rate_rows(of)) == 2 * len(of["orders"])
-    for row in order_rows(of):
-        failed = row["order"] == given.get("failed")
-        for name, cell in row.items():
-            if name not in ("order", "held-out loss") and not failed:
-                assert (" to " in cell) == (of["seeds"] > 1), name
-    assert {row["source"] for row in source_rows(of)} == {"wiki", HOSTILE}
+    tables = evidence_tables(of)
+    assert len(tables["held-out"]) == len(of["orders"]) and len(tables["rates"]) == 2 * len(of["orders"])
+    for row in tables["held-out"]:
+        if row["order"] != given.get("failed"):
+            assert (" to " in row["less shuffled"]) == (of["seeds"] > 1) == ("±" in row[HELD_OUT])
+    for row in tables["figures"]:
+        for name in set(row) - {"figure; less shuffled", given.get("failed")}:
+            assert (" to " in row[name]) == (of["seeds"] > 1), name
+    assert [row["source"] for row in tables["sources"]] == ["wiki", HOSTILE]
     assert Image.open(io.BytesIO(training_evidence(of))).size == (1600, 1300)
 
 
 def test_stars_are_of_differences_beyond_noise() -> None:
     of = summary()
-    for row in of["sources"]:
-        row["less shuffled"] = {"mean": -1.0, "error": 0.1, "low": -1.2, "high": -0.8}
-        if row["order"] == "original":
-            row["less shuffled"] |= {"low": -2.2, "high": 0.2}
-    for row in source_rows(of):
+    for order in of["orders"]:
+        low, high = (-2.2, 0.2) if order["order"] == "original" else (-1.2, -0.8)
+        for pair in order["figures"].values():
+            pair["less shuffled"] = {"mean": -1.0, "error": 0.1, "low": low, "high": high}
+    for row in evidence_tables(of)["sources"]:
         assert row["curated"].endswith(" *") and not row["original"].endswith("*")

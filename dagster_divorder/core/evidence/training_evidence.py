@@ -2,8 +2,7 @@
 
 Letters: R trainings of an order (seeds), T steps of all E epochs, e steps of one, S sources, W weight matrices.
 Differences are paired by seed, which fixes the initial weights. Intervals are Student's at 95 %. "Beyond noise" means
-that the interval excludes zero. `pairs_to_show` gives the number of pairs that show a difference of NOTABLE in four of
-five cases.
+that the interval excludes zero.
 Sources: Student 1908; the epoch boundary, Diversity-Ordered Training; the stable rank of batch gradients, Don't
 Shuffle, Optimize; loss by source and along the data, TokenShard (On Shuffling Tokens).
 Known weakness: trainings differ in weights and shuffles, not in the corpus, so an interval is valid for this corpus.
@@ -14,8 +13,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +25,6 @@ CONFIDENCE = 0.95
 POWER = 0.8
 NOTABLE = 0.01
 """Difference, in nats a token, for which the necessary number of trainings is reported."""
-MOST_PAIRS = 1_000_000
 SEAM = 0.05
 """Part of an epoch on either side of the seam whose losses are compared."""
 SPIKE = 0.01
@@ -39,6 +37,12 @@ PLACES = 200
 """Parts in which pictures show losses along the data."""
 RANKED_AT = (0.2, 1.0)
 """Parts of training after which gradients are ranked."""
+
+HELD_OUT, JUMP, SPIKE_SIZE = "held-out loss", "jump at the seam", "gradient at the seam, of its median"
+Estimate = dict[str, float | None]
+Comparison = dict[str, dict[str, Estimate]]
+"""Figure -> its estimate for an order, `value`, and of its paired differences from shuffled sequences, `less
+shuffled`."""
 
 
 class Trained(NamedTuple):
@@ -54,7 +58,7 @@ class Trained(NamedTuple):
     ranks: Floats
 
 
-def estimate(values: ArrayLike) -> dict[str, float | None]:
+def estimate(values: ArrayLike) -> Estimate:
     """`mean` of R values, its standard `error`, and its interval from `low` to `high`. NaN is ignored; figures that
     need more values are None."""
     from scipy.special import stdtrit
@@ -70,7 +74,7 @@ def estimate(values: ArrayLike) -> dict[str, float | None]:
     return {"mean": mean, "error": error, "low": mean - reach, "high": mean + reach}
 
 
-def is_beyond_noise(difference: Mapping[str, float | None]) -> bool:
+def is_beyond_noise(difference: Estimate) -> bool:
     """Whether the interval of an estimate is known and excludes zero."""
     low, high = difference["low"], difference["high"]
     return low is not None and high is not None and (low > 0 or high < 0)
@@ -91,8 +95,8 @@ def power(pairs: int, difference: float, spread: float) -> float:
     return 1.0 - float(nctdtr(pairs - 1, difference * math.sqrt(pairs) / spread, quantile))
 
 
-def pairs_to_show(difference: float, spread: float) -> int | None:
-    """The fewest pairs, at least 2, with a `power` of POWER; None above MOST_PAIRS.
+def pairs_to_show(difference: float, spread: float) -> int:
+    """The fewest pairs, at least 2, with a `power` of POWER.
 
     The search starts at ((z_0.975 + z_0.8) spread / difference)^2, with z the quantiles of the normal distribution,
     because Student's are larger.
@@ -100,8 +104,6 @@ def pairs_to_show(difference: float, spread: float) -> int | None:
     from scipy.special import ndtri
 
     many = ((ndtri((1 + CONFIDENCE) / 2) + ndtri(POWER)) * spread / difference) ** 2
-    if many > MOST_PAIRS:
-        return None
     pairs = max(2, math.ceil(many))
     while spread and power(pairs, difference, spread) < POWER:
         pairs += 1
@@ -116,75 +118,66 @@ def mean(values: Sequence[Floats]) -> NDArray[np.float64]:
     return averages
 
 
-def order_figures(
-    ours: Sequence[Trained], shuffled: Sequence[Trained], epoch: int, attention: NDArray[np.bool_]
-) -> dict[str, Any]:
-    """Figures of an order's R trainings beside those of shuffled sequences, from the same initial weights.
+def figures_of(
+    trained: Trained, epoch: int, sources: Sequence[str], parts: Mapping[str, NDArray[np.bool_]]
+) -> dict[str, float]:
+    """Figures of a training, by name: the held-out loss after the last epoch, mean over sources and of each source; the
+    mean loss after the first seam less that before it; the largest gradient after it, relative to the median of the
+    first epoch; the mean stable rank of the matrices of each part, at RANKED_AT.
 
-    epoch: e. attention: bool (W,), the matrices of attention. Estimates come from `estimate`; `less shuffled` are
-    paired differences. `jump`: mean loss after the first seam less that before it. `spike`: the largest gradient after
-    it, relative to the median of the first epoch. Lines are lists: `losses` along all epochs, and losses and norms
-    around the seam.
+    epoch: e. parts: name -> bool (W,), the matrices in it.
     """
+    losses, norms, last = trained.losses.astype(np.float64), trained.norms, trained.heldout[-1]
+    near, close = (max(1, round(share * epoch)) for share in (SEAM, SPIKE))
+    figures = {
+        HELD_OUT: float(last.mean()),
+        JUMP: float(losses[epoch : epoch + near].mean() - losses[epoch - near : epoch].mean()),
+        SPIKE_SIZE: float(norms[epoch : epoch + close].max() / np.median(norms[:epoch])),
+    }
+    for part, matrices in parts.items():
+        for share, ranks in zip(RANKED_AT, trained.ranks, strict=True):
+            figures[f"stable rank, {part}, {share:.0%}"] = float(ranks[matrices].mean())
+    return figures | {by_source(source): float(loss) for source, loss in zip(sources, last, strict=True)}
 
-    def paired(name: str, figure: Callable[[Trained], float]) -> dict[str, Any]:
-        own, others = (np.array([figure(trained) for trained in each]) for each in (ours, shuffled))
-        return {name: estimate(own), f"{name}, less shuffled": estimate(own - others)}
 
-    def jump(trained: Trained) -> float:
-        near, losses = max(1, round(SEAM * epoch)), trained.losses.astype(np.float64)
-        return float(losses[epoch : epoch + near].mean() - losses[epoch - near : epoch].mean())
+def by_source(source: str) -> str:
+    """The name of a source's figure."""
+    return f"{HELD_OUT}, {source}"
 
-    def spike(trained: Trained) -> float:
-        close = max(1, round(SPIKE * epoch))
-        return float(trained.norms[epoch : epoch + close].max() / np.median(trained.norms[:epoch]))
 
-    losses, norms = mean([trained.losses for trained in ours]), mean([trained.norms for trained in ours])
-    figures = paired("held-out", lambda trained: float(trained.heldout[-1].mean()))
-    figures["less shuffled"] = figures.pop("held-out, less shuffled")
-    if len(losses) >= 2 * epoch:
-        near = max(1, round(AROUND * epoch))
-        figures |= paired("jump", jump) | paired("spike", spike)
-        figures["around the seam"] = losses[epoch - near : epoch + near]
-        figures["norms around the seam"] = norms[epoch - near : epoch + near]
-    for kind, matrices in (("attention", attention), ("feed-forward", ~attention)):
-        for at, share in enumerate(RANKED_AT):
+def compare(ours: Sequence[Mapping[str, float]], shuffled: Sequence[Mapping[str, float]]) -> Comparison:
+    """Figures of an order's R trainings beside those of shuffled sequences, from the same initial weights."""
+    compared: Comparison = {}
+    for name in ours[0]:
+        own, others = (np.array([figures[name] for figures in each]) for each in (ours, shuffled))
+        compared[name] = {"value": estimate(own), "less shuffled": estimate(own - others)}
+    return compared
 
-            def rank(trained: Trained, at: int = at, matrices: NDArray[np.bool_] = matrices) -> float:
-                return float(trained.ranks[at, matrices].mean())
 
-            figures |= paired(f"stable rank, {kind}, {share:.0%}", rank)
+def lines_of(trainings: Sequence[Trained], epoch: int) -> dict[str, NDArray[np.float64]]:
+    """Means over trainings to draw: `losses` along all epochs, in at most PLACES parts; `norms around the seam`, AROUND
+    of an epoch on either side."""
+    losses, norms = (mean([getattr(each, name) for each in trainings]) for name in ("losses", "norms"))
+    near = max(1, round(AROUND * epoch))
     parts = np.array_split(losses, min(PLACES, len(losses)))
-    return figures | {"losses": np.array([part.mean() for part in parts])}
+    return {
+        "losses": np.array([part.mean() for part in parts]),
+        "norms around the seam": norms[epoch - near : epoch + near],
+    }
 
 
-def source_figures(
-    ours: Sequence[Trained], shuffled: Sequence[Trained], sources: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Held-out loss of each source after the last epoch, and its difference from shuffled sequences."""
-    losses, others = (np.array([trained.heldout[-1] for trained in each]) for each in (ours, shuffled))
-    return [
-        {"source": source, "loss": estimate(own), "less shuffled": estimate(own - other)}
-        for source, own, other in zip(sources, losses.T, others.T, strict=True)
-    ]
-
-
-def with_interval(difference: Mapping[str, Any], digits: int = 4) -> str:
+def with_interval(difference: Estimate) -> str:
     """An estimate in words: its mean, and its interval if known."""
-    mean, low, high = (
-        "–" if difference[name] is None else f"{difference[name]:+.{digits}f}"
-        for name in ("mean", "low", "high")
-    )
+    mean, low, high = (_signed(difference[name], "+.4f") for name in ("mean", "low", "high"))
     return mean if difference["low"] is None else f"{mean} ({low} to {high})"
 
 
-def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) -> list[str]:
-    """Two sentences: whether an order's held-out loss differs from shuffled sequences', and what its seam shows. rows:
-    `order_figures` by order."""
-    ours, shuffled = rows[name], rows[reference]
+def verdict(orders: Mapping[str, Comparison], name: str, reference: str) -> list[str]:
+    """Two sentences: whether an order's held-out loss differs from shuffled sequences', and what its seam shows."""
+    ours, shuffled = orders[name][HELD_OUT], orders[reference][HELD_OUT]
     less = ours["less shuffled"]
     if less["mean"] is None:
-        return [f"There is no result for {name}: its trainings, or those in random order, failed.", ""]
+        return [f"There is no result for {name}: its trainings, or those in random order, failed."]
     if less["low"] is None:
         kind = "one training each, so the noise is unknown"
     elif is_beyond_noise(less):
@@ -192,15 +185,15 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
     else:
         kind = "no difference beyond noise"
     sentence = (
-        f"Held-out loss, mean over sources: {name} {ours['held-out']['mean']:.4f}, the same sequences shuffled "
-        f"{shuffled['held-out']['mean']:.4f}, difference {with_interval(less)}: {kind}."
+        f"Held-out loss, mean over sources: {name} {ours['value']['mean']:.4f}, the same sequences shuffled "
+        f"{shuffled['value']['mean']:.4f}, difference {with_interval(less)}: {kind}."
     )
-    if "spike" not in ours:
-        return [sentence, "One epoch, so there is no seam."]
-    shown = [order for order in dict.fromkeys(["original", name, reference]) if order in rows]
-    jumps = ", ".join(f"{order} {_signed(rows[order]['jump']['mean'], '+.3f')}" for order in shown)
-    spikes = ", ".join(f"{order} {_signed(rows[order]['spike']['mean'], '.2f')}" for order in shown)
-    seen = [order for order in shown if is_seam(rows[order])]
+    shown = [order for order in dict.fromkeys(["original", name, reference]) if order in orders]
+    jumps, spikes = (
+        ", ".join(f"{order} {_signed(orders[order][figure]['value']['mean'], form)}" for order in shown)
+        for figure, form in ((JUMP, "+.3f"), (SPIKE_SIZE, ".2f"))
+    )
+    seen = [order for order in shown if is_seam(orders[order])]
     return [
         sentence,
         f"At the seam of the epochs the loss jumps by {jumps}, and the gradient is {spikes} times its median: a seam "
@@ -208,10 +201,10 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], name: str, reference: str) ->
     ]
 
 
-def is_seam(figures: Mapping[str, Any]) -> bool:
+def is_seam(order: Comparison) -> bool:
     """Whether, beyond noise, the loss jumps at the seam by more than with shuffled sequences, or the gradient reaches
     SEEN times its median."""
-    low, spike = figures["jump, less shuffled"]["low"], figures["spike"]["mean"]
+    low, spike = order[JUMP]["less shuffled"]["low"], order[SPIKE_SIZE]["value"]["mean"]
     return (low is not None and low > 0) or (spike is not None and spike >= SEEN)
 
 
@@ -224,10 +217,8 @@ def sensitivity(differences: ArrayLike, tokens: int) -> str:
     needed = pairs_to_show(NOTABLE, less["error"] * math.sqrt(pairs))
     shown = f"a difference of {NOTABLE:g} nats in {POWER:.0%} of such comparisons"
     by = f"by the spread of these {pairs} pairs"
-    if needed is not None and needed <= pairs:
+    if needed <= pairs:
         return f"These {pairs} seeds show {shown}, {by}: a real one is probably smaller."
-    if needed is None:
-        return f"More than {MOST_PAIRS:,} seeds show {shown}, {by}: raise evidence.tokens, which lowers the spread."
     return (
         f"{needed:,} seeds (now {pairs}) show {shown}, {by}: {needed * tokens:,} tokens of training for each order; "
         "more tokens a training (evidence.tokens) lower the spread."

@@ -42,6 +42,7 @@ from dagster_divorder.errors import InputError
 
 CLUSTER = 1024
 """Documents in a cluster of SemDeDup, which compares all pairs in a cluster."""
+FIT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +109,14 @@ class _Step:
 def semdedup(vectors: Vectors, rows: Rows, *, seed: int = 0) -> Floats:
     """Cosine distance of each candidate to the nearest earlier one in its cluster, float64 (n,); 2 for the first.
 
-    k-means clusters have about CLUSTER documents, sorted by falling distance to the centroid, as in SemDeDup. SemDeDup
-    with threshold eps keeps the candidates with a distance above eps.
+    As in SemDeDup, k-means by cosine on the candidates themselves makes clusters, here of about CLUSTER documents,
+    sorted by falling distance to the centroid. SemDeDup with threshold eps keeps the candidates with a distance above
+    eps. Above FIT_BYTES of vectors, a sample of the candidates decides the centroids.
     """
-    clusters = max(1, len(rows) // CLUSTER)
-    sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[: 256 * clusters])
-    fitted = fit(vectors[rows[sample]].astype(np.float32, copy=False), clusters, seed=seed, centre=False)
+    most = max(1, FIT_BYTES // (4 * vectors.shape[1]))
+    sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:most])
+    points = vectors[rows[sample]].astype(np.float32, copy=False)
+    fitted = fit(points, max(1, len(rows) // CLUSTER), seed=seed, centre=False, most=most)
     parts = list(each_block(vectors, rows, lambda part, block: assign(block, fitted)))
     labels, distances = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     apart = np.full(len(rows), 2.0)

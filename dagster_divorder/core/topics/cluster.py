@@ -5,8 +5,8 @@ Spherical k-means: the distance of x to a centroid m is 1 - cos(x - centre, m), 
 
 Guarantee: `fit` gives the same bytes for the same sample, k and seed, on one thread. Labels and distances of
 `assign` depend only on the vector and the fit, not on the batch, its order or the number of threads.
-Cost: fit O(iterations x restarts x n K D), n at most `most_points`, and a copy of the sample; assign O(N K D) at the
-speed of a matrix product, with BLOCK_SCORES float32 of scratch a thread.
+Cost: fit O(iterations x restarts x n K D) and a copy of the sample; assign O(N K D) at the speed of a matrix product,
+with BLOCK_SCORES float32 of scratch.
 Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
 Hassani and Krause 2016 (AFK-MC2, its first centroids); Arora, Liang and Ma 2017 (removing the direction that all
 documents share).
@@ -14,9 +14,7 @@ Known weakness: k-means finds round clusters of similar size, and a local optimu
 docs/decisions/base-model.md.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.blas import one_blas_thread, one_faiss_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.seeds import small_seed
-from dagster_divorder.core.vectors.unit import NO_DIRECTION
+from dagster_divorder.core.vectors.unit import NO_DIRECTION, unit_rows
 from dagster_divorder.errors import InputError
 
 POINTS_PER_CENTROID = 256
@@ -36,7 +34,7 @@ RESTARTS_UP_TO = 100
 """Up to this many clusters, the best of RESTARTS runs is taken: these runs differ most and cost least."""
 
 BLOCK_SCORES = 1 << 20
-"""Scores that a thread holds at once: 4 MB, about a core's cache."""
+"""Scores held at once: 4 MB, about a core's cache."""
 
 DRIFT = 1.25
 """Clusters are fitted again if the mean distance of new documents to their centroids exceeds the sample's by this
@@ -57,59 +55,92 @@ class ClusterFit:
     mean_distance: float
     note: str
 
-    @cached_property
-    def lengths(self) -> NDArray[np.float64]:
-        """Lengths of the centroids, float64 (K,)."""
-        return np.linalg.norm(self.centroids.astype(np.float64), axis=1)
-
 
 def most_points(k: int) -> int:
-    """Most vectors that a fit uses."""
+    """Most vectors that a fit needs."""
     return POINTS_PER_CENTROID * k
 
 
-def fit(sample: NDArray[np.float32], k: int, *, seed: int = 0, centre: bool = True) -> ClusterFit:
+def fit(
+    sample: NDArray[np.float32], k: int, *, seed: int = 0, centre: bool = True, most: int | None = None
+) -> ClusterFit:
     """Clusters of sample float32 (n, D), n >= 1.
 
-    A sample of more than `most_points` vectors is thinned at random. The result
+    A sample of more than `most` vectors, by default `most_points`, is thinned at random. The result
     has fewer than k clusters if the sample has fewer distinct vectors (each is then a centroid), or if some end up
     empty.
 
     Raises:
         InputError: there is no vector, NaN or infinity, or k below 1.
     """
+    import faiss
+    from threadpoolctl import threadpool_limits
+
     if sample.ndim != 2 or not len(sample) or k < 1:
         raise InputError(
             f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
     finite("the sample", sample)
-    if len(sample) > (most := most_points(k)):
+    if len(sample) > (most := most or most_points(k)):
         sample = sample[np.sort(np.random.default_rng(seed).choice(len(sample), most, replace=False))]
     middle = np.zeros(sample.shape[1], np.float32)
     if centre:
         middle = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
-    points, directed = _directions(sample, middle)
-    if not directed.any():
-        # If all vectors are equal, centring would leave them without a direction.
-        middle = np.zeros_like(middle)
-        points, directed = _directions(sample[:1].repeat(len(sample), axis=0), middle)
+    points = sample - middle
+    lengths = np.linalg.norm(points, axis=1)
+    directed = lengths > NO_DIRECTION * np.linalg.norm(middle)
     points = points[directed]
+    points /= lengths[directed, np.newaxis]
+    if not len(points):
+        # Equal vectors have no direction from their mean: they are one cluster, in their own direction.
+        middle, points, directed = np.zeros_like(middle), unit_rows(sample[:1]), ~directed
 
-    distinct = _distinct(points, k + 1)
-    note = (
-        f"{len(distinct)} clusters of {k}: the sample has no more distinct vectors"
-        if len(distinct) < k
-        else ""
-    )
-    centroids = distinct if len(distinct) <= k else _kmeans(points, k, seed)
+    first: dict[bytes, int] = {}
+    for row, point in enumerate(points):
+        first.setdefault(point.tobytes(), row)
+        if len(first) > k:
+            break
+    if len(first) <= k:
+        centroids = points[list(first.values())]
+    else:
+        kmeans = faiss.Kmeans(
+            points.shape[1],
+            k,
+            niter=ITERATIONS,
+            nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
+            seed=small_seed(seed),
+            spherical=True,
+            # AFK-MC2 approximates k-means++ without a pass for each centroid.
+            init_method=faiss.ClusteringInitMethod_AFK_MC2,
+            min_points_per_centroid=1,
+            max_points_per_centroid=len(points),
+        )
+        # The last bits of products depend on the number of threads.
+        with threadpool_limits(1), one_faiss_thread():
+            kmeans.train(points)
+        centroids = kmeans.centroids
+
     fitted = ClusterFit(
-        centre=middle,
-        centroids=centroids,
-        sizes=np.zeros(len(centroids), np.int64),
-        mean_distance=0.0,
+        centre=middle, centroids=centroids, sizes=np.zeros(0, np.int64), mean_distance=0.0, note=""
+    )
+    labels, distances = assign(sample, fitted)
+    # Vectors without a direction belong to the largest cluster, so they must not decide which cluster that is.
+    sizes = np.bincount(labels[directed], minlength=len(centroids))
+    order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
+    note = ""
+    if len(order) < len(sizes):
+        note = f"{len(order)} clusters of {len(sizes)}: {len(sizes) - len(order)} ended up empty"
+    elif len(centroids) < k:
+        note = f"{len(centroids)} clusters of {k}: the sample has no more distinct vectors"
+    sizes = sizes[order]
+    sizes[0] += len(sample) - sizes.sum()
+    return replace(
+        fitted,
+        centroids=np.ascontiguousarray(centroids[order]),
+        sizes=sizes,
+        mean_distance=float(distances.mean(dtype=np.float64)),
         note=note,
     )
-    return _largest_first(fitted, sample, directed)
 
 
 def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -120,8 +151,6 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     Raises:
         InputError: the vectors have other dims than the fit, or hold NaN or infinity.
     """
-    from joblib import cpu_count
-
     from dagster_divorder.core.kernels.pool import nearest
 
     clusters, dims = fit.centroids.shape
@@ -132,98 +161,19 @@ def assign(vectors: NDArray[np.float32], fit: ClusterFit) -> tuple[NDArray[np.in
     vectors = np.ascontiguousarray(vectors, np.float32)
     labels = np.empty(len(vectors), np.int32)
     distances = np.empty(len(vectors), np.float32)
-
-    def assign_rows(rows: slice) -> None:
-        block = vectors[rows]
-        scores = np.subtract(block, fit.centre, dtype=np.float32) @ fit.centroids.T
-        best = scores.max(axis=1)
-        bad = nearest(
-            block,
-            scores,
-            best,
-            fit.centre,
-            fit.centroids,
-            fit.lengths,
-            labels[rows],
-            distances[rows],
-        )
-        if bad >= 0:
-            raise InputError(
-                f"vector {rows.start + bad} holds NaN or infinity; expected finite numbers: embed it again"
-            )
+    lengths = np.linalg.norm(fit.centroids.astype(np.float64), axis=1)
 
     step = max(1, BLOCK_SCORES // clusters)
-    blocks = [slice(first, first + step) for first in range(0, len(vectors), step)]
-    if len(vectors) == 1:
-        # For one vector, limiting the threads takes longer than the work.
-        assign_rows(slice(0, 1))
-    else:
-        # BLAS on one thread: its own threads would wait for each other after each product.
-        with one_blas_thread(), ThreadPoolExecutor(cpu_count()) as threads:
-            # One block needs no thread; the pool starts its threads on first use.
-            list(threads.map(assign_rows, blocks) if len(blocks) > 1 else map(assign_rows, blocks))
+    # BLAS on one thread: its own threads would wait for each other after each product.
+    with one_blas_thread():
+        for first in range(0, len(vectors), step):
+            rows = slice(first, first + step)
+            block = vectors[rows]
+            scores = np.subtract(block, fit.centre, dtype=np.float32) @ fit.centroids.T
+            outputs = labels[rows], distances[rows]
+            bad = nearest(block, scores, scores.max(axis=1), fit.centre, fit.centroids, lengths, *outputs)
+            if bad >= 0:
+                raise InputError(
+                    f"vector {first + bad} holds NaN or infinity; expected finite numbers: embed it again"
+                )
     return labels, distances
-
-
-def _directions(
-    sample: NDArray[np.float32], centre: NDArray[np.float32]
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """(unit vectors from the centre, float32 (n, D); rows with a direction, bool (n,), the others being zero)."""
-    points = np.subtract(sample, centre, dtype=np.float32)
-    lengths = np.linalg.norm(points, axis=1, keepdims=True)
-    directed = lengths > NO_DIRECTION * np.linalg.norm(centre)
-    points *= directed
-    np.divide(points, lengths, out=points, where=directed)
-    return points, directed[:, 0]
-
-
-def _distinct(points: NDArray[np.float32], limit: int) -> NDArray[np.float32]:
-    """The first distinct rows, at most `limit`; one row of zeros if there is none."""
-    first: dict[bytes, int] = {}
-    for row, point in enumerate(points):
-        first.setdefault(point.tobytes(), row)
-        if len(first) == limit:
-            break
-    return points[list(first.values())] if first else np.zeros((1, points.shape[1]), np.float32)
-
-
-def _kmeans(points: NDArray[np.float32], k: int, seed: int) -> NDArray[np.float32]:
-    import faiss
-    from threadpoolctl import threadpool_limits
-
-    kmeans = faiss.Kmeans(
-        points.shape[1],
-        k,
-        niter=ITERATIONS,
-        nredo=RESTARTS if k <= RESTARTS_UP_TO else 1,
-        seed=small_seed(seed),
-        spherical=True,
-        # AFK-MC2 approximates k-means++ without a pass for each centroid.
-        init_method=faiss.ClusteringInitMethod_AFK_MC2,
-        min_points_per_centroid=1,
-        max_points_per_centroid=POINTS_PER_CENTROID,
-    )
-    # The last bits of products depend on the number of threads.
-    with threadpool_limits(1), one_faiss_thread():
-        kmeans.train(points)
-    assert kmeans.centroids is not None
-    return kmeans.centroids
-
-
-def _largest_first(
-    fitted: ClusterFit, sample: NDArray[np.float32], directed: NDArray[np.bool_]
-) -> ClusterFit:
-    """The clusters that are not empty by falling size, with the sizes and mean distance of the fitted sample. directed:
-    vectors with a direction, bool (n,)."""
-    labels, distances = assign(sample, fitted)
-    # Vectors without a direction belong to the largest cluster, so they must not decide which cluster that is.
-    sizes = np.bincount(labels[directed], minlength=len(fitted.centroids))
-    order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
-    empty = len(sizes) - len(order)
-    return replace(
-        fitted,
-        centroids=np.ascontiguousarray(fitted.centroids[order]),
-        sizes=sizes[order] + np.where(order == order[0], len(sample) - int(directed.sum()), 0),
-        mean_distance=float(distances.mean(dtype=np.float64)),
-        note=f"{len(order)} clusters of {len(sizes)}: {empty} ended up empty" if empty else fitted.note,
-    )

@@ -2,15 +2,15 @@
 
 Letters: N documents, n documents of a map, D dims, C components.
 The fit: PCA to COMPONENTS dims, unit length, then UMAP on the NEIGHBOURS nearest by Euclidean distance, found exactly,
-started from the first two components. A new document is placed at the geometric median of its NEIGHBOURS nearest on the
-map, weighted by 1 / distance; mapped documents never move. Unlike the mean, the median does not fall into the gap
-between groups.
+started from the first two components. A new document lies on the medoid of its NEIGHBOURS nearest on the map: the one
+that is nearest to all of them, weighted by 1 / distance. Mapped documents never move. Unlike a mean, the medoid does
+not fall into the gap between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
 Cost: `fit` O(n^2 C) for the neighbours, and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a
 document.
-Sources: McInnes, Healy and Melville 2018 (umap-learn); Weiszfeld 1937 (geometric median).
+Source: McInnes, Healy and Melville 2018 (umap-learn).
 Known weakness: distances between groups and their sizes mean little. A document of a new kind is placed among its
 nearest old ones. Measurements: docs/decisions/cluster-map.md.
 """
@@ -31,10 +31,6 @@ COMPONENTS = 50
 NEIGHBOURS = 15
 PCA_ROWS = 5_000
 """Most vectors that the PCA is fitted on."""
-MEDIAN_STEPS = 30
-"""Weiszfeld's iterations; 100 change no figure of docs/decisions/cluster-map.md."""
-CLOSEST = 1e-3
-"""Smallest distance on the map; a median may coincide with one of its points."""
 START_NOISE = 1e-4
 EPOCHS = 200
 """Passes of the layout: umap-learn's default above 10,000 points. Its 500 for fewer points take 2.4 times as long and
@@ -91,27 +87,14 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
 def place(vectors: NDArray[np.float32], on: MapFit) -> NDArray[np.float32]:
     """Places float32 (N, 2) of new vectors float32 (N, D) on a map. InputError: other dims, NaN or infinity."""
     finite("the vectors", vectors)
-    points = pca.project(vectors, on.pca)
-    # One search a document: faiss searches batches by matrix products, whose last bits depend on the batch.
-    searches = [_neighbours(on.points, point[np.newaxis], NEIGHBOURS) for point in points]
-    if not searches:
-        return np.empty((0, 2), np.float32)
-    near, distances = (np.concatenate(parts) for parts in zip(*searches, strict=True))
-    return _geometric_median(on.xy[near], 1.0 / np.maximum(distances, 1e-9)).astype(np.float32)
-
-
-def _geometric_median(places: NDArray[np.float32], weights: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Point of the least weighted sum of distances to k places, float64 (N, 2). places (N, k, 2), weights (N, k).
-
-    A loop over k sums in a fixed order; NumPy's order along an axis depends on the shape of the batch.
-    """
-    xy, weights = np.moveaxis(places, 1, 0).astype(np.float64), weights.T[..., np.newaxis].astype(np.float64)
-    median = sum(weights * xy) / sum(weights)
-    for _ in range(MEDIAN_STEPS):
-        away = xy - median
-        pulls = weights / np.maximum(np.hypot(away[..., :1], away[..., 1:]), CLOSEST)
-        median = sum(pulls * xy) / sum(pulls)
-    return median
+    xy = np.empty((len(vectors), 2), np.float32)
+    for at, point in enumerate(pca.project(vectors, on.pca)):
+        # One search a document: faiss searches batches by matrix products, whose last bits depend on the batch.
+        near, distances = _neighbours(on.points, point[np.newaxis], NEIGHBOURS)
+        around = on.xy[near[0]].astype(np.float64)
+        apart = np.linalg.norm(around[:, np.newaxis] - around, axis=2)
+        xy[at] = around[(apart / np.maximum(distances[0], 1e-9)).sum(axis=1).argmin()]
+    return xy
 
 
 def _neighbours(

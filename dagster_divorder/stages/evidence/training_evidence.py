@@ -3,8 +3,8 @@
 Models are trained on the first `evidence.tokens` tokens of the plan; if the plan follows a score, on batches that are
 evenly spaced in it. `curated` reads the sequences as planned. `random_sequences` reads the same sequences, shuffled
 differently each epoch. Every order is compared with these shuffles, each training with a shuffle from the same initial
-weights. Orders whose attention stops at documents are compared with shuffles read in that way. Orders of documents pack
-the same tokens again by `concat`, conversations whole by their own method. The output does not need this stage.
+weights. Orders of documents pack the same tokens again by `concat`, conversations whole by their own method. The output
+does not need this stage.
 
 Losses are means over the trained tokens. Validation reads held-out documents one by one, as `loss_by_source` does.
 
@@ -26,12 +26,14 @@ import orjson
 import xxhash
 
 from dagster_divorder.core.evidence.training_evidence import (
+    HELD_OUT,
     Trained,
+    compare,
     estimate,
+    figures_of,
+    lines_of,
     mean,
-    order_figures,
     sensitivity,
-    source_figures,
     verdict,
 )
 from dagster_divorder.core.order import order as make_order
@@ -45,7 +47,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, Text, WholeCorpus, content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import TrainedOrder, shuffled_order, trained_order
+from dagster_divorder.settings.sections import SHUFFLED, TrainedOrder, trained_order
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
@@ -60,7 +62,7 @@ from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.view.evidence import order_rows, rate_rows, source_rows
+from dagster_divorder.view.evidence import evidence_tables
 from dagster_divorder.view.words import count
 from dagster_divorder.write.exports.rows import Rows
 
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
     from dagster_divorder.models.training import Task, Texts
 
 STAGE = "training_evidence"
-REFERENCE = "random_sequences"
 ALL = "all, equal shares"
 """The name of the mean over sources, in tables of sources."""
 SEEDS, EPOCHS = 3, 2
@@ -77,24 +78,24 @@ STEPS = 250
 """Least steps of an epoch."""
 HELD_OUT_SHARE = 0.05
 """Tokens to validate on after each epoch, as a share of the training tokens; equally many of every source."""
-TRAINED_VERSION = 3
+TRAINED_VERSION = 4
 """Version of the training code, part of every training's name: a change of the summary alone keeps the trainings."""
+TOKENS_A_WORKER = 500_000
+"""Fewest tokens for which a worker is started: to start torch takes as long as to train on some 200,000."""
 
 
 class _Training(NamedTuple):
-    """One training. name: of its result. data: name of the file that it reads."""
+    """One training. name: of its result."""
 
     name: str
     order: str
     seed: int
     rate: float
-    data: str
 
 
 def orders_of(settings: Settings) -> list[str]:
-    """`evidence.orders` and the orders that they are compared with."""
-    orders = settings.evidence.orders
-    return list(dict.fromkeys([*orders, REFERENCE, *map(shuffled_order, orders)]))
+    """`evidence.orders` and the order that they are compared with."""
+    return list(dict.fromkeys([*settings.evidence.orders, SHUFFLED]))
 
 
 def _train_in_each_order(run: Run) -> Made:
@@ -105,29 +106,28 @@ def _train_in_each_order(run: Run) -> Made:
     before = load_receipt(store, STAGE)
     kept = {name: file for name, file in before.files.items() if store.exists(file)} if before else {}
     known = {**kept, **store.hashed(folder)}
-    try:
-        trainings = _name_trainings(sequences, task, folder, known)
-        # If a run is stopped, all orders are trained with the first seeds.
-        missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
-        tokens = sequences.epochs * sequences.rows * sequences.plan.sequence_length
-        if missing:
-            run.progress.note(
-                f"training {len(missing):,} of {len(trainings):,} models, "
-                f"{sequences.epochs * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
-            )
-            train = partial(_train, store, folder, task)
-            with run.progress(
-                f"training {len(missing):,} models", tokens * len(missing), "tokens"
-            ) as advance:
+    trainings, arrays = _name_trainings(sequences, task, known)
+    # If a run is stopped, all orders are trained with the first seeds.
+    missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
+    tokens = sequences.epochs * sequences.rows * sequences.plan.sequence_length
+    if missing:
+        run.progress.note(
+            f"training {len(missing):,} of {len(trainings):,} models, "
+            f"{sequences.epochs * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
+        )
+        doing = f"training {count(len(missing), 'model')}"
+        with run.progress(doing, tokens * len(missing), "tokens") as advance:
+            for _ in run.engine.each(
+                partial(_train, store, folder, task),
+                [(each, arrays[each.name]) for each in missing],
+                workers=max(1, tokens * len(missing) // TOKENS_A_WORKER),
+                gpus=int(task.device == "cuda"),
                 # Keeping the memory of a step for the next one saves a third of the time.
-                for _ in run.engine.each(
-                    train, missing, gpus=int(task.device == "cuda"), environment=KEEP_MEMORY, advance=advance
-                ):
-                    pass
-    finally:
-        written = store.hashed(folder)
-        store.discard(*(file for name, file in written.items() if name.startswith("data-")))
-    known |= written
+                environment=KEEP_MEMORY,
+                advance=advance,
+            ):
+                pass
+    known |= store.hashed(folder)
     results = {each: store.read_verified(known[each.name]) for each in trainings}
     trained = {each: Trained(**unpack(result)) for each, result in results.items()}
     for each, records in trained.items():
@@ -158,35 +158,25 @@ def _train_in_each_order(run: Run) -> Made:
 
 
 def _name_trainings(
-    sequences: Sequences, task: Task, folder: str, known: Mapping[str, str]
-) -> list[_Training]:
-    """All trainings of a run. Stores what those read whose names are not `known`."""
-    settings, store = sequences.run.settings, sequences.run.store
+    sequences: Sequences, task: Task, known: Mapping[str, str]
+) -> tuple[list[_Training], dict[str, bytes]]:
+    """(all trainings of a run, what those read whose names are not `known`)."""
     heldout = {f"{source} {at}": array for source, of in task.heldout.items() for at, array in enumerate(of)}
     every = pack_arrays({"classes": task.classes, **heldout})
     decides = [TRAINED_VERSION, xxhash.xxh3_128_hexdigest(every), task.batch, task.device]
-    trainings, data = [], dict[str, str]()
+    trainings, missing, settings = [], dict[str, bytes](), sequences.run.settings
     for name in orders_of(settings):
-        order = trained_order(name)
         for seed in range(SEEDS):
-            arrays = pack_arrays(sequences.read_in(order, seed))
-            reads = xxhash.xxh3_128_hexdigest(arrays)
-            for rate in _learning_rates(settings):
-                result = f"run-{content_hash(decides, reads, order.apart, seed, rate)}"
-                if result not in known and reads not in data:
-                    data[reads] = store.put_hashed(folder, f"data-{reads}", arrays, "safetensors")
-                trainings.append(_Training(result, name, seed, rate, data.get(reads, "")))
-    return trainings
+            arrays = pack_arrays(sequences.read_in(trained_order(name), seed))
+            for rate in settings.evidence.learning_rates:
+                key = content_hash(decides, xxhash.xxh3_128_hexdigest(arrays), seed, rate)
+                trainings.append(each := _Training(f"run-{key}", name, seed, rate))
+                if each.name not in known:
+                    missing[each.name] = arrays
+    return trainings, missing
 
 
-def _learning_rates(settings: Settings) -> tuple[float, ...]:
-    """`evidence.learning_rates`, or the model's own rate."""
-    from dagster_divorder.models.training import LEARNING_RATE
-
-    return settings.evidence.learning_rates or (LEARNING_RATE,)
-
-
-def _train(store: Store, folder: str, task: Task, each: _Training, advance: Advance) -> None:
+def _train(store: Store, folder: str, task: Task, item: tuple[_Training, bytes], advance: Advance) -> None:
     """Train one model in an engine's worker and store the result."""
     from dagster_divorder.models.training import train
 
@@ -194,8 +184,8 @@ def _train(store: Store, folder: str, task: Task, each: _Training, advance: Adva
         import torch
 
         torch.cuda.set_device(worker_number())
-    task = replace(task, seed=each.seed, learning_rate=each.rate, apart=trained_order(each.order).apart)
-    trained = train(task, unpack(store.read_verified(each.data)), advance)
+    each, arrays = item
+    trained = train(replace(task, seed=each.seed, learning_rate=each.rate), unpack(arrays), advance)
     store.put_hashed(folder, each.name, pack_arrays(trained._asdict()), "safetensors")
 
 
@@ -226,14 +216,16 @@ class Sequences:
             before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
             # A sequence without a trained token would leave its batch without a loss.
             numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
-        places = np.arange(len(numbers))
         if settings.curriculum.on:
-            # The beginning of the plan would have only one end of the score.
-            places = evenly_first(len(numbers), settings.sequence.batch)
-        tokens = np.cumsum(packed.tokens[numbers[places]])
-        kept = int(np.searchsorted(tokens, evidence.tokens, side="right"))
-        numbers = numbers[np.sort(places[:kept])]
-        plan = _take(packed, numbers)
+            # The beginning of the plan would have only one end of the score: batches are spread evenly.
+            share = min(1.0, evidence.tokens / packed.tokens[numbers].sum())
+            at = np.arange(len(numbers)) // settings.sequence.batch
+            numbers = numbers[np.floor((at + 1) * share) > np.floor(at * share)]
+        kept = int(np.searchsorted(np.cumsum(packed.tokens[numbers]), evidence.tokens, side="right"))
+        numbers = numbers[:kept]
+        runs, indptr = row_entries(packed.indptr, numbers)
+        document, start, length = (of[runs] for of in (packed.document, packed.start, packed.length))
+        plan = PackedSequences(document, start, length, indptr, packed.sequence_length)
         if settings.masked:
             # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max(initial=1)))
@@ -263,22 +255,18 @@ class Sequences:
         """What a training reads, as `models.training.train` takes it."""
         plan, epochs = self.planned(order, seed)
         used, place = np.unique(epochs, return_inverse=True)
-        return {**self.tokens(_take(plan, used)), "epochs": place.reshape(epochs.shape)}
+        return {**self.tokens(plan, used), "epochs": place.reshape(epochs.shape)}
 
-    def tokens(self, plan: PackedSequences) -> dict[str, np.ndarray]:
-        """A plan's tokens, each (S, L): their `ids`, integer; `counts`, bool, those that are trained on; `begins`,
-        bool, those that begin a document."""
-        every = np.arange(len(plan))
-        rows = Rows(plan, every, every[None], stored_tokens(self.run, load_base_model(self.run).directory))
+    def tokens(self, plan: PackedSequences, sequences: np.ndarray) -> dict[str, np.ndarray]:
+        """Tokens of S sequences of a plan, each (S, L): their `ids`, integer; `counts`, bool, those that are trained
+        on."""
+        every, base = np.arange(len(sequences)), load_base_model(self.run)
+        rows = Rows(plan, sequences, every[None], stored_tokens(self.run, base.directory))
         ids, trained = rows.gather(), rows.trained
-        counts = np.arange(rows.length) < plan.tokens[:, None]
+        counts = np.arange(rows.length) < plan.tokens[sequences, None]
         if trained is not None:
-            counts = trained.marked(every * rows.length, np.full(len(plan), rows.length)).reshape(ids.shape)
-        before = np.cumsum(plan.length) - plan.length
-        row = every.repeat(np.diff(plan.indptr))
-        begins = np.zeros(ids.shape, bool)
-        begins[row, before - before[plan.indptr[row]]] = True
-        return {"ids": ids, "counts": counts, "begins": begins}
+            counts = trained.marked(every * rows.length, np.full(len(every), rows.length)).reshape(ids.shape)
+        return {"ids": ids, "counts": counts}
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
         """(the sequences of an order, the sequences that each epoch reads in order, int64 (E, n))."""
@@ -313,19 +301,13 @@ class Sequences:
         sequence."""
         settings, codes = self.run.settings, self.stream.traits.codes
         pieces, draw = _whole_pieces(self.plan), settings.seed + seed
-        if documents == "original":
-            order = np.arange(len(pieces))
-        elif documents == "clusters":
-            shuffled = np.random.default_rng([draw, 2]).permutation(len(pieces))
-            order = shuffled[np.argsort(codes["cluster"][pieces.document[shuffled]], kind="stable")]
-        else:
-            items = document_items(
-                run_counter(self.run, self.stream.record_of)(pieces),
-                {name: codes[name][pieces.document] for name in settings.order.traits},
-                settings.order.traits,
-                lengths=pieces.length,
-            )
-            order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
+        items = document_items(
+            run_counter(self.run, self.stream.record_of)(pieces),
+            {name: codes[name][pieces.document] for name in settings.order.traits},
+            settings.order.traits,
+            lengths=pieces.length,
+        )
+        order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
         own = settings.packing.method
         method = own if own == "none" or (settings.masked and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
@@ -348,22 +330,6 @@ class Sequences:
         return {**common, "weights": items.weights, "seed": common["seed"] + seed}
 
 
-def evenly_first(items: int, batch: int) -> np.ndarray:
-    """Places 0 to items - 1 in runs of `batch`, int64 (items,), in an order whose every beginning is spread evenly."""
-    runs = -(-items // batch)
-    # Multiples of the golden ratio, less their whole parts.
-    order = np.argsort(np.argsort(np.arange(runs) * 0.6180339887498949 % 1.0, kind="stable"), kind="stable")
-    places = (order[:, None] * batch + np.arange(batch)).ravel()
-    return places[places < items]
-
-
-def _take(plan: PackedSequences, sequences: np.ndarray) -> PackedSequences:
-    """A plan with some of its sequences, in the given order."""
-    runs, indptr = row_entries(plan.indptr, sequences)
-    columns = {name: getattr(plan, name)[runs] for name in ("document", "start", "length")}
-    return PackedSequences(**columns, indptr=indptr, sequence_length=plan.sequence_length)
-
-
 def _whole_pieces(plan: PackedSequences) -> Pieces:
     """The tokens of a plan by document; adjacent runs of a document become one piece."""
     at = np.lexsort((plan.start, plan.document))
@@ -375,8 +341,7 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
 
 
 def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
-    """What all trainings share; their seed, learning rate and attention are set for each. notes: gets what people
-    should know.
+    """What all trainings share; their seed and learning rate are set for each. notes: gets what people should know.
 
     Raises:
         InputError: no document is held out.
@@ -385,34 +350,27 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
     from dagster_divorder.models.training import Task, token_classes
 
     vocabulary = run.receipt("base_model").facts["vocabulary"]
-    tokens = sequences.tokens(sequences.plan)
+    tokens = sequences.tokens(sequences.plan, np.arange(len(sequences.plan)))
     if run.settings.masked:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
     classes, class_count = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
-    heldout = _heldout_texts(run, sequences.rows * sequences.plan.sequence_length, notes)
     return Task(
         classes=classes,
         class_count=class_count,
         seed=0,
+        learning_rate=0.0,
         batch=sequences.batch,
-        apart=False,
         device=call_on_a_worker(run, find_device),
-        heldout={
-            source: (classes[ids], lengths, counts) for source, (ids, lengths, counts) in heldout.items()
-        },
+        heldout=_heldout_texts(run, classes, sequences.rows * sequences.plan.sequence_length, notes),
     )
 
 
-def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
-    """Source -> some of its held-out documents. tokens: of an epoch."""
+def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str]) -> dict[str, Texts]:
+    """Source -> some of its held-out documents. classes: of token ids. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
 
-    table, base, trait = (
-        heldout_table(run, load_heldout(run)),
-        load_base_model(run),
-        run.settings.mixed_traits[0],
-    )
+    table, base = heldout_table(run, load_heldout(run)), load_base_model(run)
     if not table.num_rows:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
@@ -432,8 +390,9 @@ def _heldout_texts(run: Run, tokens: int, notes: list[str]) -> dict[str, Texts]:
             counts = np.ones(len(ids), bool)
         ends = np.cumsum(lengths)
         kept = max(1, int(np.searchsorted(ends, most, side="right")))
-        heldout[source] = (ids[: ends[kept - 1]], lengths[:kept], counts[: ends[kept - 1]])
+        heldout[source] = classes[ids[: ends[kept - 1]]], lengths[:kept], counts[: ends[kept - 1]]
     if not run.settings.heldout.paths:
+        trait = run.settings.mixed_traits[0]
         without = sorted(set(load_stream(run).traits.names[trait]) - rows.keys())
         if without:
             notes.append(
@@ -464,43 +423,38 @@ def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
     """All figures that people see, at the learning rate that suits the shuffled sequences best."""
-    from dagster_divorder.models.training import make_model, named_matrices
+    from dagster_divorder.models.training import MATRICES, count_weights
 
     orders, sources = orders_of(run.settings), sorted(task.heldout)
     by: dict[tuple[str, float], list[Trained]] = {}
     for each, trained in results.items():
         by.setdefault((each.order, each.rate), []).append(trained)
-    losses = {key: np.array([trained.heldout[-1].mean() for trained in of]) for key, of in by.items()}
-    heldout = {key: estimate(of) for key, of in losses.items()}
-    best = min(_learning_rates(run.settings), key=lambda rate: heldout[REFERENCE, rate]["mean"] or math.inf)
-    ours = {name: by[name, best] for name in orders}
-    model = make_model(task.class_count, sequences.plan.sequence_length)
-    matrices = [name for name, _ in named_matrices(model)]
-    attention = np.array(["att" in name.lower() for name in matrices])
+    heldout = {key: estimate([trained.heldout[-1].mean() for trained in of]) for key, of in by.items()}
+    best = min(
+        run.settings.evidence.learning_rates, key=lambda rate: heldout[SHUFFLED, rate]["mean"] or math.inf
+    )
+    attention = np.array(["attn" in name for name in MATRICES])
+    parts = {"attention": attention, "feed-forward": ~attention}
     figures = {
-        name: order_figures(ours[name], ours[shuffled_order(name)], sequences.steps, attention)
+        name: [figures_of(trained, sequences.steps, sources, parts) for trained in by[name, best]]
         for name in orders
     }
-    first = "curated" if "curated" in orders else next(name for name in orders if name != REFERENCE)
-    differences = losses[first, best] - losses[shuffled_order(first), best]
+    compared = {name: compare(figures[name], figures[SHUFFLED]) for name in orders}
+    first = "curated" if "curated" in orders else next(name for name in orders if name != SHUFFLED)
+    pairs = zip(figures[first], figures[SHUFFLED], strict=True)
+    differences = [ours[HELD_OUT] - shuffled[HELD_OUT] for ours, shuffled in pairs]
     read = sequences.epochs * sequences.rows * sequences.plan.sequence_length
-    shown = [*verdict(figures, first, shuffled_order(first)), sensitivity(differences, read)]
     return {
-        "verdict": [sentence for sentence in shown if sentence],
-        "orders": [{"order": name, **figures[name]} for name in orders],
-        "sources": [
-            {"order": name, **row}
+        "verdict": [*filter(None, [*verdict(compared, first, SHUFFLED), sensitivity(differences, read)])],
+        "orders": [
+            {"order": name, "figures": compared[name], **lines_of(by[name, best], sequences.steps)}
             for name in orders
-            for row in source_figures(ours[name], ours[shuffled_order(name)], sources)
         ],
-        "rates": [{"order": name, "learning rate": rate, **heldout[name, rate]} for name, rate in by],
-        "layers": [
-            {"order": name, "matrix": matrix, "ranks": mean([trained.ranks[:, at] for trained in ours[name]])}
-            for name in orders
-            for at, matrix in enumerate(matrices)
-        ],
+        "sources": sources,
+        "rates": [{"order": name, "learning rate": rate, **of} for (name, rate), of in heldout.items()],
+        "layers": {name: mean([trained.ranks[-1] for trained in by[name, best]]) for name in orders},
         "learning rate": best,
-        "weights": sum(weight.numel() for weight in model.parameters()),
+        "weights": count_weights(task.class_count),
         "seeds": SEEDS,
         "epochs": sequences.epochs,
         "steps": sequences.steps,
@@ -519,9 +473,7 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
     summary = load_evidence(run)
     return {
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
-        "orders": Table(order_rows(summary)),
-        "sources": Table(source_rows(summary)),
-        **({"rates": Table(rates)} if (rates := rate_rows(summary)) else {}),
+        **{name: Table(rows) for name, rows in evidence_tables(summary).items()},
         "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
@@ -554,7 +506,7 @@ def _check_settings(run: Run) -> None:
 
 TRAINING_EVIDENCE = WholeCorpus(
     name=STAGE,
-    version=5,
+    version=6,
     description="Whether the order helps training. Small models are trained on the same tokens in several orders and "
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
     reads=_training_evidence_reads,

@@ -291,7 +291,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 
 SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     name="subset_selection",
-    version=4,
+    version=5,
     description="Which records are trained on: chosen together for diversity within a budget, or in a "
     "simpler way. A table compares what each way would choose.",
     reads=_subset_selection_reads,

@@ -19,6 +19,7 @@ from dagster_divorder import __version__
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.ranks import arranged, deal_to_ranks, slowest_rank
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.corpus.sample import contents, records_by_text, sample_texts
 from dagster_divorder.errors import InputError
@@ -52,7 +53,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
-from dagster_divorder.stages.mix.repeats import stream_reads, stream_records
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, is_unchanged, load_base_model, model_directory
@@ -62,6 +63,7 @@ from dagster_divorder.store.manifests import (
     EXPORT_VERSION,
     MASKED_VERSION,
     NEIGHBOUR,
+    ROWS,
     TRAINED,
     file_at,
 )
@@ -74,6 +76,7 @@ from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
+from dagster_divorder.write.exports.row_table import stage_row_table
 from dagster_divorder.write.exports.rows import Rows, Tokens
 
 EXPORT_SHARD_BYTES = 1 << 30
@@ -84,7 +87,8 @@ KEEP_THE_ORDER = "trainers_keep_the_order"
 
 
 def _write_exports(run: Run) -> Made:
-    plan, order, fingerprint = load_packed(run), load_sequence_order(run), plan_fingerprint(run)
+    plan, fingerprint = load_packed(run), plan_fingerprint(run)
+    order = _dealt_to_ranks(run.settings, plan, load_sequence_order(run))
     keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
     refuse_to_reorder(run, fingerprint)
     tokens = stored_tokens(run, load_base_model(run).directory)
@@ -115,6 +119,49 @@ def _write_exports(run: Run) -> Made:
     if form := run.memo.get("form"):
         facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, {"exports": table})
+
+
+def _dealt_to_ranks(settings: Settings, plan: PackedSequences, order: np.ndarray) -> np.ndarray:
+    """The order of the sequences, int64 (E, S), with the rows of each whole global batch dealt to equal ranks."""
+    exports, batch = settings.exports, settings.sequence.batch
+    if not exports.equal_ranks:
+        return order
+    shares = TRAINERS[exports.trainer].shares if exports.trainer else "micro-batches"
+    assert shares and exports.world_size and exports.micro_batch
+    costs = row_costs(plan, padded=not settings.packing.packs)
+    read = order.reshape(-1).copy()
+    for first in range(0, len(read) // batch * batch, batch):
+        rows = read[first : first + batch]
+        dealt = arranged(
+            costs[rows], exports.world_size, exports.micro_batch, shares, padded=not settings.packing.packs
+        )
+        read[first : first + batch] = rows[dealt]
+    return read.reshape(order.shape)
+
+
+def row_costs(plan: PackedSequences, *, padded: bool) -> np.ndarray:
+    """The cost of each sequence, float64 (S,): the squared lengths of its documents, which attend to themselves alone;
+    or its length, if rows are padded."""
+    amounts = plan.length if padded else plan.length.astype(np.float64) ** 2
+    sums = np.concatenate([[0.0], np.cumsum(amounts, dtype=np.float64)])
+    return np.diff(sums[plan.indptr])
+
+
+def slowest_ranks(run: Run, trainer: Trainer, ranks: int, micro: int) -> dict[str, float]:
+    """The slowest rank's attention cost over the mean rank's, as a mean over micro-steps (`core.ranks`): `come`,
+    with rows as they come, and `dealt`, with `exports.equal_ranks`. ranks, micro: their product divides the batch."""
+    settings, batch = run.settings, run.settings.sequence.batch
+    order = load_sequence_order(run).reshape(-1)
+    padded = not settings.packing.packs
+    costs = row_costs(load_packed(run), padded=padded)[order[: len(order) // batch * batch]].reshape(
+        -1, batch
+    )
+    dealt = [of_batch[deal_to_ranks(of_batch, ranks, micro, padded=padded)] for of_batch in costs]
+    come = costs.reshape(-1, micro, ranks).transpose(0, 2, 1) if trainer.shares == "rows" else costs
+    return {
+        "come": slowest_rank(come.ravel(), ranks, micro, padded=padded),
+        "dealt": slowest_rank(np.ravel(dealt), ranks, micro, padded=padded),
+    }
 
 
 def stored_tokens(run: Run, directory: Path) -> Tokens:
@@ -191,6 +238,8 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
             f"{format.name}: the last {left_out:,} of {planned:,} sequences are left out, because they do not fill a "
             "micro-batch of every worker of every rank"
         )
+    stream = load_stream(run)
+    counted = run_counter(run, stream.record_of)
     options = Options(
         tag=_tag(run, format),
         shard_bytes=EXPORT_SHARD_BYTES,
@@ -202,6 +251,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     extends = run.settings.order.extends
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
+        stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, stream.traits, counted)
         for name, data in _tokenizer(run, rows.stored).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
@@ -272,6 +322,7 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         "sequence_length": rows.length,
         "batch": settings.sequence.batch,
         "layout": _layout(settings, format),
+        "equal_ranks": settings.exports.dealt_to,
         "tokenizer": {
             "base": settings.model.base,
             "xxh3_128": run.receipt("base_model").facts["tokenizer"],
@@ -370,6 +421,8 @@ def _key(run: Run, format: Format) -> str:
             format is not MEGATRON and EXPORT_SHARD_BYTES,
             settings.sequence.batch,
             _layout(settings, format),
+            settings.exports.dealt_to,
+            run.receipt("traits").facts[CONTENT],
         ],
         {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
         named,
@@ -423,7 +476,9 @@ def _check_settings(run: Run) -> None:
         raise InputError(f"exports.trainer is {trainer!r}, and {why}; name another, or none")
     for name in run.settings.exports.formats:
         beside = "|".join(map(re.escape, ("manifest.json", *TOKENIZER_FILES)))
-        written = re.compile(rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*{re.escape(TRAINED)})")
+        written = re.compile(
+            rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*({re.escape(TRAINED)}|{re.escape(ROWS)}))"
+        )
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
     if not _was_checked(run):
         check_special_tokens(run.settings)
@@ -500,7 +555,7 @@ def _show_exports(run: Run, receipt: Receipt) -> Shown:
 
 def _exports_reads(settings: Settings) -> tuple[str, ...]:
     stream = stream_reads(settings)
-    return ("raw_docs", "base_model", "token_counts", *stream, "packed_sequences", "sequence_order")
+    return ("raw_docs", "base_model", "token_counts", "traits", *stream, "packed_sequences", "sequence_order")
 
 
 def _exports_are_whole(run: Run) -> Finding:

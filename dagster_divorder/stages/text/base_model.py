@@ -298,7 +298,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 BASE_MODEL = PinnedFit(
     name="base_model",
-    version=2,
+    version=3,
     description="The tokenizer and token vectors of the model that you will train. Without a model, small ones are "
     "learnt from a sample of the corpus. Pinned: appended documents use them as they are.",
     reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),

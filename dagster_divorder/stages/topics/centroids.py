@@ -7,33 +7,26 @@ the fit's sketch lacks: a random sample, whatever the number of runs that added 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import orjson
 
 from dagster_divorder.core.sketch import SIZE, sketch
-from dagster_divorder.core.topics.cluster import (
-    DRIFT,
-    POINTS_PER_CENTROID,
-    ClusterFit,
-    assign,
-    fit,
-    most_points,
-)
+from dagster_divorder.core.topics.cluster import DRIFT, ClusterFit, assign, fit, most_points
 from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 
 SAMPLE_BYTES = 1 << 30
 MIN_NEW = 32
 """With fewer new documents in the sketch there is no test."""
 
-ARRAYS = "centroids.safetensors"
-INFO = "clusters.json"
+ARRAYS, INFO = "centroids.safetensors", "clusters.json"
 
 
 def _count(run: Run) -> int:
@@ -42,28 +35,16 @@ def _count(run: Run) -> int:
 
 
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
-    view, k, space = run.view, _count(run), load_space(run)
-    most = min(most_points(k), space.most_rows(view, SAMPLE_BYTES))
-    # A random sample of the documents.
-    vectors = space.rows(view, fit_rows(run, "centroids", most))
-    fitted = fit(vectors, k, seed=run.settings.seed, centre=space.centre)
-    info = {
-        "asked": k,
-        "mean_distance": fitted.mean_distance,
-        "note": fitted.note,
-    }
-    arrays: dict[str, np.ndarray] = {
-        "centre": fitted.centre,
-        "centroids": fitted.centroids,
-        "sizes": fitted.sizes,
-    }
-    return {ARRAYS: pack(arrays), INFO: orjson.dumps(info)}
+    k, space = _count(run), load_space(run)
+    rows = fit_rows(run, "centroids", min(most_points(k), space.most_rows(run.view, SAMPLE_BYTES)))
+    fitted = asdict(fit(space.rows(run.view, rows), k, seed=run.settings.seed, centre=space.centre))
+    arrays = {name: fitted.pop(name) for name in ("centre", "centroids", "sizes")}
+    return {ARRAYS: pack(arrays), INFO: orjson.dumps({"asked": k, **fitted})}
 
 
 def _clusters(files: Mapping[str, bytes]) -> ClusterFit:
-    values: dict[str, Any] = {**unpack(files[ARRAYS]), **orjson.loads(files[INFO])}
-    del values["asked"]
-    return ClusterFit(**values)
+    info = orjson.loads(files[INFO])
+    return ClusterFit(**unpack(files[ARRAYS]), mean_distance=info["mean_distance"], note=info["note"])
 
 
 def load_clusters(run: Run) -> ClusterFit:
@@ -93,26 +74,18 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
 
 
 def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
-    info, arrays = orjson.loads(fitted.files[INFO]), unpack(fitted.files[ARRAYS])
-    return {
-        "k": len(arrays["centroids"]),
-        "dims": arrays["centroids"].shape[1],
-        "mean_distance": info["mean_distance"],
-        "note": _note(info, int(arrays["sizes"].sum()), fitted.documents),
-    }
-
-
-def _note(info: Mapping[str, Any], points: int, documents: int) -> str:
-    """For what the fit has too few documents; "" if it has enough."""
-    asked, notes = info["asked"], [info["note"]]
-    if asked > documents:
-        notes.append(f"{asked:,} clusters are asked for, but there were only {documents:,} documents")
-    elif points < POINTS_PER_CENTROID * asked:
+    clusters, asked = _clusters(fitted.files), orjson.loads(fitted.files[INFO])["asked"]
+    notes, points = [clusters.note], int(clusters.sizes.sum())
+    if asked > fitted.documents:
+        notes.append(f"{asked:,} clusters are asked for, but there were only {fitted.documents:,} documents")
+    elif points < most_points(asked):
         notes.append(
-            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; the further below {POINTS_PER_CENTROID}, "
+            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; the further below {most_points(1)}, "
             "the more the centroids depend on the sample"
         )
-    return "; ".join(filter(None, notes))
+    k, dims = clusters.centroids.shape
+    note = "; ".join(filter(None, notes))
+    return {"k": k, "dims": dims, "mean_distance": clusters.mean_distance, "note": note}
 
 
 CENTROIDS = PinnedFit(
@@ -128,7 +101,7 @@ CENTROIDS = PinnedFit(
     ),
     settings=("clusters", "seed"),
     decided_by=lambda run: {
-        "space": chosen_space_key(run),
+        "space": space_key(run),
         "k": _count(run),
         "seed": run.settings.seed,
         **fit_inputs(run, "centroids"),

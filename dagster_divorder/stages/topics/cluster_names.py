@@ -1,18 +1,19 @@
-"""cluster_names: the names of clusters, pinned with their centroids: a name changes only if the clusters do.
+"""cluster_names: names and examples of clusters, pinned with their centroids: they change only if the clusters do.
 
-Names are made when the clusters first have documents, and again once `divorder prune` has removed documents whose words
+They are made when the clusters first have documents, and again once `divorder prune` has removed documents whose words
 may be in them. The sample has the documents with the smallest ids, equally many of each cluster as far as possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import orjson
 
-from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID
-from dagster_divorder.corpus.sample import beginnings
+from dagster_divorder.core.topics.cluster import most_points
+from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
@@ -24,6 +25,7 @@ DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 6_000, 4, 1 << 16
 CHARACTERS = 2_048
 """The sample: DOCUMENTS, or PER_CLUSTER documents a cluster if that is more, at most MAX_DOCUMENTS, each with its first
 CHARACTERS. A larger sample costs time and changes few names."""
+EXAMPLES = 3
 
 
 def sample_size(clusters: int) -> int:
@@ -31,9 +33,16 @@ def sample_size(clusters: int) -> int:
     return min(MAX_DOCUMENTS, max(DOCUMENTS, PER_CLUSTER * clusters))
 
 
+def load_named(run: Reader) -> dict[str, Any]:
+    """By label: `names`, which all differ, and `examples`, the beginnings of at most EXAMPLES documents near the
+    centroid, which differ too."""
+    named: dict[str, Any] = orjson.loads(run.fit("cluster_names")[FILE])
+    return named
+
+
 def load_names(run: Reader) -> list[str]:
     """Names of the clusters, by label; all differ."""
-    names: list[str] = orjson.loads(run.fit("cluster_names")[FILE])["names"]
+    names: list[str] = load_named(run)["names"]
     return names
 
 
@@ -41,29 +50,30 @@ def _name_clusters(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
 
     count = run.receipt("centroids").facts["k"]
-    labels = run.column("clusters", "labels")
+    labels, distances = run.files("clusters").columns(run.view.fragments, "labels", "distances")
     # A sample of this size has documents of every cluster.
-    rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), POINTS_PER_CENTROID * count))
-    rows = rows[_evenly(labels[rows], sample_size(count))]
-    words = count_words(beginnings(run.records, run.view, rows, CHARACTERS))
-    terms = characteristic_terms(words, labels[rows], count)
-    return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms})}
-
-
-def _evenly(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices, rising, of at most `count` documents: the first of every cluster, then the second, and so on."""
-    by_label = np.argsort(labels, kind="stable")
-    ordered = labels[by_label]
-    rank = np.empty_like(by_label)
-    rank[by_label] = np.arange(len(labels)) - np.searchsorted(ordered, ordered)
-    return np.sort(np.argsort(rank, kind="stable")[:count])
+    rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), most_points(count)))
+    # The first of every cluster, then the second, and so on.
+    by_label = np.argsort(labels[rows], kind="stable")
+    ordered = labels[rows[by_label]]
+    rank = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    rows = rows[np.sort(by_label[np.argsort(rank, kind="stable")[: sample_size(count)]])]
+    texts = beginnings(run.records, run.view, rows, CHARACTERS)
+    terms = characteristic_terms(count_words(texts), labels[rows], count)
+    examples: list[list[str]] = [[] for _ in range(count)]
+    for at in np.argsort(distances[rows], kind="stable").tolist():
+        of_cluster = examples[labels[rows[at]]]
+        if len(of_cluster) < EXAMPLES:
+            line = " ".join(texts[at].as_py().split())[:EXAMPLE_CHARACTERS]
+            of_cluster += [line] if line not in of_cluster else []
+    return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms, "examples": examples})}
 
 
 CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
-    version=3,
+    version=4,
     asset=False,
-    description="Names of the clusters.",
+    description="Names and examples of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
     decided_by=lambda run: {
         "centroids": run.receipt("centroids").version,

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.core.topics.cluster import ClusterFit, assign
-from dagster_divorder.pipeline.per_fragment import threaded_by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
 from dagster_divorder.stages.topics.centroids import load_clusters
-from dagster_divorder.stages.topics.cluster_table import load_cluster_table
+from dagster_divorder.stages.topics.cluster_names import load_named
 from dagster_divorder.stages.topics.components import (
-    chosen_space_key,
     chosen_vectors,
     load_space,
     space_figures,
+    space_key,
     space_reads,
 )
 from dagster_divorder.store.space import Space
@@ -28,6 +27,8 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment
 
+SHOWN = 200
+"""Clusters in the table: the first, which are the largest of the fit."""
 MAX_SHARE_WITHOUT_VECTOR = 0.01
 MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
 """Most documents of the largest cluster: the share MAX_SHARE; with few clusters EVEN_TIMES an even share, up to
@@ -35,18 +36,14 @@ NEARLY_ALL."""
 
 
 def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
-    """The nearest cluster of each document of a fragment."""
     labels, distances = assign(space.read(fragment), clusters)
     return {"labels": labels, "distances": distances}
 
 
 def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     labels, distances = files.columns(run.view.fragments, "labels", "distances")
-    k = run.receipt("centroids").facts["k"]
-    return {
-        "mean_distance": float(distances.mean(dtype=np.float64)),
-        "cluster_sizes": np.bincount(labels, minlength=k).tolist(),
-    }
+    sizes = np.bincount(labels, minlength=run.receipt("centroids").facts["k"])
+    return {"mean_distance": float(distances.mean(dtype=np.float64)), "cluster_sizes": sizes.tolist()}
 
 
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
@@ -74,12 +71,21 @@ def cluster_sizes(run: Run) -> np.ndarray:
 
 
 def _show_clusters(run: Run, receipt: Receipt) -> Shown:
-    figures = ("cluster", "name", "documents", "share", "mean_distance")
+    named, sizes = load_named(run), cluster_sizes(run)
+    labels, distances = run.files("clusters").columns(run.view.fragments, "labels", "distances")
+    means = np.bincount(labels, distances.astype(np.float64), len(sizes)) / np.maximum(sizes, 1)
     rows = [
-        {**{figure: row[figure] for figure in figures}, "example": next(iter(row["examples"]), "")}
-        for row in load_cluster_table(run)
+        {
+            "cluster": label,
+            "name": named["names"][label],
+            "documents": int(sizes[label]),
+            "share": float(sizes[label] / len(labels)),
+            "mean_distance": float(means[label]),
+            "example": next(iter(named["examples"][label]), ""),
+        }
+        for label in range(min(len(sizes), SHOWN))
     ]
-    return {"cluster_sizes": Table(rows[:200])}
+    return {"cluster_sizes": Table(rows)}
 
 
 def _documents_have_vectors(run: Run) -> Finding:
@@ -107,15 +113,13 @@ def _documents_have_vectors(run: Run) -> Finding:
 def _clusters_not_degenerate(run: Run) -> Finding:
     sizes: list[int] = cluster_sizes(run).tolist()
     documents, k = sum(sizes), len(sizes)
-    largest = max(range(k), key=sizes.__getitem__)
-    share = sizes[largest] / documents
-    empty = [label for label, size in enumerate(sizes) if not size]
+    largest, share, empty = int(np.argmax(sizes)), max(sizes) / documents, sizes.count(0)
     # The settings ask for one cluster, or there is one document.
     alone = run.settings.clusters.k == 1 or documents == 1
     limit = 1.0 if alone else min(NEARLY_ALL, max(MAX_SHARE, EVEN_TIMES / k))
     faults = []
     if empty:
-        faults.append(f"{len(empty)} of {k} clusters are empty (the first: {empty[0]})")
+        faults.append(f"{empty} of {k} clusters are empty (the first: {sizes.index(0)})")
     if share > limit:
         faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
         # The note may say why there are fewer clusters than asked for.
@@ -126,10 +130,10 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         if faults
         else f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}.",
         remedy="fit them again (divorder run --refit clusters), with more clusters if one holds most documents "
-        '(clusters.k, or "auto"), with fewer if some are empty; boilerplate text in most documents also makes one '
-        "large cluster: look at its documents in the cluster map, and remove such text from the input; if all vectors "
-        "are alike, the model's weights are damaged, or the tokenizer does not know the words of the texts",
-        figures={"k": k, "empty": len(empty), "largest": sizes[largest], "largest_share": share},
+        '(clusters.k, or "auto"), with fewer if some are empty; boilerplate in most documents also makes one large '
+        "cluster: look at the cluster map, and remove such text from the input; if all vectors are alike, the model's "
+        "weights are damaged, or its tokenizer does not know the words",
+        figures={"k": k, "empty": empty, "largest": sizes[largest], "largest_share": share},
     )
 
 
@@ -139,11 +143,10 @@ CLUSTERS = PerDocument(
     description="The cluster of every document: `clusters.k` clusters by k-means (vectors: `embedding.kind`), named by "
     "their characteristic words. Centroids and names are pinned; `fitted` says whether and why they were made again.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
-    decided_by=lambda run: {"space": chosen_space_key(run), "centroids": run.receipt("centroids").version},
-    then=("cluster_names", "cluster_table"),
+    decided_by=lambda run: {"space": space_key(run), "centroids": run.receipt("centroids").version},
+    then=("cluster_names",),
     doing="assigning to clusters",
     compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),
-    needs=threaded_by_size,
     figures=_clusters_figures,
     figures_now=_clusters_figures_now,
     show=_show_clusters,

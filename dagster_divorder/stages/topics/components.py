@@ -14,7 +14,7 @@ import orjson
 
 from dagster_divorder.core.vectors.pca import Pca
 from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import Fitted, PinnedFit
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import KINDS, Settings
@@ -69,17 +69,13 @@ def is_centred(settings: Settings, kind: str) -> bool:
     return kind != "shallow" or settings.embedding.pooling != "mean"
 
 
-def space_key(run: Run, kind: str) -> str:
-    """A key of everything but the corpus that decides the vectors of a space."""
+def space_key(run: Run, kind: str | None = None) -> str:
+    """A key of everything but the corpus that decides the vectors of a space, by default of the clustered kind."""
+    kind = kind or chosen_kind(run)
     receipt = run.receipt(STAGE_OF[kind])
     if not run.settings.embedding.pca:
         return receipt.key
     return content_hash(receipt.key, run.receipt(COMPONENTS_OF[kind]).version)
-
-
-def chosen_space_key(run: Run) -> str:
-    """`space_key` of the clustered vectors."""
-    return space_key(run, chosen_kind(run))
 
 
 def load_space(run: Run, kind: str | None = None) -> Space:
@@ -92,8 +88,8 @@ def load_space(run: Run, kind: str | None = None) -> Space:
     components = None
     if run.settings.embedding.pca:
         files = run.fit(COMPONENTS_OF[kind])
-        arrays, info = unpack(files[ARRAYS]), orjson.loads(files[INFO])
-        components = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=info["explained"])
+        explained = orjson.loads(files[INFO])["explained_variance"]
+        components = Pca(**unpack(files[ARRAYS]), explained=explained)
     return Space(
         files=run.files(STAGE_OF[kind]),
         centre=components is None and is_centred(run.settings, kind),
@@ -118,38 +114,29 @@ def space_figures(run: Run) -> dict[str, Any]:
 def _fit_components(run: Run, kind: str) -> Mapping[str, bytes]:
     from dagster_divorder.core.vectors.pca import fit
 
-    view, vectors = run.view, Space(run.files(STAGE_OF[kind]), centre=False)
-    rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, vectors.most_rows(view, BYTES)))
-    pca = fit(vectors.rows(view, rows), run.settings.embedding.pca)
-    info = {"explained": pca.explained, "dims": pca.axes.shape[0], "found": pca.axes.shape[1]}
-    if note := _note(run.settings.embedding.pca, info, run.corpus.records):
-        run.progress.note(note)
-    return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
-
-
-def _note(asked: int, info: Mapping[str, Any], documents: int) -> str | None:
-    """Why there are fewer components than asked for; None if there are not fewer."""
-    if info["found"] == asked:
-        return None
-    return (
-        f"{asked:,} principal components are asked for, but {documents:,} documents of {info['dims']:,} dims have only "
-        f"{info['found']:,}"
+    view, vectors, asked = (
+        run.view,
+        Space(run.files(STAGE_OF[kind]), centre=False),
+        run.settings.embedding.pca,
     )
-
-
-def _components_facts(run: Run, fitted: Fitted, kind: str) -> dict[str, Any]:
-    info = orjson.loads(fitted.files[INFO])
-    return {
-        "pca": info["found"],
-        "explained_variance": info["explained"],
-        "note": _note(run.settings.embedding.pca, info, fitted.documents),
-    }
+    rows = fit_rows(run, COMPONENTS_OF[kind], min(ROWS, vectors.most_rows(view, BYTES)))
+    pca = fit(vectors.rows(view, rows), asked)
+    dims, found = pca.axes.shape
+    note = None
+    if found < asked:
+        note = (
+            f"{asked:,} principal components are asked for, but {run.corpus.records:,} documents of {dims:,} dims have "
+            f"only {found:,}"
+        )
+        run.progress.note(note)
+    info = {"pca": found, "explained_variance": pca.explained, "note": note}
+    return {ARRAYS: pack({"mean": pca.mean, "axes": pca.axes}), INFO: orjson.dumps(info)}
 
 
 def _components(kind: str) -> PinnedFit:
     return PinnedFit(
         name=COMPONENTS_OF[kind],
-        version=1,
+        version=2,
         asset=False,
         description=f"Principal components of the {kind} vectors.",
         reads=lambda settings: ("raw_docs", STAGE_OF[kind], *fit_reads(settings, COMPONENTS_OF[kind])),
@@ -163,7 +150,7 @@ def _components(kind: str) -> PinnedFit:
         compute=partial(_fit_components, kind=kind),
         refit="clusters",
         drift=has_doubled,
-        facts=partial(_components_facts, kind=kind),
+        facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     )
 
 

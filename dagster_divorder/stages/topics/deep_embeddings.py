@@ -51,41 +51,23 @@ if TYPE_CHECKING:
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 Result = TypeVar("Result")
 
-STAGE = "deep_embeddings"
 IDS_SHOWN = 20
 """Most ids of flagged documents in the figures."""
 
 
-def vector_facts(run: Run, stage: str, model: DeepModel, embed_of: Callable[[Run], Embed]) -> dict[str, Any]:
-    """The facts that name the vectors of a stage: the last run's, without reading a model, if the inputs are the same
-    and no vectors are missing."""
-    if "made" not in run.memo:
-        tokens = run.receipt("token_counts").key
-        vectors, last = run.graph[stage], load_receipt(run.store, stage)
-        lengths, given = declared_lengths(model.directory), vectors.given(run.settings)
-        source = content_hash(model.fingerprint, lengths, tokens, given)
-        assert isinstance(vectors, PerDocument)
-        known = last and last.facts["source"] == source and not vectors.missing(run, last.key)
-        recipe = last.facts["made"] if last and known else embed_of(run).recipe()
-        run.memo["made"] = {"source": source, "made": recipe}
-    return run.memo["made"]
-
-
-def _deep_embeddings_facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, load_deep_model(run), _embed_of)
-
-
 def _embed_of(run: Run) -> Embed:
-    """The function that the engine's machines run under these settings."""
-    if "embed" not in run.memo:
-        deep, model = run.settings.deep, load_deep_model(run)
-        read = functools.partial(_read_spec, run.store, model.place, deep)
-        run.memo["embed"] = Embed(
-            **embed_fields(run, model),
-            spec=call_on_a_worker(run, read),
-            processes=deep.tensor_parallel,
+    model = load_deep_model(run)
+    if layers := modules_after_pooling(model.directory):
+        run.progress.note(
+            f"{model.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
+            "pooled hidden states"
         )
-    return run.memo["embed"]
+    read = functools.partial(_read_spec, run.store, model.place, run.settings.deep)
+    return Embed(
+        **embed_fields(run, model),
+        spec=call_on_a_worker(run, read),
+        processes=run.settings.deep.tensor_parallel,
+    )
 
 
 def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
@@ -98,7 +80,8 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
         "tokenizer": model.tokenizer,
         "engine": model.engine,
         "vocabulary": model.vocabulary,
-        "threads": count_workers(run.settings.engine.workers if local else 0),
+        # Products of the bootstrap's narrow decoder are too small to be shared by threads.
+        "threads": 1 if model.figures else count_workers(run.settings.engine.workers if local else 0),
     }
 
 
@@ -112,8 +95,7 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
 
 def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
     """What the settings resolve to on a machine that computes, for an `engine.device`."""
-    directory = model_path(store, model)
-    return read_spec(directory, max_tokens=deep.max_tokens, device=device)
+    return read_spec(model_path(store, model), max_tokens=deep.max_tokens, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,18 +126,43 @@ class VectorsOfAModel(PerDocument):
         }
 
 
-def _embed_documents(run: Run) -> Embed:
-    embed = _embed_of(run)
-    directory = model_path(run.store, embed.model)
-    if layers := modules_after_pooling(directory):
-        run.progress.note(
-            f"{directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
-            "pooled hidden states"
-        )
-    return embed
+def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: Any) -> VectorsOfAModel:
+    """The stage `name`: `make_embed` gives the function that the engine's machines run under a run's settings."""
+
+    def embed_of(run: Run) -> Embed:
+        if "embed" not in run.memo:
+            run.memo["embed"] = make_embed(run)
+        return run.memo["embed"]
+
+    def facts(run: Run) -> dict[str, Any]:
+        """What names the vectors: the last run's facts, without reading a model, if the inputs are the same and no
+        vectors are missing."""
+        if "made" not in run.memo:
+            model, last = load_deep_model(run), load_receipt(run.store, name)
+            lengths, given = declared_lengths(model.directory), stage.given(run.settings)
+            source = content_hash(model.fingerprint, lengths, run.receipt("token_counts").key, given)
+            known = last and last.facts["source"] == source and not stage.missing(run, last.key)
+            recipe = last.facts["made"] if last and known else embed_of(run).recipe()
+            run.memo["made"] = {"source": source, "made": recipe}
+        return run.memo["made"]
+
+    stage = VectorsOfAModel(
+        name=name,
+        reads=lambda settings: (
+            *("raw_docs", "token_counts", "base_model", "deep_model"),
+            *(["ids"] if settings.input.id_field else []),
+        ),
+        decided_by=lambda run: {"model": load_deep_model(run).fingerprint, "made": facts(run)["made"]},
+        facts=facts,
+        by_text=True,
+        compute=embed_of,
+        needs=lambda run, missing: _needs(run, embed_of(run)),
+        **others,
+    )
+    return stage
 
 
-def embed_needs(run: Run, embed: Embed) -> Needs:
+def _needs(run: Run, embed: Embed) -> Needs:
     """One process for each GPU, or for each group of GPUs that share a model. On CPUs, one process for each machine,
     with all its cores."""
     if embed.spec.device != "cuda":
@@ -278,28 +285,15 @@ def _free(device: str) -> None:
     release(device)
 
 
-def _deep_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    spec = EmbeddingSpec(**_deep_embeddings_facts(run)["made"]["spec"])
-    return {
-        "pooling": spec.pooling,
-        **vector_figures(run, files, spec, run.settings.deep_model, "count as documents without tokens"),
-        **load_deep_model(run).figures,
-    }
-
-
-def vector_figures(
-    run: Run, files: StageFiles, spec: EmbeddingSpec, model: str, instead: str, *, noun: str = "vector"
-) -> dict[str, Any]:
+def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "vector") -> dict[str, Any]:
     """Figures of all documents' vectors: how they were computed, tokens, tokens not read, and flags. instead: what
     happens to documents without a finite vector, in words. noun: the word for a vector."""
-    view = run.view
-    lengths, flagged = files.columns(view.fragments, "tokens", "flagged")
-    tokens = lengths
+    spec, model = EmbeddingSpec(**run.memo["made"]["made"]["spec"]), run.settings.deep_model
+    tokens, flagged = files.columns(run.view.fragments, "tokens", "flagged")
     unseen = np.maximum(tokens - spec.room, 0)
-    first = files.read(view.fragments[0])
     figures: dict[str, Any] = {
         "model": model,
-        **({"dim": first["vectors"].shape[1]} if "vectors" in first else {}),
+        "dim": files.read(run.view.fragments[0])["vectors"].shape[1],
         "max_tokens": spec.window,
         "own_tokens": spec.window - spec.room,
         "device": spec.device,
@@ -329,24 +323,17 @@ def vector_figures(
     return {**figures, "flagged_documents": len(flags)}
 
 
-DEEP_EMBEDDINGS = VectorsOfAModel(
-    name=STAGE,
+DEEP_EMBEDDINGS = vectors_of_a_model(
+    "deep_embeddings",
+    _embed_of,
     version=2,
     description="One vector a document from the hidden states of a model (`deep.model`, else `model.base`), pooled and "
     "L2-normalised.",
-    reads=lambda settings: (
-        *("raw_docs", "token_counts", "base_model", "deep_model"),
-        *(["ids"] if settings.input.id_field else []),
-    ),
     settings=("deep", "engine.device"),
-    decided_by=lambda run: {
-        "model": load_deep_model(run).fingerprint,
-        "made": _deep_embeddings_facts(run)["made"],
-    },
-    facts=_deep_embeddings_facts,
     doing="storing vectors",
-    by_text=True,
-    compute=_embed_documents,
-    needs=lambda run, missing: embed_needs(run, _embed_of(run)),
-    figures=_deep_embeddings_figures,
+    figures=lambda run, files: {
+        "pooling": run.memo["made"]["made"]["spec"]["pooling"],
+        **vector_figures(run, files, "count as documents without tokens"),
+        **load_deep_model(run).figures,
+    },
 )

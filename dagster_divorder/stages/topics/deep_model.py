@@ -35,7 +35,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.text.base_model import BOOTSTRAP, BaseModel, find_checkpoint, load_base_model
+from dagster_divorder.stages.text.base_model import BOOTSTRAP, find_checkpoint, load_base_model
 from dagster_divorder.store.fits import model_path
 
 INFO = "deep_model.json"
@@ -139,6 +139,8 @@ def checkpoint_fingerprint(directory: Path) -> str:
 
 
 def _make_deep_model(run: Run) -> Mapping[str, bytes]:
+    from dagster_divorder.models.decoder import make_decoder
+
     base, checkpoint = load_base_model(run), _checkpoint(run)
     info = {
         "tokenizer": base.info["tokenizer"],
@@ -149,8 +151,11 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     if not checkpoint:
         # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
+        weights = token_weights(base.document_frequency, base.documents, "idf")
+        means, tokens = halves(run, fit_rows(run, STAGE), embedding_table(base.directory).weights, weights)
         with run.store.scratch(size, "the decoder") as folder:
-            info["figures"] = _make_decoder(run, base, folder)
+            made = make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
+            info["figures"] = {**made, "tokens": tokens, "documents": means.shape[1]}
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
     directory = Path(checkpoint["directory"])
@@ -164,15 +169,6 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     return {INFO: orjson.dumps(info)}
 
 
-def _make_decoder(run: Run, base: BaseModel, folder: Path) -> dict[str, Any]:
-    from dagster_divorder.models.decoder import make_decoder
-
-    weights = token_weights(base.document_frequency, base.documents, "idf")
-    means, tokens = halves(run, fit_rows(run, STAGE), embedding_table(base.directory).weights, weights)
-    figures = make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
-    return {**figures, "tokens": tokens, "documents": means.shape[1]}
-
-
 def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
     """(vectors of a span from each half of the first documents of `rows`, float32 (2, P, D); tokens of all spans)."""
     view, counts = run.view, run.files("token_counts")
@@ -184,16 +180,11 @@ def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -
     for places, inside, stored in counts.at(view.fragments, rows):
         lengths = stored["lengths"]
         begins, middle = (np.cumsum(lengths) - lengths)[inside], lengths[inside] // 2
+        count = span[places]
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         for half, first in enumerate((begins, begins + middle)):
-            ids = stored["ids"][_ranges(first, span[places])]
-            means[half, places] = pool(ids, span[places], table, weights)
+            means[half, places] = pool(stored["ids"][np.repeat(first, count) + within], count, table, weights)
     return means, int(2 * span.sum())
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The concatenated ranges [start, start + length)."""
-    before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
 
 
 def _decided_by(run: Run) -> dict[str, Any]:

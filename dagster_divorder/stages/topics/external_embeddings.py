@@ -14,7 +14,7 @@ Known weakness: after embedding the same texts again, vectors that differ in the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +60,16 @@ class _ExternalEmbeddings(PerDocument):
     def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         """Copies new rows of a Parquet file first: the file is read from beginning to end, but fragments need rows in
         any order."""
-        reading: _Reading = run.memo["reading"]
-        file, matched = reading.file, reading.matched
-        if isinstance(file, NpyVectors):
-            yield from super().compute_missing(run, key, works)
+        take = _take(run)
+        if not isinstance(take.vectors, ParquetVectors):
+            yield from self.compute_with(take, run, key, works)
             return
-        assert isinstance(file, ParquetVectors) and matched
-        inside = _records_of_fragments(run.view)
-        rows = distinct_values(np.concatenate([matched.row[_records(inside, work.new)] for work in works]))
-        rows = rows[rows >= 0]
-        size = len(rows) * file.dims * file.dtype.itemsize
+        wanted = np.concatenate([take.row[_records(take.inside, work.new)] for work in works])
+        rows = distinct_values(wanted[wanted >= 0])
+        size = len(rows) * take.vectors.dims * take.vectors.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
-            copy = file.copy(rows, folder / "vectors")
-            yield from self.compute_with(_units(run, copy, rows), run, key, works)
+            copied = replace(take, vectors=take.vectors.copy(rows, folder / "vectors"), rows=rows)
+            yield from self.compute_with(copied, run, key, works)
 
     def decide(self, run: Run) -> Decision:
         decision = super().decide(run)
@@ -82,13 +79,14 @@ class _ExternalEmbeddings(PerDocument):
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The user's file as read. read_as: hash of the state of file and input, and of the settings. facts: its content.
-    key: names its vectors. file, matched: None unless this run has read the file."""
+    key: names its vectors. Of each record: `row` int64, the row of the file with the vector of its text, -1 if there is
+    none; `source` uint64, that row's hash, 0 if there is none; empty unless this run has read the file."""
 
     read_as: str
     facts: Mapping[str, Any]
     key: str
-    file: VectorFile | None = None
-    matched: _Matched | None = None
+    row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    source: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
 
 
 def _reading(stage: PerDocument, run: Run) -> _Reading:
@@ -99,30 +97,29 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
     # The time of change (ctime) cannot be set back by a program.
     state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     read_as = content_hash(state, run.receipt("raw_docs").version, stage.fingerprint(run.settings), *ids)
-    known = last is not None and last.facts["read_as"] == read_as
+    blind = run.planning and not run.has_view
     if (
         last
-        and (known or (run.planning and not run.has_view))
+        and (last.facts["read_as"] == read_as or blind)
         and (run.planning or not stage.work(run, last.key))
     ):
         run.observed["read"] = "no: it has not changed"
         return _Reading(read_as, last.facts, last.key)
-    # Loaded before the file is read, because a plan may have no view.
-    view = run.view
-    matched, key = _read(run, view, file, last)
-    zero = row_hashes(np.zeros((1, file.dims), file.dtype))
+    # A plan may have no view: then the file is not read.
+    row, source, unmatched, disagreeing = _scan(run, run.view, file)
+    key, why = _key(run, file, source, last)
     facts = {
         "path": str(file.path),
         "dim": file.dims,
         "dtype": str(file.dtype),
         "keyed_by": file.keyed_by,
         "rows": file.rows,
-        "read": matched.reason,
-        "rows_of_no_document": matched.unmatched,
-        "copies_with_other_vectors": matched.disagreeing,
-        "zero_vectors": int((matched.source == zero).sum()),
+        "read": why,
+        "rows_of_no_document": unmatched,
+        "copies_with_other_vectors": disagreeing,
+        "zero_vectors": int((source == row_hashes(np.zeros((1, file.dims), file.dtype))).sum()),
     }
-    return _Reading(read_as, facts, key, file, matched)
+    return _Reading(read_as, facts, key, row, source)
 
 
 def _open(run: Run) -> VectorFile:
@@ -153,26 +150,27 @@ def _open_file(settings: Settings) -> VectorFile:
     Raises:
         InputError: the vectors cannot be read.
     """
-    path = settings.embedding.path
-    assert path is not None
-    return open_vectors(path, id_field=settings.input.id_field)
+    assert settings.embedding.path is not None
+    return open_vectors(settings.embedding.path, id_field=settings.input.id_field)
 
 
 @dataclass(frozen=True, slots=True)
-class _Units:
-    """Takes the vectors of a fragment's documents from the file at `path`, or from a copy of some of its `rows`, int64
-    rising. inside: the document rows of each fragment."""
+class _Take:
+    """Takes the vectors of a fragment's documents from the user's file `vectors`, or from a copy of some of its `rows`,
+    int64 rising. row, source: see `_Reading`. inside: the records of each fragment."""
 
     path: Path
-    matched: _Matched
+    row: np.ndarray
+    source: np.ndarray
     inside: Mapping[str, slice]
-    vectors: NpyVectors
+    vectors: VectorFile
     rows: np.ndarray | None = None
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
         inside = _records(self.inside, fragment)
-        row, source = self.matched.row[inside], self.matched.source[inside]
+        row, source = self.row[inside], self.source[inside]
         wanted = row[row >= 0]
+        assert isinstance(self.vectors, NpyVectors)
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
         if not np.array_equal(row_hashes(taken), source[row >= 0]):
             raise InputError(f"{self.path} changed while it was read; run again")
@@ -181,14 +179,10 @@ class _Units:
         return {"vectors": units, "source": source}
 
 
-def _units(run: Run, vectors: NpyVectors, rows: np.ndarray | None = None) -> _Units:
-    reading = run.memo["reading"]
-    return _Units(reading.file.path, reading.matched, _records_of_fragments(run.view), vectors, rows)
-
-
-def _records_of_fragments(view: View) -> dict[str, slice]:
-    names = [fragment.name for fragment in view.fragments]
-    return dict(zip(names, spans(view.fragments), strict=True))
+def _take(run: Run) -> _Take:
+    reading, file, fragments = run.memo["reading"], _open_file(run.settings), run.view.fragments
+    inside = dict(zip([fragment.name for fragment in fragments], spans(fragments), strict=True))
+    return _Take(file.path, reading.row, reading.source, inside, file)
 
 
 def _records(inside: Mapping[str, slice], fragment: Fragment) -> slice | np.ndarray:
@@ -197,56 +191,31 @@ def _records(inside: Mapping[str, slice], fragment: Fragment) -> slice | np.ndar
     return whole if fragment.picks is None else whole.start + fragment.picks
 
 
-@dataclass(frozen=True, slots=True)
-class _Matched:
-    """The rows of a file, matched with the documents of a view.
-
-    For each document row: `row` int64, the row of the file, -1 if there is none; `source` uint64, its hash, 0 if there
-    is none. unmatched: rows without a document. disagreeing: records whose vector differs from the one of the first
-    record with the same text. reason: why the file has this key.
-    """
-
-    row: np.ndarray
-    source: np.ndarray
-    unmatched: int
-    disagreeing: int
-    reason: str = ""
-
-
-def _stored(run: Run, view: View, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each record: bool, whether a vector of its text is stored under a key; and its `source` uint64, 0 if there is
-    none."""
-    files, fragments = StageFiles(run.store, STAGE, key).listed(), run.records.fragments
-    kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
-    stored, source = np.zeros(len(view), bool), np.zeros(len(view), np.uint64)
-    if kept:
-        known = np.concatenate(list(fragments.parts(kept, "text")))
-        at = places(run.records.text_ids(view.fragments), known)
-        stored = at >= 0
-        source[stored] = files.column(kept, "source")[at[stored]]
-    return stored, source
-
-
-def _read(run: Run, view: View, file: VectorFile, last: Receipt | None) -> tuple[_Matched, str]:
-    """The rows of the file by document, and their key: the last run's if no known document has another vector under it;
-    else one that names the vectors."""
-    matched = _scan(run, view, file)
+def _key(run: Run, file: VectorFile, source: np.ndarray, last: Receipt | None) -> tuple[str, str]:
+    """(the key of the vectors with these hashes, why the file was read): the last run's key if no known document has
+    another vector under it; else one that names the vectors."""
     why = "first run with these vectors"
     if last and last.key.startswith(_CODE):
-        stored, source = _stored(run, view, last.key)
-        other = int((stored & (source != matched.source)).sum())
-        if stored.any() and not other:
-            return replace(matched, reason="no: they are stored"), last.key
-        if stored.any():
-            why = f"{other:,} of {int(stored.sum()):,} known documents have another vector now"
-            if last.facts["dim"] != file.dims:
-                why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
-    content = xxhash.xxh3_128_hexdigest(matched.source.tobytes())
-    return replace(matched, reason=why), f"{_CODE}{content_hash(file.dims, content)}"
+        files, fragments = StageFiles(run.store, STAGE, last.key).listed(), run.records.fragments
+        kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
+        if kept:
+            known = np.concatenate(list(fragments.parts(kept, "text")))
+            at = places(run.records.text_ids(run.view.fragments), known)
+            stored = at >= 0
+            other = int((files.column(kept, "source")[at[stored]] != source[stored]).sum())
+            if stored.any() and not other:
+                return last.key, "no: they are stored"
+            if stored.any():
+                why = f"{other:,} of {int(stored.sum()):,} known documents have another vector now"
+                if last.facts["dim"] != file.dims:
+                    why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
+    content = xxhash.xxh3_128_hexdigest(source.tobytes())
+    return f"{_CODE}{content_hash(file.dims, content)}", why
 
 
-def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
-    """Read the file once.
+def _scan(run: Run, view: View, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Read the file once: (`row`, `source` of `_Reading`; rows without a document; records whose vector differs from
+    the one of the first record with the same text).
 
     Raises:
         InputError: a vector holds NaN or infinity, an id occurs with two vectors, or documents have no vector.
@@ -254,8 +223,8 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
     # Records with one text share the vector of the first.
     first = run.copies
     records = keyed_records(run, file.keyed_by, file.path)
-    row = np.full(len(run.view), -1, np.int64)
-    source = np.zeros(len(run.view), np.uint64)
+    row = np.full(len(view), -1, np.int64)
+    source = np.zeros(len(view), np.uint64)
     copies: list[tuple[np.ndarray, np.ndarray]] = []
     unmatched = 0
     with run.progress("reading vectors", file.rows, "rows") as advance:
@@ -291,11 +260,11 @@ def _scan(run: Run, view: View, file: VectorFile) -> _Matched:
         name = own_ids(run, np.flatnonzero(lacking)[:1])[0] if file.keyed_by == "id" else None
         shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if name is None else f"id {name!r}"
         raise InputError(
-            f"{file.path} has no vector for {int(lacking.sum()):,} of {len(view):,} records, "
+            f"{file.path} has no vector for {int(lacking.sum()):,} of {len(row):,} records, "
             f"the first is {shown}; expected one for each: embed them and add their rows"
         )
     disagreeing = sum(int((source[documents] != hashes).sum()) for documents, hashes in copies)
-    return _Matched(row, source, unmatched, disagreeing)
+    return row, source, unmatched, disagreeing
 
 
 def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> None:
@@ -323,7 +292,7 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     doing="storing vectors",
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
     check=lambda run: _open_file(run.settings),
-    compute=lambda run: _units(run, run.memo["reading"].file),
+    compute=_take,
     by_text=True,
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
     facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},

@@ -20,12 +20,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.topics.deep_embeddings import (
     Device,
     Embed,
-    VectorsOfAModel,
     call_on_a_worker,
     embed_fields,
-    embed_needs,
-    vector_facts,
     vector_figures,
+    vectors_of_a_model,
 )
 from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.base import Store
@@ -35,7 +33,6 @@ from dagster_divorder.store.stages import StageFiles
 if TYPE_CHECKING:
     from dagster_divorder.models.deep import Model
 
-STAGE = "gradient_embeddings"
 LAYERS = 2
 """Last blocks whose gradients are taken: more are nearer to the whole model's gradients, in more time."""
 DIMS = 1024
@@ -44,25 +41,19 @@ MAX_TOKENS = 768
 """First tokens of a document that count, so that fewer documents differ by length alone."""
 
 
-def _gradient_embeddings_facts(run: Run) -> dict[str, Any]:
-    return vector_facts(run, STAGE, load_deep_model(run), gradients_of)
-
-
 def gradients_of(run: Run) -> Gradients:
     """The function that the engine's machines run under these settings."""
-    if "embed" not in run.memo:
-        model, settings = load_deep_model(run), run.settings
-        setting = "deep.model" if settings.deep.model else "model.base"
-        spec, parameters = call_on_a_worker(run, partial(_read, run.store, model.place, setting))
-        run.memo["embed"] = Gradients(
-            **embed_fields(run, model),
-            spec=spec,
-            dims=min(DIMS, sum(parameters.values())),
-            seed=settings.seed,
-            parameters=tuple(parameters.items()),
-            setting=setting,
-        )
-    return run.memo["embed"]
+    model, settings = load_deep_model(run), run.settings
+    setting = "deep.model" if settings.deep.model else "model.base"
+    spec, parameters = call_on_a_worker(run, partial(_read, run.store, model.place, setting))
+    return Gradients(
+        **embed_fields(run, model),
+        spec=spec,
+        dims=min(DIMS, sum(parameters.values())),
+        seed=settings.seed,
+        parameters=tuple(parameters.items()),
+        setting=setting,
+    )
 
 
 def _read(
@@ -108,37 +99,24 @@ class Gradients(Embed):
 
 
 def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    recipe = _gradient_embeddings_facts(run)["made"]
-    model = run.settings.deep_model
-    spec, instead = EmbeddingSpec(**recipe["spec"]), "are kept out of every choice"
+    parameters = run.memo["made"]["made"]["parameters"]
     return {
-        **vector_figures(run, files, spec, model, instead, noun="gradient"),
+        **vector_figures(run, files, "are kept out of every choice", noun="gradient"),
         "blocks": LAYERS,
-        "parameters": sum(recipe["parameters"].values()),
-        "parameters_of": sorted(recipe["parameters"]),
+        "parameters": sum(parameters.values()),
+        "parameters_of": sorted(parameters),
     }
 
 
-GRADIENT_EMBEDDINGS = VectorsOfAModel(
-    name=STAGE,
+GRADIENT_EMBEDDINGS = vectors_of_a_model(
+    "gradient_embeddings",
+    gradients_of,
     version=1,
     description="One vector a document: the gradient of its loss in the last blocks of a language model, projected at "
     "random, L2-normalised. It shows what training on the document would change.",
-    reads=lambda settings: (
-        *("raw_docs", "token_counts", "base_model", "deep_model"),
-        *(["ids"] if settings.input.id_field else []),
-    ),
     settings=("deep.model", "engine.device", "seed"),
     # Refits cost as much as training on the corpus, so they need a request.
     when=lambda settings: settings.selects,
-    decided_by=lambda run: {
-        "model": load_deep_model(run).fingerprint,
-        "made": _gradient_embeddings_facts(run)["made"],
-    },
-    facts=_gradient_embeddings_facts,
     doing="taking gradients",
-    by_text=True,
-    compute=gradients_of,
-    needs=lambda run, missing: embed_needs(run, gradients_of(run)),
     figures=_gradient_embeddings_figures,
 )

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.cluster import assign, fit, most_points
-from dagster_divorder.core.topics.k_calibration import SAMPLE, distances, recommended, silhouettes
+from dagster_divorder.core.topics.k_calibration import SAMPLE, distances, recommended, silhouette
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.drift import has_changed
@@ -21,7 +21,7 @@ from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
-from dagster_divorder.stages.topics.components import chosen_space_key, load_space, space_figures, space_reads
+from dagster_divorder.stages.topics.components import load_space, space_figures, space_key, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
@@ -29,31 +29,26 @@ from dagster_divorder.store.state import Receipt
 NEAR_ZERO = 0.02
 """Clusters with a smaller silhouette are hardly separated."""
 
-TABLE = "table.parquet"
-INFO = "k_calibration.json"
-PICTURE = "picture.png"
+TABLE, INFO, PICTURE = "table.parquet", "k_calibration.json", "picture.png"
 
 
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.view.pictures import k_calibration
 
-    space = load_space(run)
+    space, tried = load_space(run), run.settings.clusters.tried
     documents = int(run.receipt("raw_docs").facts["texts"])
-    tried = run.settings.clusters.tried
     values = [k for k in tried if k <= documents] or [documents]
-    most = max(SAMPLE, most_points(values[-1]))
-    by_id = records_by_text(run.records, run.view, min(most, space.most_rows(run.view, SAMPLE_BYTES)))
-    vectors = space.rows(run.view, by_id)
+    most = min(max(SAMPLE, most_points(values[-1])), space.most_rows(run.view, SAMPLE_BYTES))
+    vectors = space.rows(run.view, records_by_text(run.records, run.view, most))
     sample = vectors[:SAMPLE]
     between = distances(sample - sample.mean(axis=0) if space.centre else sample)
-
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     if above := [k for k in tried if k > documents]:
         notes.append(f"{', '.join(map(str, above))} not tried: there are only {documents:,} different texts")
     for k in counted(run.progress, "fitting clusters", values, len(values), "numbers of clusters"):
         fitted = fit(vectors[: most_points(k)], k, seed=run.settings.seed, centre=space.centre)
-        if len(fitted.centroids) in [row["clusters"] for row in rows]:
+        if rows and len(fitted.centroids) == rows[-1]["clusters"]:
             notes.append(f"{k} left out: it gives no more clusters than a smaller number ({fitted.note})")
             continue
         labels, _ = assign(sample, fitted)
@@ -61,7 +56,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
         rows.append(
             {
                 "k": k,
-                "silhouette": float(silhouettes(between, labels).mean(dtype=np.float64)),
+                "silhouette": silhouette(between, labels),
                 "clusters": len(sizes),
                 "smallest": int(sizes.min()),
                 "median": float(np.median(sizes)),
@@ -90,14 +85,6 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
     return unpack_rows(store.read(f"{folder}/{TABLE}"))
 
 
-def _k_calibration_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
-    facts = receipt.facts
-    return {
-        **{name: facts[name] for name in ("recommended", "best_silhouette", "measured_documents", "notes")},
-        **space_figures(run),
-    }
-
-
 def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
     fit = receipt.files["fit"]
     return {
@@ -114,7 +101,7 @@ K_CALIBRATION = PinnedFit(
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
     settings=("clusters", "seed"),
     decided_by=lambda run: {
-        "space": chosen_space_key(run),
+        "space": space_key(run),
         "tried": run.settings.clusters.tried,
         "seed": run.settings.seed,
     },
@@ -123,6 +110,12 @@ K_CALIBRATION = PinnedFit(
     refit="k_calibration",
     drift=has_changed,
     facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
-    figures=_k_calibration_figures,
+    figures=lambda run, receipt: {
+        **{
+            name: receipt.facts[name]
+            for name in ("recommended", "best_silhouette", "measured_documents", "notes")
+        },
+        **space_figures(run),
+    },
     show=_show_k_calibration,
 )

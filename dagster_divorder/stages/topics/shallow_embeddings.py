@@ -46,7 +46,7 @@ SHALLOW_EMBEDDINGS = PerDocument(
     name="shallow_embeddings",
     version=1,
     description="One vector a document: the mean of its tokens' vectors in the base model, weighted by "
-    "`embedding.pooling`. Texts on similar topics lie close together.",
+    "`embedding.pooling`. Texts of similar words lie close together.",
     reads=("raw_docs", "token_counts", "base_model"),
     settings=("embedding.pooling",),
     doing="pooling",

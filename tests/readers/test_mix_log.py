@@ -1,0 +1,164 @@
+"""The log of the mix: its numbers, and the trainers that log them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.torch import MixLog, SequenceDataset, open_export
+from dagster_divorder.write.exports import FORMATS
+from tests.readers.made import NAMES, write_export
+from tests.write.exports.made import rows_of, runs_of
+
+BATCH, LENGTH, EPOCHS = 4, 16, 2
+LENGTHS = np.random.default_rng(1).integers(1, 40, 60).tolist()
+NAMES_OF = ("web", "books", "code")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def export(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Any]]:
+    """An export, and by row the tokens of each source."""
+    path = tmp_path_factory.mktemp("export") / request.param
+    corpus = {"lengths": LENGTHS, "length": LENGTH, "epochs": EPOCHS, "end_of_text": False}
+    write_export(path, request.param, corpus, batch=BATCH)
+    rows = rows_of(**corpus, index=FORMATS[request.param].epochs == "index")
+    held = [Counter[str]() for _ in range(len(rows))]
+    for counts, runs in zip(held, runs_of(rows), strict=True):
+        for record, _, ids in runs:
+            counts[NAMES_OF[record % 3]] += len(ids)
+    return path, [held[row] for row in rows.epochs.reshape(-1).tolist()]
+
+
+def test_a_step_is_logged_as_its_batch_holds_it(export: tuple[Path, list[Any]]) -> None:
+    path, rows = export
+    mix = MixLog(path)
+    whole = sum(rows, Counter[str]())
+    read = Counter[str]()
+    assert len(mix) == -(-len(rows) // BATCH)
+    for step in range(len(mix)):
+        held = sum(rows[step * BATCH : (step + 1) * BATCH], Counter[str]())
+        read += held
+        logged, tokens = mix(step), held.total()
+        distance = sum(abs(held[name] / tokens - whole[name] / whole.total()) for name in NAMES_OF) / 2
+        assert logged == pytest.approx(
+            {
+                "read/tokens": read.total(),
+                "mix/source/distance": distance,
+                **{f"mix/source/{name}": held[name] / tokens for name in NAMES_OF},
+                **{f"read/source/{name}": EPOCHS * read[name] / whole[name] for name in NAMES_OF},
+            }
+        )
+    few = MixLog(path, most=1)(0)
+    assert few["mix/source/others"] == pytest.approx(
+        1 - max(few[f"mix/source/{n}"] for n in NAMES_OF if f"mix/source/{n}" in few)
+    )
+    assert few["mix/source/distance"] == pytest.approx(mix(0)["mix/source/distance"])
+    with pytest.raises(IndexError, match=f"has steps 0 to {len(mix) - 1}, not {len(mix)}"):
+        mix(len(mix))
+    with pytest.raises(InputError, match="there is no trait 'sources'; expected one of source, length"):
+        MixLog(path, traits=["sources"])
+
+
+def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    import torch
+
+    ids = torch.tensor([row["input_ids"] for row in rows])
+    return {"input_ids": ids, "labels": ids}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["transformers", "trl"])
+def test_the_callback_logs_beside_the_loss(tmp_path: Path, kind: str) -> None:
+    from datasets import load_dataset
+    from transformers import Trainer, TrainingArguments
+
+    from tests.trainers.test_trl import QUIET, tokens_and_model
+
+    path = tmp_path / "parquet"
+    write_export(
+        path, "parquet", {"lengths": [16] * 48, "length": 16, "vocabulary": 50, "end_of_text": False}, batch=4
+    )
+    dataset = load_dataset("parquet", data_dir=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    tokenizer, model = tokens_and_model(50)
+    options = {
+        "output_dir": str(tmp_path / "out"),
+        "train_sampling_strategy": "sequential",
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 6,
+        "logging_steps": 2,
+        **QUIET,
+    }
+    if kind == "trl":
+        trl = pytest.importorskip("trl")
+        trainer = trl.SFTTrainer(
+            model=model,
+            args=trl.SFTConfig(max_length=None, **options),
+            train_dataset=dataset,
+            processing_class=tokenizer,
+        )
+    else:
+        trainer = Trainer(
+            model=model, args=TrainingArguments(**options), train_dataset=dataset, data_collator=collate
+        )
+    mix = MixLog(path)
+    trainer.add_callback(mix.callback(trainer))
+    trainer.train()
+    history = trainer.state.log_history
+    assert [row["step"] for row in history if "loss" in row] == [2, 4, 6]
+    logged = {row["step"]: row for row in history if "mix/source/web" in row}
+    assert list(logged) == [2, 4, 6]
+    for step, row in logged.items():
+        assert {name: row[name] for name in mix(step - 1)} == mix(step - 1)
+
+
+@pytest.mark.slow
+def test_lightning_logs_each_optimizer_step(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    import torch
+
+    from tests.trainers.test_lightning import QUIET
+
+    path = tmp_path / "parquet"
+    write_export(
+        path, "parquet", {"lengths": [16] * 48, "length": 16, "vocabulary": 50, "end_of_text": False}, batch=4
+    )
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Embedding(50, 1)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return self.layer(batch["input_ids"]).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    dataset, mix, logged = SequenceDataset(path), MixLog(path), dict[int, dict[str, float]]()
+
+    class Kept(lightning.loggers.logger.DummyLogger):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            logged[int(step or 0)] = metrics
+
+    loader = torch.utils.data.DataLoader(dataset, 2, collate_fn=dataset.collate)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_steps=6,
+        accumulate_grad_batches=2,
+        log_every_n_steps=1,
+        callbacks=[mix.lightning_callback()],
+        **QUIET | {"logger": Kept()},
+    )
+    trainer.fit(Model(), loader)
+    assert sum("mix/source/web" in metrics for metrics in logged.values()) == 6
+    assert len(mix) == len(open_export(path)) // 4
+    last = logged[max(logged)]
+    assert last["mix/source/web"] == pytest.approx(mix(5)["mix/source/web"])
