@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.corpus.sample import first_lines
 from dagster_divorder.errors import InputError
@@ -97,7 +97,7 @@ def where(
         asked = np.isin(packed.document[runs], records)
         runs, sequence, offset = runs[asked], sequence[asked], offset[asked]
     document = packed.document[runs]
-    record = stream.record(document)
+    record = stream.record_of[document]
     names, source = load_names(run), settings.input.source_field
     end_of_text = found.orders["packed_sequences"].facts["end_of_text"]
     frame = pd.DataFrame(

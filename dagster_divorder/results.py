@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.published import ORDERS
 from dagster_divorder.settings import Settings
@@ -203,8 +203,7 @@ class Results(AsTable):
 
     @property
     def measures(self) -> pd.DataFrame:
-        """Every measure, a row each: `trait`, `window`, `measure` (see `core.measure`), then its value in each order as
-        in `metrics`, in shares and tokens; NaN if missing."""
+        """Every measure of every trait, with the columns of `metrics`."""
         return self._table("diversity_metrics", "table")
 
     @property

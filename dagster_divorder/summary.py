@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from itertools import chain
+import textwrap
+from collections.abc import Container, Mapping, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row, stages_table
-from dagster_divorder.pipeline.stage import Link, Picture, Table, Text
+from dagster_divorder.pipeline.stage import Chart, Link, Picture, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place
 from dagster_divorder.stages import GRAPH, open_run
@@ -24,21 +25,23 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
-from dagster_divorder.view.measures import beside_shuffled, in_short, legend, mix_rows, side_by_side
+from dagster_divorder.view.measures import beside_shuffled, in_short, mix_rows, side_by_side, table_rows
 from dagster_divorder.view.verdict import RECOMMENDED
-from dagster_divorder.view.words import TRAIN_ON, cells, count, points
+from dagster_divorder.view.words import TRAIN_ON, cells, count, number, points
 from dagster_divorder.write.curated import RECORDS
 
 Texts = Sequence[str | Line]
 Blocks = Sequence[tuple[int, Texts]]
 """Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
-MORE = "measures explained, every order, file and stage: divorder summary --details"
+MORE = "every measure, order, file and stage: divorder summary --details"
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of stages, by stage."""
 ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
 """Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
+BEFORE_ROWS = 2
+"""Rank up to which texts are more important than rows of measures."""
 
 
 def summarise(settings: Settings, *, details: bool = False) -> Answer:
@@ -74,12 +77,11 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
         *((3, [note]) for note in _notes(settings, figures)),
     ]
-    table = [row.shown() for row in in_short(measured)]
+    table = table_rows(in_short(measured))
     if details:
         texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
         parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
-        parts += ["", *(Line(line, "quiet") for line in legend(measured))]
-        parts += [f"files in {output['folder']}: {', '.join(files['files'])}"]
+        parts += ["", f"files in {output['folder']}: {', '.join(files['files'])}"]
         parts += [*_mix_along(mixes), *_all_orders(run, figures)]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
@@ -108,20 +110,31 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
 
 
 def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
-    """The blocks around a table that fit into LINES, those of the lowest rank first, and then as many rows of the table
-    as fit; blocks of rank 0 and a first row always stand."""
+    """The blocks around a table that fit into LINES: those of rank 0, then those up to BEFORE_ROWS, then as many rows
+    of the table as fit, then the others, the lowest rank first. A first row always stands."""
     blocks = [*before, *after]
     heights = [height(texts, COLUMNS) for _, texts in blocks]
-    # The table has names and, in colours, a rule above its first row.
-    room = LINES - 3 - sum(lines for (rank, _), lines in zip(blocks, heights, strict=True) if rank == 0)
     kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
-    for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
-        if at not in kept and heights[at] <= room:
-            kept.add(at)
-            room -= heights[at]
+    # Cells of the first column fold; a table in colours has three spaces between columns.
+    others = [*table[0]][1:]
+    width = COLUMNS - sum(3 + max(len(name), *(len(row[name]) for row in table)) for name in others)
+    ends = [*accumulate(len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN])]
+    # The table has names and, in colours, a rule above its first row.
+    room = LINES - 2 - ends[0] - sum(heights[at] for at in kept)
+
+    def keep(ranks: Container[int]) -> None:
+        nonlocal room
+        for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
+            if blocks[at][0] in ranks and heights[at] <= room:
+                kept.add(at)
+                room -= heights[at]
+
+    keep(range(1, BEFORE_ROWS + 1))
+    rows = max(1, sum(end - ends[0] <= room for end in ends))
+    room -= ends[rows - 1] - ends[0]
+    keep(range(BEFORE_ROWS + 1, 10))
     texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
-    rows = TextTable(table[: min(MEASURES_SHOWN, 1 + room)])
-    return [*chain(*texts[: len(before)]), rows, *chain(*texts[len(before) :])]
+    return [*chain(*texts[: len(before)]), TextTable(table[:rows]), *chain(*texts[len(before) :])]
 
 
 def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
@@ -137,8 +150,9 @@ def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
         data[name] = dict(receipt.figures)
         parts += ["", Line(f"{name}: {stage.description}", "strong")]
         for key, value in receipt.figures.items():
-            if isinstance(value, (str, int, float)):
-                parts.append(f"  {key.replace('_', ' ')}: {value}")
+            if isinstance(value, (str, int, float)) and value != "":
+                shown_value = value if isinstance(value, (str, bool)) else number(value, 4)
+                parts.append(f"  {key.replace('_', ' ')}: {shown_value}")
         for title, shown in stage.show(run, receipt).items():
             label = title.replace("_", " ")
             match shown:
@@ -147,12 +161,15 @@ def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
                     parts += ["", TextTable(cells(rows[:ROWS], CELL), label + more)]
                     data[name][title] = rows
                 case Text(markdown):
-                    parts += ["", *markdown.splitlines()]
+                    parts += ["", *markdown.replace("**", "").splitlines()]
+                case Chart(what=what):
+                    parts += ["", what]
                 case Picture(path, _) | Link(path):
                     parts.append(f"  {label}: {path}")
                     data[name][title] = str(path)
-                case number:
-                    data[name][title] = number
+                case figure:
+                    parts.append(f"  {label}: {number(figure, 4)}")
+                    data[name][title] = figure
     return Answer(parts[1:], data)
 
 

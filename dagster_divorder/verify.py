@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure import measure_packed
 from dagster_divorder.core.measure.stationarity import Stationarity
-from dagster_divorder.core.measure.tables import drift_columns
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -18,11 +16,11 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.settings.sections import Packing
 from dagster_divorder.stages import open_run
-from dagster_divorder.stages.measure.diversity_metrics import load_metrics
+from dagster_divorder.stages.measure.diversity_metrics import Trained, load_metrics
 from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import (
     plan_fingerprint,
     planned_shape,
@@ -36,7 +34,7 @@ from dagster_divorder.trainers import TRAINERS, Kept, Reading, Trainer, trainer_
 from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
 from dagster_divorder.units import batch_advice
 from dagster_divorder.view.answer import Answer, Part, TextTable
-from dagster_divorder.view.measures import side_by_side, summary_row
+from dagster_divorder.view.measures import drift_columns, side_by_side, summary_row
 from dagster_divorder.view.words import count
 from dagster_divorder.write.exports import FORMATS
 
@@ -189,8 +187,6 @@ def _not_sequences(run: Run, shape: Shape) -> str:
         return ""
     # If records are neither packed nor cut, row i is the i-th sequence of the first epoch.
     alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
-    # Except if one schedule spans all epochs: the records are written once.
-    alike = alike and run.settings.schedule_epochs == 1
     return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
 
 
@@ -385,21 +381,13 @@ def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray
     formats = replayed.trainer.formats
     if way is replayed.default and formats and FORMATS[formats[0]].epochs == "index":
         # The trainer reads the files' rows, one for each sequence, without an index of epochs.
-        return first_reads(order)[read]
+        return order[0][read]
     return order.reshape(-1)[read]
 
 
 def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
     """(measures of the plan's sequences in reading order, int64 (n,); their drift)."""
-    settings, stream, packed = run.settings, load_stream(run), load_packed(run)
-    traits = stream.traits
-    figures = measure_packed(
-        packed,
-        sequences,
-        traits.codes,
-        traits.sizes(),
-        batch=settings.sequence.batch,
-        whole=settings.whole_windows,
-        counted=run_counter(run, stream.record_of)(packed),
-    )
-    return figures.to_dict(), drift_along(run, sequences)
+    stream, packed = load_stream(run), load_packed(run)
+    read = Trained(packed, sequences[np.newaxis], np.zeros(len(packed), np.int64))
+    count = run_counter(run, stream.record_of)
+    return read.measures(stream, count, run.settings.sequence.batch).figures, drift_along(run, sequences)

@@ -85,7 +85,7 @@ def test_the_code_about_tables_runs(
 
     found = names["found"]
     assert not found.drifting
-    for measure in ("mean window", "worst window"):
+    for measure in ("TV of windows, mean", "share error of any window, worst"):
         (line,) = [of for of in found.lines if (of.column, of.measure) == ("module", measure)]
         assert line.value < 0.6 * line.shuffled
     (shown,) = re.findall(r"```\n([\d,]+) rows(.*)\n", PAGE)

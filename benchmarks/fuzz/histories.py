@@ -343,12 +343,10 @@ class History:
         self.check_sequences(plan, sequences)
 
     def check_sequences(self, plan: pd.DataFrame, sequences: np.ndarray) -> None:
-        sizes, settings = plan.groupby("sequence").length.sum(), self.settings()
-        assert (sizes <= settings.sequence.length).all()
-        together = settings.schedule_epochs > 1
-        for reads in sequences.reshape(1, -1) if together else sequences:
-            times = np.bincount(reads, minlength=len(sizes))
-            assert (times == settings.schedule_epochs).all(), "an epoch is no permutation"
+        sizes = plan.groupby("sequence").length.sum()
+        assert (sizes <= self.settings().sequence.length).all()
+        for reads in sequences:
+            assert (np.bincount(reads, minlength=len(sizes)) == 1).all(), "an epoch is no permutation"
 
     def check_training(
         self, documents: pd.DataFrame, plan: pd.DataFrame, order: np.ndarray, sequences: np.ndarray

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dagster_divorder.core.measure import Diversity, average, measure
+from dagster_divorder.core.measure import Measures, average, measure, packed_counts
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
+from dagster_divorder.core.packing import Pieces, pack
 
 HEADER = (
     "| length bins | documents ordered by | distinct | TV batch | worst TV | mean prefix L2 | seconds |\n"
@@ -74,31 +75,26 @@ class Corpus:
         self.n_values = {name: int(codes.max()) + 1 for name, codes in self.codes.items()}
         self.items = document_items(self.tokens, self.codes)
 
-    def measure(self, make: Callable[[int], np.ndarray], seeds: int) -> tuple[Diversity, float]:
+    def measure(self, make: Callable[[int], np.ndarray], seeds: int) -> tuple[Measures, float]:
         """The mean over seeds 0..seeds-1 of what `make(seed)` orders, and of the seconds it takes."""
         measured, start = [], 0.0
         for seed in range(seeds):
             begin = time.perf_counter()
             made = make(seed)
             start += time.perf_counter() - begin
-            measured.append(
-                measure(
-                    made,
-                    self.tokens,
-                    self.codes,
-                    self.n_values,
-                    sequence_length=self.options.sequence_length,
-                    batch=self.options.batch,
-                )
-            )
+            pieces = Pieces(made, np.zeros_like(made), self.tokens[made])
+            packed = pack(pieces, sequence_length=self.options.sequence_length)
+            counts = packed_counts(packed, self.codes, self.n_values)
+            measured.append(measure(counts, np.arange(len(packed)), batch=self.options.batch))
         return average(measured), start / seeds
 
 
-def row(name: str, length_bins: int, diversity: Diversity, seconds: float) -> str:
-    batch = diversity.batch_shares["cluster"]
+def row(name: str, length_bins: int, measures: Measures, seconds: float) -> str:
+    figures = measures.figures
+    batch, distinct = (figures[of]["cluster"] for of in ("batch_tv", "distinct"))
     return (
-        f"| {length_bins} | {name} | {diversity.split.mean:.2f} | {batch.mean_tv:.4f} | {batch.max_tv:.3f} "
-        f"| {diversity.prefix.mean:,.0f} | {seconds:.2f} |"
+        f"| {length_bins} | {name} | {distinct['mean']:.2f} | {batch['mean']:.4f} | {batch['worst']:.3f} "
+        f"| {figures['prefix']['mean']:,.0f} | {seconds:.2f} |"
     )
 
 
@@ -110,9 +106,7 @@ def main() -> None:
         both, tokens = corpus.items, tokens_only(corpus.items)
 
         def ordered(items: Items, strategy: str) -> Callable[[int], np.ndarray]:
-            return lambda seed: order(
-                items.counts, items.groups, strategy=strategy, weights=items.weights, seed=seed
-            )
+            return lambda seed: order(items, strategy=strategy, seed=seed)
 
         for name, items, strategy, seeds in (
             ("original", both, "original", 1),

@@ -31,7 +31,7 @@ def main() -> None:
             try:
                 made = document_items(corpus.tokens, corpus.codes)
                 result = corpus.measure(
-                    lambda seed, made=made: order(made.counts, made.groups, weights=made.weights, seed=seed),
+                    lambda seed, made=made: order(made, seed=seed),
                     options.seeds,
                 )
             finally:

@@ -119,7 +119,7 @@ def main() -> None:
         with np.load(options.arrays) as arrays:
             corpus = {name: arrays[name] for name in ("tokens", "cluster", "vectors")}
         items = document_items(corpus["tokens"], {"cluster": corpus["cluster"]})
-        made = order(items.counts, items.groups, weights=items.weights)
+        made = order(items)
         rows(corpus, made, options.sequence_length or 8192)
     else:
         corpus = synthetic(options.documents)

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dagster_divorder.core.order import order
+from dagster_divorder.core.order import Items, order
 from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.order.schedule import asked_rank, pieces_of, token_ranks, window_share, windows_of
-from dagster_divorder.core.order.sections import section_seed, spans_of_values
+from dagster_divorder.core.order.schedule import SHAPES, asked_rank, folded, token_ranks, windows_of
+from dagster_divorder.core.order.sections import FEWEST_SEQUENCES, section_seed, spans_of_values
 from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
 
@@ -49,7 +49,7 @@ def read(path: Path) -> tuple[Traits, np.ndarray]:
     bins = bin_codes(tokens, quantile_edges(tokens, 20))
     codes = {"label": labels.astype(np.int32), "length": bins}
     score = np.array([len(record["text"]) / max(1, len(record["text"].split())) for record in records])
-    return Traits(tokens, codes, {"label": tuple(names), "length": tuple(map(str, range(21)))}), score
+    return Traits(tokens, tokens, codes, {"label": tuple(names), "length": tuple(map(str, range(21)))}), score
 
 
 def train(
@@ -68,9 +68,7 @@ def train(
         items = document_items(of_section.tokens, of_section.codes, WEIGHTS)
         documents = records[
             order(
-                items.counts,
-                items.groups,
-                weights=items.weights,
+                items,
                 strategy=strategy,
                 seed=own,
                 sequence_length=LENGTH,
@@ -85,7 +83,7 @@ def train(
         carried = Pieces(last.document, last.start, last.length)
         plan = plan.part(0, full)
         counts, groups = sequence_counts(plan, traits.codes, traits.sizes())
-        in_order = order(counts, groups, strategy=strategy, seed=own, batch=BATCH)
+        in_order = order(Items(counts, groups, np.ones(2)), strategy=strategy, seed=own, batch=BATCH)
         labels = traits.sizes()["label"]
         rows.append(counts.toarray()[in_order][:, :labels])
         lengths.append(counts.toarray()[in_order][:, labels:])
@@ -168,11 +166,11 @@ def main() -> None:
             f"which are not mixed: {border:,.0f} tokens off at the border, one section {prefix(alone.lengths):,.0f} "
             "anywhere"
         )
-        for shape, given in (("rise", {}), ("saw", {}), ("fold", {"folds": 3})):
-            pieces = pieces_of(shape, given)
+        shapes = {name: SHAPES[name] for name in ("rise", "saw")} | {"fold of 3": folded(3)}
+        for shape, pieces in shapes.items():
             sequence = LENGTH / traits.tokens.sum()
             for window in (4, 8):
-                share = window_share(window, BATCH * sequence, sequence, pieces)
+                share = max(window * BATCH, FEWEST_SEQUENCES) * sequence
                 windows = parts(windows_of(ranks, traits.tokens, pieces, share, seed=seed))
                 each = np.arange(len(windows))
                 ours, other = (

@@ -21,11 +21,15 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import order
+from dagster_divorder.core.order import Items, order
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 
 CLUSTERS, BINS, LENGTH, MEAN, SIGMA = 1000, 100, 2048, 900, 1.1
 CHUNK = 100_000
+
+
+def items_of(counts: csr_matrix, groups: np.ndarray, coordinates: np.ndarray | None = None) -> Items:
+    return Items(counts, groups, np.ones(groups.max() + 1), coordinates)
 
 
 def packed(sequences: int, seed: int = 0) -> tuple[csr_matrix, np.ndarray]:
@@ -90,7 +94,7 @@ def quality(sequences: list[int], seeds: int) -> None:
 
         def timed(strategy: str, seed: int = 0) -> tuple[np.ndarray, float]:
             begin = time.perf_counter()
-            made = order(counts, groups, strategy=strategy, seed=seed)  # noqa: B023
+            made = order(items_of(counts, groups), strategy=strategy, seed=seed)  # noqa: B023
             seconds = time.perf_counter() - begin
             return deviation(made, counts, groups), seconds  # noqa: B023
 
@@ -113,10 +117,10 @@ def one_time(sequences: int, dims: int) -> None:
     coordinates = None
     if dims:
         coordinates = 200 * np.random.default_rng(0).standard_normal((sequences, dims), np.float32)
-        order(*packed(300), coordinates=coordinates[:300])
+        order(items_of(*packed(300), coordinates[:300]))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     begin, cpu = time.perf_counter(), time.process_time()
-    order(counts, groups, coordinates=coordinates)
+    order(items_of(counts, groups, coordinates))
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
@@ -180,7 +184,7 @@ def plain(sequences: list[int]) -> None:
         taken: tuple[list[float], list[float]] = [], []
         for _ in range(3):
             for place, run in enumerate(
-                (lambda: plain_loop(*rows), lambda: order(counts, groups, strategy="f3"))  # noqa: B023
+                (lambda: plain_loop(*rows), lambda: order(items_of(counts, groups), strategy="f3"))  # noqa: B023
             ):
                 begin = time.perf_counter()
                 run()
@@ -192,7 +196,7 @@ def plain(sequences: list[int]) -> None:
 def warm_up() -> None:
     counts, groups = packed(300)
     for strategy in ("balanced", "f3", "random"):
-        order(counts, groups, strategy=strategy)
+        order(items_of(counts, groups), strategy=strategy)
     tau = np.asarray(counts.sum(axis=0)).ravel() / (LENGTH * counts.shape[0])
     plain_loop(counts.indptr, counts.indices, counts.data, tau)
 

@@ -24,7 +24,7 @@ def corpus(documents: int) -> Items:
 
 
 def run(items: Items, strategy: str) -> Order:
-    return order(items.counts, items.groups, strategy=strategy, weights=items.weights, sequence_length=8192)
+    return order(items, strategy=strategy, sequence_length=8192)
 
 
 def main() -> None:

@@ -16,17 +16,15 @@ import time
 import numpy as np
 
 from dagster_divorder import run_all
-from dagster_divorder.core.measure.stationarity import SHUFFLES, Orders, against_shuffles, measures
+from dagster_divorder.core.measure.stationarity import SHUFFLES, DriftMeasure, drift_of
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.stationarity import features, load_sample, load_stationarity
-from dagster_divorder.stages.order.traits import load_traits
+from dagster_divorder.stages.mix.repeats import load_stream
 
 BATCHES = ("cluster", "clusters of another seed", "source", "words", "shallow vectors", "deep vectors")
 TENTHS = ("sequences of one cluster", "parts of long documents")
-AT_ONCE = 100
-"""Orders that are measured at a time."""
 
 
 def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
@@ -54,24 +52,21 @@ def strategies(settings: Settings, names: list[str], seeds: list[int]) -> None:
 def false_alarms(settings: Settings, number: int) -> None:
     run_all(settings, Silent(), GRAPH.needed(settings, "diversity_metrics"))
     run = open_run(settings)
-    traits = load_traits(run)
-    sample = load_sample(run, traits)
-    random = np.random.default_rng(0)
-    parts = [
-        Orders(
-            np.stack([random.permutation(len(sample)) for _ in range(min(AT_ONCE, number - first))]),
-            settings.sequence.batch,
-        )
-        for first in range(0, number, AT_ONCE)
-    ]
+    stream = load_stream(run)
+    sample, *_ = load_sample(run, stream)
+    random, one = np.random.default_rng(0), np.zeros(len(sample), np.int64)
+    orders = [random.permutation(len(sample)) for _ in range(number)]
     draws = random.integers(0, number, (10 * number, 1 + SHUFFLES))
     alarms = np.zeros(len(draws), bool)
     print("| feature | measure | alarms, % |\n|---|---|--:|")
-    for feature in features(run, traits, sample):
-        found = [measures(feature, of)[0] for of in parts]
+    for feature in features(run, stream.traits, sample):
+        found = [
+            drift_of(feature, np.stack([order] * 3), settings.sequence.batch, one).measures
+            for order in orders
+        ]
         for name in found[0]:
-            values = np.concatenate([of[name] for of in found])
-            of_measure = np.array([against_shuffles(values[draw], feature).drifts for draw in draws])
+            values = np.array([of[name].value for of in found])
+            of_measure = np.array([DriftMeasure.of(values[draw]).drifts for draw in draws])
             alarms |= of_measure
             print(f"| {feature.name} | {name} | {100 * of_measure.mean():.3f} |", flush=True)
     print(f"| any | any | {100 * alarms.mean():.3f} |")

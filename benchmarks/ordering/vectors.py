@@ -18,12 +18,12 @@ import numpy as np
 import orjson
 from scipy.sparse import csr_matrix, issparse
 
-from dagster_divorder.core.measure.distinct import distinct_clusters
-from dagster_divorder.core.measure.shares import aligned_windows
-from dagster_divorder.core.measure.stationarity import Feature, stationarity
+from dagster_divorder.core.measure import Feature, measure, packed_counts, stationarity
+from dagster_divorder.core.measure.windows import Laid
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.core.vectors.pca import fit as components
 from dagster_divorder.core.vectors.pca import project
@@ -68,7 +68,7 @@ def ordered(way: str, vectors: np.ndarray, tokens: np.ndarray, seed: int) -> np.
     items = document_items(tokens, {"cluster": labels})
     if dims:
         items = with_blocks(items, [(project(vectors, components(vectors, dims)), share)])
-    return order(items.counts, items.groups, weights=items.weights, coordinates=items.coordinates, seed=seed)
+    return order(items, seed=seed)
 
 
 def batch_means(made: np.ndarray, values: Any) -> np.ndarray:
@@ -80,6 +80,18 @@ def batch_means(made: np.ndarray, values: Any) -> np.ndarray:
         sums, total = (into @ values).toarray(), np.asarray(values.sum(axis=0)).ravel()
         return sums / np.maximum(sums.sum(axis=1, keepdims=True), 1) - total / total.sum()
     return values[take].reshape(whole, ROWS, -1).mean(axis=1) - values.mean(axis=0)
+
+
+def packed(order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, length: int) -> Laid:
+    """Documents in an order, packed into sequences."""
+    plan = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=length)
+    counts = packed_counts(plan, {"": codes}, {"": int(codes.max()) + 1})[""]
+    return Laid.of(counts, np.flatnonzero(plan.padding == 0))
+
+
+def distinct_values(order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, length: int) -> float:
+    counts = packed(order, tokens, codes, length).counts
+    return measure({"": counts}, np.arange(len(counts.indptr) - 1), batch=1).figures["distinct"][""]["mean"]
 
 
 def main() -> None:
@@ -111,21 +123,16 @@ def main() -> None:
         for name, codes in unseen.items():
             one_hot = np.eye(codes.max() + 1, dtype=np.float32)[codes]
             found[f"{name}, rows"] = float(np.abs(batch_means(made, one_hot)).sum(axis=1).mean() / 2)
-            stream = codes[made].astype(np.int32)
-            found[f"{name}, tokens"] = float(
-                aligned_windows(tokens[made], stream, int(codes.max()) + 1, TOKENS)[1].mean()
-            )
+            found[f"{name}, tokens"] = float(packed(made, tokens, codes, TOKENS).sliding(1).tv.mean())
         found["words, rows"] = float(np.abs(batch_means(made, hashed)).sum(axis=1).mean() / 2)
         found["mean trigrams"] = float(np.linalg.norm(batch_means(made, directions), axis=1).mean())
         first = next(iter(unseen))
-        found[f"{first}s in 2,048 tokens"] = float(
-            distinct_clusters(made, tokens, unseen[first].astype(np.int32), 2048, packer="split").mean()
-        )
+        found[f"{first}s in 2,048 tokens"] = distinct_values(made, tokens, unseen[first], 2048)
         mixes = {name: np.eye(codes.max() + 1)[codes[made]] for name, codes in unseen.items()}
         drift = stationarity(
             [
                 *(Feature(name, "mix", csr_matrix(mix)) for name, mix in mixes.items()),
-                Feature("length", "number", np.log1p(tokens[made])),
+                Feature("length", "vector", np.log1p(tokens[made])[:, np.newaxis]),
                 Feature("trigrams", "vector", directions[made].astype(np.float64)),
             ],
             len(made),

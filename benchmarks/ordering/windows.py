@@ -1,9 +1,9 @@
-"""Seconds that the deviation over every window position takes.
+"""Seconds that the measures of an order take.
 
     python benchmarks/ordering/windows.py [--documents 1000000 10000000]
 
-Documents of log-normal length in three traits of 30,
-100 and 16 values; windows of 8192 tokens, and of 256 and 2560 times that. CPU seconds, compiled before, and the
+Documents of log-normal length in three traits of 30, 100 and 16 values, packed into sequences of 8192 tokens, in
+batches of 256. CPU seconds, compiled before, and the
 process's peak memory so far, inputs included.
 """
 
@@ -13,14 +13,21 @@ import time
 
 import numpy as np
 
-from dagster_divorder.core.measure import windows_in_stream
+from dagster_divorder.core.measure import measure, packed_counts
+from dagster_divorder.core.packing import Pieces, pack
 
 TRAITS = (30, 100, 16)
 
 
-def row(what: str, items: int, windows: str, begin: float) -> str:
+def measured(documents: int, random: np.random.Generator) -> str:
+    tokens, order = np.ceil(random.lognormal(5, 1.5, documents)).astype(np.int64), np.arange(documents)
+    packed = pack(Pieces(order, np.zeros_like(order), tokens), sequence_length=8192)
+    codes = {str(values): random.integers(0, values, documents).astype(np.int32) for values in TRAITS}
+    counts = packed_counts(packed, codes, {str(values): values for values in TRAITS})
+    begin = time.process_time()
+    measure(counts, np.arange(len(packed)), batch=256)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return f"| {what} | {items:,} | {windows} | {time.process_time() - begin:.2f} | {peak:,.0f} |"
+    return f"| {documents:,} | {len(packed):,} | {time.process_time() - begin:.2f} | {peak:,.0f} |"
 
 
 def main() -> None:
@@ -30,16 +37,10 @@ def main() -> None:
     parser.add_argument("--documents", type=int, nargs="*", default=[1_000_000, 10_000_000])
     options = parser.parse_args()
     random = np.random.default_rng(1)
-    windows_in_stream(np.ones(2, np.int64), np.zeros(2, np.int32), 1, 1)
-    print("| items | number | windows of | CPU seconds | peak memory, MB |\n|---|--:|---|--:|--:|")
-    for n in options.documents:
-        tokens = np.ceil(random.lognormal(5, 1.5, n)).astype(np.int64)
-        codes = [(random.integers(0, j, n).astype(np.int32), j) for j in TRAITS]
-        begin = time.process_time()
-        for window in (8192, 256 * 8192, 2560 * 8192):
-            for of, j in codes:
-                windows_in_stream(tokens, of, j, window)
-        print(row("documents, 3 traits", n, "3 sizes", begin), flush=True)
+    measured(1000, random)
+    print("| documents, 3 traits | sequences | CPU seconds | peak memory, MB |\n|--:|--:|--:|--:|")
+    for documents in options.documents:
+        print(measured(documents, random), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,28 @@ import time
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.measure import Feature, Stationarity, distinct_clusters, stationarity
-from dagster_divorder.core.measure.shares import aligned_windows
+from dagster_divorder.core.measure import Feature, Stationarity, measure, packed_counts, stationarity
+from dagster_divorder.core.measure.windows import Laid
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
+from dagster_divorder.core.packing import Pieces, pack
 
 BATCH, BATCH_TOKENS, SEQUENCES = 128, 262_144, (2_048, 8_192)
 LONG = 0.999
 """Lengths beyond this quantile count as it, so that a few documents do not decide what drifts."""
+
+
+def packed(order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, length: int) -> Laid:
+    """Documents in an order, packed into sequences."""
+    plan = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=length)
+    counts = packed_counts(plan, {"": codes}, {"": int(codes.max()) + 1})[""]
+    return Laid.of(counts, np.flatnonzero(plan.padding == 0))
+
+
+def distinct_values(order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, length: int) -> float:
+    counts = packed(order, tokens, codes, length).counts
+    return measure({"": counts}, np.arange(len(counts.indptr) - 1), batch=1).figures["distinct"][""]["mean"]
 
 
 class Corpus:
@@ -47,16 +60,14 @@ class Corpus:
             share = np.bincount(codes, amounts) / amounts.sum()
             sums = np.maximum(counts.sum(axis=1, keepdims=True), 1)
             mean.append(0.5 * np.abs(counts / sums - share).sum(axis=1).mean())
-        mean.append(aligned_windows(tokens[order], codes[order], values, BATCH_TOKENS)[1].mean())
-        return mean + [distinct_clusters(order, tokens, codes, length).mean() for length in SEQUENCES]
+        mean.append(packed(order, tokens, codes, BATCH_TOKENS).sliding(1).tv.mean())
+        return mean + [distinct_values(order, tokens, codes, length) for length in SEQUENCES]
 
     def drift(self, order: np.ndarray, seed: int) -> Stationarity:
         documents = np.arange(len(order) + 1)
         one = np.ones(len(order), np.int32)
-        capped = np.minimum(self.tokens, np.quantile(self.tokens, LONG))
         features = [
-            Feature("log length", "number", np.log1p(self.tokens)[order]),
-            Feature("length", "number", capped[order]),
+            Feature("log length", "vector", np.log1p(self.tokens)[order, np.newaxis]),
             *(
                 Feature(name, "mix", csr_matrix((one, self.codes[name][order], documents)))
                 for name in ("label", "cluster", "other")
@@ -96,7 +107,7 @@ def main() -> None:
         for seed in range(options.seeds):
             begin = time.perf_counter()
             items = document_items(corpus.tokens, codes, within=within)
-            result = order(items.counts, items.groups, strategy=strategy, weights=items.weights, seed=seed)
+            result = order(items, strategy=strategy, seed=seed)
             seconds += (time.perf_counter() - begin) / options.seeds
             drift = corpus.drift(result, seed)
             length = drift.features[0].measures

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dagster_divorder import run_all
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
@@ -66,12 +66,12 @@ def measure(run: Run, name: str) -> None:
         for first in range(0, len(order) - size + 1, size):
             at, _ = runs_in_order(packed.indptr, order[first : first + size])
             found.append(
-                vendi(gram(vectors, stream.record(packed.document[at]), packed.length[at].astype(float)))
+                vendi(gram(vectors, stream.record_of[packed.document[at]], packed.length[at].astype(float)))
             )
         return np.array(found)
 
     tokens = stream.traits.tokens.astype(float)
-    whole = vendi(gram(vectors, stream.record(np.arange(len(stream.traits.tokens))), tokens))
+    whole = vendi(gram(vectors, stream.record_of, tokens))
     figures = run.receipt("set_diversity").figures
     print(
         f"\n{name}: {len(sequences):,} sequences; by documents {figures['vendi_all']:.2f}, chosen "

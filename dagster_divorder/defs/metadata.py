@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Link, Picture, Shown, Table, Text
+from dagster_divorder.pipeline.stage import Chart, Link, Picture, Shown, Table, Text
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import TextTable
-from dagster_divorder.view.drawing import data_uri, reduced
+from dagster_divorder.view.drawing import data_uri, reduced, sheet_picture
 
 PICTURE_BYTES = 300_000
 """Largest picture inside a page; larger ones are reduced, because Dagster stores them in every run's events."""
@@ -61,11 +60,13 @@ def _says_something(name: str, value: Any) -> bool:
     return not (value in (None, "") or isinstance(value, list) or kept or HASH.fullmatch(str(value)))
 
 
-def _value(shown: Table | Picture | Text | Link | float) -> Any:
+def _value(shown: Table | Picture | Chart | Text | Link | float) -> Any:
     if isinstance(shown, Table):
         return table(shown.rows)
     if isinstance(shown, Picture):
-        return picture(shown.file, shown.what)
+        return picture(shown.file.read_bytes(), shown.what)
+    if isinstance(shown, Chart):
+        return picture(sheet_picture([shown], note=shown.caption), shown.what)
     if isinstance(shown, Text):
         return dg.MetadataValue.md(shown.markdown)
     # A browser opens no local files from a page, but a path can be copied.
@@ -93,11 +94,9 @@ def _escaped(text: str) -> str:
     return re.sub(r"([!-+:-@\[-`{}~])", r"\\\1", " ".join(text.split()))
 
 
-def picture(file: Path, what: str) -> dg.MarkdownMetadataValue:
+def picture(file: bytes, what: str) -> dg.MarkdownMetadataValue:
     """A PNG file inside the page, reduced if it is too large. what: its alternative text."""
-    return dg.MetadataValue.md(
-        f"![{what}]({data_uri(reduced(file.read_bytes(), PICTURE_BYTES, PICTURE_WIDTH))})"
-    )
+    return dg.MetadataValue.md(f"![{what}]({data_uri(reduced(file, PICTURE_BYTES, PICTURE_WIDTH))})")
 
 
 def readable(value: Any, name: str = "") -> Any:

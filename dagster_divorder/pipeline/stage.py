@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -48,6 +47,12 @@ from dagster_divorder.store.state import (
     load_result,
 )
 from dagster_divorder.store.view import Fragment
+from dagster_divorder.view.shown import Chart as Chart
+from dagster_divorder.view.shown import Link as Link
+from dagster_divorder.view.shown import Picture as Picture
+from dagster_divorder.view.shown import Shown as Shown
+from dagster_divorder.view.shown import Table as Table
+from dagster_divorder.view.shown import Text as Text
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
@@ -95,35 +100,6 @@ class Made:
     files: Mapping[str, File | Mapping[str, np.ndarray] | list[dict[str, Any]]]
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
-
-
-class Table(NamedTuple):
-    """Rows of plain values by column name, for people."""
-
-    rows: list[dict[str, Any]]
-
-
-class Picture(NamedTuple):
-    """A PNG file, and a description of it."""
-
-    file: Path
-    what: str
-
-
-class Text(NamedTuple):
-    """Markdown."""
-
-    markdown: str
-
-
-class Link(NamedTuple):
-    """A file or folder to open."""
-
-    path: Place
-
-
-Shown = Mapping[str, Table | Picture | Text | Link | float]
-"""What people see of a result beside its figures, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class BalancedSampler(Sampler[int]):
             raise InputError("batch is called batch_size here; give only batch_size")
         from dagster_divorder.tables.ordering import table_epochs
 
-        self._planned = table_epochs(table, by, batch=self.batch, epochs=self.epochs, **arguments)
+        self._planned = table_epochs(table, by, batch=self.batch, **arguments)
         self._order = self._planned.first
         self._epoch_kept = 0
         self.rows = len(self._order)

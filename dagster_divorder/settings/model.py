@@ -196,13 +196,8 @@ class Settings(Checked):
 
     def window(self, tokens: int) -> float:
         """The share of training of a window of the curriculum. tokens: of all items, with padding."""
-        sequence = self.sequence.length / max(1, tokens * self.schedule_epochs)
-        return window_share(None, self.sequence.batch * sequence, sequence, self.curriculum.pieces)
-
-    @property
-    def schedule_epochs(self) -> int:
-        """The number of epochs that one schedule spans."""
-        return self.sequence.epochs if self.curriculum.on else 1
+        sequence = self.sequence.length / max(1, tokens)
+        return window_share(self.sequence.batch * sequence, sequence, self.curriculum.pieces)
 
     def refitting(self, *fits: FitName) -> Self:
         """The settings of one run that refits these fits, whatever their rules.
@@ -236,11 +231,6 @@ class Settings(Checked):
     def masked(self) -> bool:
         """Whether some tokens are not trained on: an input holds something other than plain texts."""
         return self.forms != {"text"}
-
-    @property
-    def counts_trained(self) -> bool:
-        """Whether shares count trained tokens instead of all tokens."""
-        return self.masked and self.chats.train_on != "all"
 
     @property
     def whole_windows(self) -> bool:

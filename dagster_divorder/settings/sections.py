@@ -25,7 +25,7 @@ from pydantic import (
 from dagster_divorder.chats.forms import Form
 from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.core.order.schedule import SHAPES, Pieces, pieces_of
+from dagster_divorder.core.order.schedule import SHAPES, Pieces
 from dagster_divorder.core.order.strategy import Checked
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import WrittenPlace, check_source, no_empty_path
@@ -468,7 +468,7 @@ class Selection(_Section):
     """none: all documents; spokes: the most diverse set; quality: the best by `quality`; semdedup: the least similar to
     others; random. At most one record of equal texts is chosen."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
-    """Number of tokens to choose; a rest too small for any whole document stays empty."""
+    """Number of tokens to choose, counted like shares; a rest too small for any whole document stays empty."""
     quality: str | None = Field(None, examples=["score"], min_length=1)
     """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
     Higher is better, from 0 on. Only method quality chooses by it; tables show its mean in every choice."""
@@ -610,7 +610,7 @@ class Curriculum(_Section):
     @property
     def pieces(self) -> Pieces:
         """The schedule (`core.order.schedule`)."""
-        return pieces_of(self.shape, {})
+        return SHAPES[self.shape]
 
     @model_validator(mode="after")
     def _of_a_score(self) -> Self:

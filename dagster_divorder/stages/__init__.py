@@ -40,7 +40,6 @@ MODULES = {
     "traits": "order.traits",
     "scores": "order.scores",
     "heldout": "mix.heldout",
-    "folded_texts": "mix.folded_texts",
     "heldout_copies": "mix.heldout_copies",
     "quality_scores": "text.quality_scores",
     "subset_selection": "mix.subset_selection",

@@ -1,19 +1,19 @@
-"""How well a table's order keeps its mix, compared with shuffles: measures and a picture.
+"""How well a table's order keeps its mix, beside the table as given and shuffles: measures and a picture.
 
 Letters: N rows, J trait values.
 
 Measured are the balanced columns, all other columns that make a trait (`tables.traits`), which the order did not see,
-and the rows' lengths. Windows at every position are compared with the whole table (`core.measure.window_deviation`),
-drift along the order with shuffles (`core.measure.stationarity`).
+and the rows' lengths: windows by `core.measure.order`, drift along the order by `core.measure.stationarity`.
 
 Guarantee: the same table, arguments and seed give the same bytes.
-Cost: the order's own; O(N log J) a column and shuffle for windows; drift is measured on SAMPLE rows.
+Cost: the order's own; O(N J) a column and shuffle for windows; drift is measured on SAMPLE rows.
 Known weakness: properties of rows that no column holds are not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,18 +23,17 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
-from dagster_divorder.core.measure.shares import cluster_mix
+from dagster_divorder.core.measure import cluster_mix, measure
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
-from dagster_divorder.core.measure.stretches import asked_mix, off_schedule, shuffled_inside
-from dagster_divorder.core.measure.window_deviation import WindowDeviation, windows_in_stream
+from dagster_divorder.core.measure.windows import Counts, off_schedule, shuffled_inside
 from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
+from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, read_rows
 from dagster_divorder.tables.sections import BATCH, TableOrder, order_table
-from dagster_divorder.tables.table import Table
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
 from dagster_divorder.view.answer import TextTable, as_text
@@ -42,9 +41,9 @@ from dagster_divorder.view.words import fixed, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from scipy.sparse import csr_matrix
 
 Unit = Literal["rows", "tokens"]
+Ints = NDArray[np.int64]
 
 SHUFFLES = 5
 SAMPLE = 1 << 14
@@ -54,18 +53,21 @@ FIRST_ROWS, ROWS_A_VALUE = 4096, 4
 ids, which only tell rows apart, make none."""
 SLICES = 400
 """Most windows across a picture."""
-SHARES = ("mean window", "worst window")
-"""Measures that are shares of a window's tokens or rows."""
+TV, SHARE_ERROR = "TV of windows, mean", "share error of any window, worst"
+IN_PER_CENT = {TV: "%", SHARE_ERROR: "points"}
+"""Measures in shares of a window, and their units."""
 LENGTH, MEAN_VECTOR = "length in tokens", ", mean vector"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One measure of one column: its value for the order, and its mean and standard deviation over shuffles.
+    """One measure of one column: its value for the order and for the table as given, and its mean and standard
+    deviation over shuffles.
 
-    balanced: whether the order saw the column. measure: "mean window" or "worst window", the total variation between a
-    window and the table, in [0, 1], over all positions; or "drift, ..." (`core.measure.stationarity.Drift`). drifts:
-    the order is clearly worse than shuffles.
+    balanced: whether the order saw the column. measure: "TV of windows, mean", the mean total variation between windows
+    that follow each other and the table; "share error of any window, worst", the largest distance of one value's share
+    from the table's; both in [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly
+    worse than shuffles.
 
     Of rows that follow a score or consumed rows, windows are compared with the mix of their section, and the shuffles
     stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1],
@@ -78,22 +80,24 @@ class Line:
     value: float
     shuffled: float
     spread: float
+    given: float
     drifts: bool = False
 
     def shown(self) -> dict[str, str]:
-        """Cells of a table for people, by column; shares in per cent."""
-        share = self.measure in SHARES
-        values = (self.value, self.shuffled, self.spread)
-        words = [
-            "" if np.isnan(value) else fixed(100 * value) if share else number(value) for value in values
-        ]
+        """Cells of a table for people, by column; shares in per cent and percentage points."""
+        unit = IN_PER_CENT.get(self.measure)
+        value, shuffled, spread, given = (
+            "" if np.isnan(value) else fixed(100 * value) if unit else number(value)
+            for value in (self.value, self.shuffled, self.spread, self.given)
+        )
         return {
             "column": self.column,
             "balanced": "yes" if self.balanced else "no",
-            "measure": f"{self.measure}, %" if share else self.measure,
-            "in order": words[0] + (" drifts" if self.drifts else ""),
-            "shuffled": words[1],
-            "±": words[2],
+            "measure": f"{self.measure}, {unit}" if unit else self.measure,
+            "in order": value + (" drifts" if self.drifts else ""),
+            "shuffled": shuffled,
+            "±": spread,
+            "as given": given,
         }
 
 
@@ -154,9 +158,11 @@ def compare(
     seed: int = 0,
     **arguments: Any,
 ) -> Comparison:
-    """Measures a table's order beside shuffles: the columns in `by`, and all other columns that make a trait.
+    """Measures a table's order beside the table as given and shuffles: the columns in `by`, and all other columns that
+    make a trait.
 
     window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
+        Windows of rows begin at every row, those of tokens one after another.
     shuffles: how many shuffles to compare with, 2 or more.
     table, by, arguments: as in `order`. With a score, a window is compared with the mix of its section, and the
         shuffles stay inside sections.
@@ -166,67 +172,67 @@ def compare(
 
     >>> table = {"topic": ["sea"] * 300 + ["rail"] * 300, "tokens": [5] * 600}
     >>> comparison = compare(table, "topic", window=20, tokens="tokens")
-    >>> [(line.measure, line.value < line.shuffled) for line in comparison.lines[:2]]
-    [('mean window', True), ('worst window', True)]
+    >>> [(line.measure, line.value < line.shuffled < line.given) for line in comparison.lines[:2]]
+    [('TV of windows, mean', True), ('share error of any window, worst', True)]
     """
     whole_number("shuffles", shuffles, 2)
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    streams = _streams(rows, unit, window)
+    amounts, size = _amounts(rows, unit, window)
     made = order_table(rows, seed=seed, **arguments)
-    ours, stretch = made.first, made.stretch
+    ours, given, stretch = made.first, np.arange(rows.table.rows), made.stretch
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
-    compared = partial(
-        Comparison,
-        rows=rows.table.rows,
-        window=window,
-        unit=unit,
-        strategy=arguments.get("strategy", "balanced"),
-        shuffles=shuffles,
-    )
-    random = np.random.default_rng(seed)
-    orders = [ours, *(ours[shuffled_inside(stretch, random)] for _ in range(shuffles))]
+    random, schedule = np.random.default_rng(seed), ""
+    shuffled = [ours[shuffled_inside(stretch, random)] for _ in range(shuffles)]
     lines: list[Line] = []
     if made.followed:
         score = arguments["score"] if isinstance(arguments["score"], str) else "score"
-        compared = partial(compared, schedule=f"{made.followed.form} of {score}")
+        schedule = f"{made.followed.form} of {score}"
         columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
-        lines.append(_off_the_schedule(made, rows, orders, int(arguments.get("batch", BATCH))))
-    drifts = {drift.feature: drift for drift in _drift(rows, columns, ours, stretch, streams, seed)}
+        off = partial(_off_the_schedule, made, rows, int(arguments.get("batch", BATCH)))
+        beside = _beside(off(ours), off(given), [off(order) for order in shuffled])
+        lines.append(Line(column="(score)", balanced=False, measure="off the schedule", **beside))
+    batch = max(1, round(size * rows.table.rows / int(amounts.sum())))
+    drifts, as_given = (
+        _drift(columns, amounts, order, of, batch, seed) for order, of in ((ours, stretch), (given, None))
+    )
     for name in {**columns, **drifts}:
         line = partial(
             Line, column=name, balanced=name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
         )
         if name in columns:
-            deviations = [streams.windows(columns[name], order, stretch) for order in orders]
-            for measure, values in (
-                ("mean window", [deviation.mean_tv for deviation in deviations]),
-                ("worst window", [deviation.worst_tv for deviation in deviations]),
-            ):
-                shuffled, spread = float(np.mean(values[1:])), float(np.std(values[1:], ddof=1))
-                lines.append(line(measure=measure, value=values[0], shuffled=shuffled, spread=spread))
+            counts = _counts(columns[name], amounts)
+            of_given = _windows(counts, given, None, unit, window)
+            of_orders = [_windows(counts, order, stretch, unit, window) for order in [ours, *shuffled]]
+            for title in IN_PER_CENT:
+                value, *others = (measures[title] for measures in of_orders)
+                lines.append(line(measure=title, **_beside(value, of_given[title], others)))
         if name in drifts:
             worst = drifts[name].worst
-            drift = drifts[name].measures[worst]
-            lines.append(line(measure=f"drift, {MEASURES[worst]}", **vars(drift), drifts=drift.drifts))
-    return compared(lines=tuple(lines))
+            measured = vars(drifts[name].measures[worst]) | {"drifts": drifts[name].drifts}
+            before = as_given[name].measures[worst].value
+            lines.append(line(measure=f"drift, {MEASURES[worst]}", given=before, **measured))
+    return Comparison(
+        rows=rows.table.rows,
+        window=window,
+        unit=unit,
+        strategy=arguments.get("strategy", "balanced"),
+        shuffles=shuffles,
+        lines=tuple(lines),
+        schedule=schedule,
+    )
 
 
-def _off_the_schedule(made: TableOrder, rows: Rows, orders: Sequence[NDArray[np.int64]], batch: int) -> Line:
+def _beside(value: float, given: float, shuffled: list[float]) -> dict[str, Any]:
+    spread = float(np.std(shuffled, ddof=1))
+    return {"value": value, "given": given, "shuffled": float(np.mean(shuffled)), "spread": spread}
+
+
+def _off_the_schedule(made: TableOrder, rows: Rows, batch: int, order: Ints) -> float:
     assert made.followed is not None
     edges = np.unique(np.append(np.arange(0, rows.table.rows, batch), rows.table.rows))
-    values = []
-    for order in orders:
-        ends = np.append(0, np.cumsum(rows.tokens[order]))[edges]
-        asked = asked_rank(made.followed.pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
-        values.append(off_schedule(made.followed.ranks[order], rows.tokens[order], asked, edges))
-    return Line(
-        column="(score)",
-        balanced=False,
-        measure="off the schedule",
-        value=values[0],
-        shuffled=float(np.mean(values[1:])),
-        spread=float(np.std(values[1:], ddof=1)),
-    )
+    ends = np.append(0, np.cumsum(rows.tokens[order]))[edges]
+    asked = asked_rank(made.followed.pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
+    return off_schedule(made.followed.ranks[order], rows.tokens[order], asked, edges)
 
 
 def plot(
@@ -248,63 +254,26 @@ def plot(
     Returns a matplotlib Figure. A notebook shows it; `figure.savefig("mix.png")` writes it.
     """
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    streams = _streams(rows, unit, window)
+    amounts, size = _amounts(rows, unit, window)
     made = order_table(rows, seed=seed, **arguments)
-    ours = made.first
-    shuffled = ours[shuffled_inside(made.stretch, np.random.default_rng(seed))]
-    orders = {"shuffled": shuffled, "in order": ours}
-    slices = min(SLICES, int(streams.amounts.sum()) // streams.window)
-    mixes = {
-        name: {title: streams.mix(trait, order, slices) for title, order in orders.items()}
-        for name, trait in rows.traits.items()
-    }
-    from dagster_divorder.view.mixes import draw_mixes
+    shuffled = made.first[shuffled_inside(made.stretch, np.random.default_rng(seed))]
+    slices = min(SLICES, int(amounts.sum()) // size)
+    mixes: dict[str, dict[str, NDArray[np.float32]]] = {}
+    for name, trait in rows.traits.items():
+        indptr, codes, counted, values = _counts(trait, amounts)
+        mixes[name] = {
+            title: cluster_mix(row_entries(indptr, order)[0], counted, codes, values, slices)
+            for title, order in (("shuffled", shuffled), ("in order", made.first))
+        }
+    from dagster_divorder.view.pictures import mixes_along
 
     names = {name: trait.names for name, trait in rows.traits.items()}
-    return draw_mixes(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
+    return mixes_along(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
 
 
-@dataclass(frozen=True, eq=False)
-class _Streams:
-    """amounts: int64 (N,), how much of a window each row takes. window: its size in the same unit."""
-
-    amounts: NDArray[np.int64]
-    window: int
-
-    def entries(self, trait: TraitCodes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """(amounts, codes), each (nnz,), of each value of each row."""
-        return (trait.shared(self.amounts) if isinstance(trait, ManyCodes) else self.amounts), trait.codes
-
-    def windows(
-        self, trait: TraitCodes, order: NDArray[np.int64], stretch: NDArray[np.int64]
-    ) -> WindowDeviation:
-        """stretch: int64 (N,), of each place of the order."""
-        amounts, codes = self.entries(trait)
-        at, mix = _entry_order(trait, order), None
-        if stretch.any():
-            widths = np.diff(trait.indptr)[order] if isinstance(trait, ManyCodes) else 1
-            mix = asked_mix(amounts[at], codes[at], len(trait.names), np.repeat(stretch, widths))
-        return windows_in_stream(amounts[at], codes[at], len(trait.names), self.window, mix)
-
-    def mix(self, trait: TraitCodes, order: NDArray[np.int64], slices: int) -> NDArray[np.float32]:
-        """Shares in equal slices of the order, float32 (slices, J)."""
-        return cluster_mix(_entry_order(trait, order), *self.entries(trait), len(trait.names), slices)
-
-    def counts(self, trait: TraitCodes) -> csr_matrix:
-        """Counts of the trait's values, CSR (N, J)."""
-        from scipy.sparse import csr_matrix
-
-        amounts, codes = self.entries(trait)
-        indptr = trait.indptr if isinstance(trait, ManyCodes) else np.arange(len(codes) + 1)
-        return csr_matrix((amounts, codes, indptr), shape=(len(indptr) - 1, len(trait.names)))
-
-
-def _entry_order(trait: TraitCodes, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    return row_entries(trait.indptr, order)[0] if isinstance(trait, ManyCodes) else order
-
-
-def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
-    """A row's amount is its tokens, or A_ROW; the values of a list share it evenly.
+def _amounts(rows: Rows, unit: Unit, window: int) -> tuple[Ints, int]:
+    """(how much of a window each row takes, int64 (N,): its tokens, or A_ROW, which the values of a list share; the
+    window's size in the same unit).
 
     Raises:
         InputError: the unit is unknown, or the table no longer than a window.
@@ -316,56 +285,77 @@ def _streams(rows: Rows, unit: Unit, window: int) -> _Streams:
     if total <= size:
         available = total if unit == "tokens" else rows.table.rows
         raise InputError(f"window is {window:,} {unit}; expected fewer than the table has, {available:,}")
-    return _Streams(amounts, size)
+    return amounts, size
+
+
+def _counts(trait: TraitCodes, amounts: Ints) -> Counts:
+    """What each row takes of each value."""
+    if isinstance(trait, ManyCodes):
+        return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
+    return Counts.checked(np.arange(len(amounts) + 1), trait.codes, amounts, len(trait.names))
+
+
+def _windows(counts: Counts, order: Ints, stretch: Ints | None, unit: Unit, window: int) -> dict[str, float]:
+    """The measures of IN_PER_CENT. stretch: int64 (N,), of each place of the order; None: one."""
+    of_row = np.zeros(len(order), np.int64)
+    if stretch is not None:
+        of_row[order] = stretch
+    if unit == "tokens":
+        # A sequence is a window, and its runs are parts of the rows' values.
+        at, _ = row_entries(counts.indptr, order)
+        packed = pack(Pieces(at, np.zeros_like(at), counts.tokens[at]), sequence_length=window)
+        of_row = of_row.repeat(np.diff(counts.indptr))[packed.document[packed.indptr[:-1]]]
+        counts = Counts(packed.indptr, counts.codes[packed.document], packed.length, counts.n_values)
+        # Without the last window, if it is not full.
+        window, order = 1, np.flatnonzero(packed.padding == 0)
+    figures = measure({"": counts}, order, batch=window, stretch=of_row).figures
+    return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
 
 
 def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:
-    """Traits that the order did not see: columns outside `by`, and lengths if they differ."""
+    """Traits that the order did not see: lengths if they differ, and columns outside `by`, without those that make no
+    trait, or only tell rows apart."""
+    import pyarrow.compute as pc
+
     traits: dict[str, TraitCodes] = {}
+    of = partial(trait_of, bins=BINS, clusters=CLUSTERS, seed=seed)
     for name in rows.table.names:
-        if name not in rows.weights and name != tokens and (trait := _unseen_trait(rows.table, name, seed)):
-            traits[name] = trait
+        if name in rows.weights or name == tokens:
+            continue
+        with contextlib.suppress(InputError):
+            # Its first rows show that a column, say of pictures, makes no trait; the rest is not read.
+            of(rows.table.first(LOOKED_AT), name)
+            values = rows.table.first(FIRST_ROWS).column(name)
+            if not is_text(values.type) or ROWS_A_VALUE * pc.count_distinct(values).as_py() <= len(values):
+                traits[name] = of(rows.table, name)
     if len(edges := quantile_edges(rows.tokens, BINS)):
         traits[LENGTH] = Codes(bin_codes(rows.tokens, edges), ("",) * (len(edges) + 1))
     return traits
 
 
-def _unseen_trait(table: Table, name: str, seed: int) -> TraitCodes | None:
-    """A column as a trait; None if it makes none, or only tells rows apart."""
-    import pyarrow.compute as pc
-
-    try:
-        # Its first rows show that a column, say of pictures, makes no trait; the rest is not read.
-        trait_of(table.first(LOOKED_AT), name, bins=BINS, clusters=CLUSTERS, seed=seed)
-        values = table.first(FIRST_ROWS).column(name)
-        if is_text(values.type) and ROWS_A_VALUE * pc.count_distinct(values).as_py() > len(values):
-            return None
-        return trait_of(table, name, bins=BINS, clusters=CLUSTERS, seed=seed)
-    except InputError:
-        return None
-
-
 def _drift(
-    rows: Rows,
     columns: Mapping[str, TraitCodes],
-    order: NDArray[np.int64],
-    stretch: NDArray[np.int64],
-    streams: _Streams,
+    amounts: Ints,
+    order: Ints,
+    stretch: Ints | None,
+    batch: int,
     seed: int,
-) -> tuple[Drift, ...]:
-    """Drift of columns, of the mean direction of vectors, and of lengths."""
-    batch = max(1, round(streams.window * rows.table.rows / int(streams.amounts.sum())))
+) -> dict[str, Drift]:
+    """Drift of columns and of the mean direction of vectors, by feature. batch: rows. stretch: as in `_windows`."""
+    from scipy.sparse import csr_matrix
+
+    stretch = np.zeros_like(order) if stretch is None else stretch
     bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
-    places = sampled_places(rows.table.rows, batch, SAMPLE, bounds if len(bounds) > 2 else None)
+    places = sampled_places(len(order), batch, SAMPLE, bounds if len(bounds) > 2 else None)
     sample = order[places]
 
     def features() -> Iterator[Feature]:
         for name, trait in columns.items():
-            if name == LENGTH:
-                yield Feature(name, "number", np.log1p(rows.tokens[sample]))
-                continue
-            yield Feature(name, "mix", streams.counts(trait)[sample])
+            indptr, codes, counted, values = _counts(trait, amounts)
+            counts = csr_matrix((counted, codes, indptr), shape=(len(order), values))
+            yield Feature(name, "mix", counts[sample])
             if isinstance(trait, VectorCodes):
-                yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample].astype(np.float64))
+                yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
 
-    return stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places]).features
+    found = stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places])
+    return {drift.feature: drift for drift in found.features}

@@ -34,8 +34,6 @@ def order(
     frozen: ArrayLike | None = None,
     score: str | ArrayLike | None = None,
     shape: str = "rise",
-    points: ArrayLike | None = None,
-    score_window: int | None = None,
     within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -46,7 +44,7 @@ def order(
     table: a pandas or polars DataFrame, a pyarrow Table, a `datasets.Dataset`, a dict of columns, a list of dicts, or
         anything with `__arrow_c_stream__`.
     by: the columns whose mix every window carries: a column, a list of columns, or a mapping of columns to weights
-        (numbers above 0, relative to each other). docs/tables.md lists the column types. A dot names a field of a
+        (numbers from 1e-6 to 1e6). docs/tables.md lists the column types. A dot names a field of a
         struct: "meta.source".
     tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
         from a row's text to its number of tokens. By default a row is as long as its text or conversation has
@@ -59,11 +57,8 @@ def order(
     score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
         a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
         its own mix.
-    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/sections.md). Its options, such as
-        folds, are options here. points: your own shape, [(progress, rank), ...], both from 0 to 1.
-    score_window: rows of a window, in batches of `batch` rows; at least 64 rows. As it rises, windows get nearer to the
-        mix and farther from the schedule. By default a 32nd of the table, within 4 to 64 batches, and at most an eighth
-        of the table or a quarter of the ranks.
+    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/sections.md). A window is a 32nd of
+        the table, within 4 to 64 batches, and at most an eighth of the table or a quarter of the ranks.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
@@ -85,8 +80,6 @@ def order(
         frozen=frozen,
         score=score,
         shape=shape,
-        points=points,
-        score_window=score_window,
         within=within,
         **_known(options),
     ).first
@@ -107,6 +100,8 @@ REMOVED = {
     "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
     "strength": "give rows that shall not follow the score none (NaN); they are spread evenly",
     "keep": "rank the scores inside each value yourself, and give the ranks as the score",
+    "points": "give as the score the share of training after which a row shall come",
+    "score_window": "a window is a 32nd of the table, within 4 to 64 batches",
 }
 """Removed arguments of 0.2, and what to do instead. Kept for this release only."""
 
@@ -115,17 +110,15 @@ def table_epochs(
     table: Any,
     by: By,
     *,
-    epochs: int = 1,
     tokens: Tokens = None,
     seed: int = 0,
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
 ) -> TableOrder:
-    """The orders of all epochs. The first, the arguments and the errors are those of `order`. epochs: how many epochs
-    pass one schedule of a score together; each is a part of it."""
+    """The orders of all epochs. The first, the arguments and the errors are those of `order`."""
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_table(rows, seed=seed, lap=epochs, **_known(options))
+    return order_table(rows, seed=seed, **_known(options))
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

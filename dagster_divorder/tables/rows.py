@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.checks import whole_number
-from dagster_divorder.core.order.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.traits import ManyCodes
+from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.tables.table import Table, open_table
 from dagster_divorder.tables.tokens import Tokens, row_tokens, warn
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of, weights_of

@@ -5,7 +5,6 @@ Letters: N rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,19 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_number, whole_numbers
-from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.epochs import Epochs, plan_epochs
 from dagster_divorder.core.order.items import TABLE_WITHIN
 from dagster_divorder.core.order.schedule import (
     SHAPES,
     Pieces,
-    pieces_of,
     token_ranks,
     window_share,
     windows_of,
 )
 from dagster_divorder.core.order.sections import section_seed
-from dagster_divorder.core.order.strategy import checked, nearest, one_of
+from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.rows import Rows
 from dagster_divorder.tables.table import Table, numbers_of, open_table
@@ -35,8 +32,6 @@ Ints = NDArray[np.int64]
 
 BATCH = 256
 """Rows of a batch, as in `core.order.order`."""
-PROBLEM = ("sequence_length", "batch", "inside", "window", "scores")
-"""Arguments of an order other than a strategy's options, and names that are told apart below."""
 FEWEST = 0.5
 """Least share of the rows that must have a score."""
 
@@ -60,12 +55,10 @@ class Followed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TableOrder:
-    """The order of a table's rows. sections follow each other; the first `given` of them are consumed rows. lap: epochs
-    that pass a score's schedule together: all of them read a section before any reads the next one."""
+    """The order of a table's rows, section by section in every epoch; consumed rows are the first section."""
 
     sections: list[Section]
     followed: Followed | None = None
-    lap: int = 1
 
     @property
     def first(self) -> Ints:
@@ -73,19 +66,12 @@ class TableOrder:
         return self.order(0)
 
     def order(self, epoch: int) -> Ints:
-        """The rows of an epoch, counted from 0, int64 (N,). In a lap of several epochs, an epoch may hold a row twice;
-        the lap holds it as often as it has epochs."""
-        lap, number = divmod(epoch, self.lap)
-        each = range(lap * self.lap, (lap + 1) * self.lap)
-        rows = np.concatenate(
-            [section.rows[section.epochs.order(epoch)] for section in self.sections for epoch in each]
-        )
-        size = len(rows) // self.lap
-        return rows[number * size : (number + 1) * size]
+        """The rows of an epoch, counted from 0, int64 (N,)."""
+        return np.concatenate([section.rows[section.epochs.order(epoch)] for section in self.sections])
 
     @property
     def stretch(self) -> Ints:
-        """The section of each place of the first epoch, int64 (N,), if an epoch is a lap."""
+        """The section of each place of an epoch, int64 (N,)."""
         return np.repeat(np.arange(len(self.sections)), [len(section.rows) for section in self.sections])
 
 
@@ -97,13 +83,10 @@ def order_table(
     frozen: ArrayLike | None = None,
     score: str | ArrayLike | None = None,
     shape: str = "rise",
-    points: ArrayLike | None = None,
-    score_window: int | None = None,
     within: float = TABLE_WITHIN,
-    lap: int = 1,
     **options: Any,
 ) -> TableOrder:
-    """The order of a table's rows; arguments and errors as in `tables.ordering.order`. lap: see `TableOrder`."""
+    """The order of a table's rows; arguments and errors as in `tables.ordering.order`."""
     if strategy in SHAPES:
         raise InputError(
             f"strategy is {strategy!r}, which is a schedule; expected shape={strategy!r} with a score, and the "
@@ -113,24 +96,16 @@ def order_table(
     consumed = _frozen_rows(frozen, rows.table.rows)
     followed = None
     if score is not None:
-        followed = _followed(rows, strategy, score, shape, points, options)
-        options = {
-            name: value for name, value in options.items() if name not in SHAPES[followed.form].model_fields
-        }
-    elif points is not None or shape != "rise" or score_window is not None:
-        given = "points" if points is not None else "shape" if shape != "rise" else "score_window"
-        raise InputError(f"{given} is given, and score is not; name the column to follow in score")
+        pieces = SHAPES[one_of("shape", shape, SHAPES)]
+        followed = Followed(shape, pieces, token_ranks(row_scores(rows.table, score), rows.tokens))
+    elif shape != "rise":
+        raise InputError("shape is given, and score is not; name the column to follow in score")
     left = np.ones(rows.table.rows, bool)
     left[consumed] = False
     parts = [np.flatnonzero(left)]
     if followed:
         size = batch / max(1, rows.table.rows)
-        window = window_share(
-            None if score_window is None else whole_number("score_window", score_window, 1),
-            size / lap,
-            size / batch / lap,
-            followed.pieces,
-        )
+        window = window_share(size, size / batch, followed.pieces)
         begin = float(rows.tokens[consumed].sum() / max(1, rows.tokens.sum()))
         numbers = windows_of(
             followed.ranks[parts[0]], rows.tokens[parts[0]], followed.pieces, window, begin=begin, seed=seed
@@ -142,17 +117,14 @@ def order_table(
         is_given = number == 0 and len(consumed) > 0
         own = items if len(of_section) == rows.table.rows and not is_given else items.take(of_section)
         plan = plan_epochs(
-            own.counts,
-            own.groups,
-            weights=own.weights,
-            coordinates=own.coordinates,
+            own,
             strategy=strategy,
             seed=section_seed(seed, max(0, number - (len(consumed) > 0))),
             first=np.arange(len(of_section)) if is_given else None,
             **options,
         )
         sections.append(Section(of_section, plan))
-    return TableOrder(sections, followed, lap if followed else 1)
+    return TableOrder(sections, followed)
 
 
 def _frozen_rows(frozen: ArrayLike | None, rows: int) -> Ints:
@@ -165,34 +137,6 @@ def _frozen_rows(frozen: ArrayLike | None, rows: int) -> Ints:
     if (times > 1).any():
         raise InputError(f"frozen names row {values[times > 1][0]} twice; a row is consumed once")
     return array
-
-
-def _followed(
-    rows: Rows,
-    strategy: str,
-    score: str | ArrayLike,
-    shape: str,
-    points: ArrayLike | None,
-    options: Mapping[str, Any],
-) -> Followed:
-    for name, ours in (("inside", "strategy"), ("window", "score_window"), ("scores", "score")):
-        if name in options:
-            raise InputError(f"{name} is no argument of a table's order; expected {ours}")
-    if points is not None and shape != "rise":
-        raise InputError(f"shape is {shape!r}, and points are given; remove one of them")
-    form = (
-        one_of("shape", shape, (name for name in SHAPES if name != "points")) if points is None else "points"
-    )
-    own = SHAPES[form].model_fields.keys() - {"points"}
-    inner = STRATEGIES[one_of("strategy", strategy, STRATEGIES)].option_names(options)
-    for unknown in sorted(options.keys() - {*own, *inner, *PROBLEM}):
-        known = f"its options are {', '.join(sorted(own))}{nearest(unknown, own)}" if own else "it has none"
-        raise InputError(f"{unknown} is no option of the shape {form!r}; {known}")
-    given = {name: value for name, value in options.items() if name in own}
-    if points is not None:
-        given["points"] = points
-    checked(SHAPES[form], given)
-    return Followed(form, pieces_of(form, given), token_ranks(row_scores(rows.table, score), rows.tokens))
 
 
 def row_scores(table: Table, score: str | ArrayLike) -> NDArray[np.float64]:

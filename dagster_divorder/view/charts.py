@@ -4,7 +4,7 @@ axes; `view.drawing` has the style."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,209 +12,159 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.evidence.training_evidence import HELD_OUT, by_source
 from dagster_divorder.core.measure.along import Binned
-from dagster_divorder.core.measure.stationarity import TENTHS, Drift
+from dagster_divorder.core.measure.stationarity import TENTHS, Stationarity
 from dagster_divorder.core.topics.k_calibration import as_good_as
 from dagster_divorder.settings.sections import SHUFFLED
-from dagster_divorder.view.drawing import COLOURS, cluster_colours
-from dagster_divorder.view.words import ORDERS, brief, number, short
+from dagster_divorder.view.drawing import COLOURS, cluster_colours, line_of, stacked
+from dagster_divorder.view.shown import Chart, Panel, Series
+from dagster_divorder.view.words import ORDERS, TRAIN_ON, listed, number, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CURVE = 300
 """Most points of a curve."""
-K_TICKS = 8
-NAMED = 20
-"""Number of largest clusters that a map names, if there is room beside larger clusters' names."""
+WHOLE_FROM = 3
+"""Scales that end above this have whole numbers."""
+PALE = 0.2
+"""Opacity of bands, so that they hide neither lines nor grid."""
+BAR_ROWS = 200
+"""Pixels of a bar, from top to bottom."""
+DRIFTS = 3
+"""Most features whose drift is drawn."""
+TICKS = 12
+"""Most labels of an axis of numbers of clusters."""
+NUMBERED = 30
+"""Number of largest clusters that a map has numbers of."""
 ARROW_FROM = 8.0
 """Differences above this many times the median become arrows at the edge."""
-LINES_APART = (0.0, 1.3, -1.3)
-"""Candidate places of a name, in lines above its cluster's middle; the first free place is used."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """name: for readers. colour: a key of `COLOURS`. dashed: differs from a series of the same colour."""
-
-    name: str
-    colour: str
-    dashed: bool = False
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """Colour, line style and label for matplotlib."""
-        return {
-            "color": COLOURS[self.colour],
-            "linestyle": (0, (3, 2)) if self.dashed else "solid",
-            "label": self.name,
-        }
-
 
 SERIES = {
     order: Series(name, order if order in COLOURS else "shuffled", dashed=order == "sequences_random")
     for order, name in ORDERS.items()
 }
 """The measured orders, by the names of `diversity_metrics`."""
+ASKED = Series("asked", "muted", dashed=True)
+BAND = Series("from the lowest to the highest of three shuffles", "shuffled")
 Line = tuple[NDArray[np.float64], NDArray[np.float64], Series]
 """Positions as shares of the dataset, (P,), values there, (P,), and their series."""
-SHUFFLES = Series("three shuffles", "shuffled")
-ASKED = Series("asked", "muted", dashed=True)
+Band = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Series]
+"""The same with lowest and highest values."""
 
 
-def distinct(axes: Axes, name: str, bins: Binned, clusters: int, top: float) -> None:
-    """Distinct clusters in every sequence of an order: the mean of neighbouring sequences, and a band from fewest to
-    most. top: the most in any chart beside this one."""
+def bars(
+    axes: Axes, mix: NDArray[np.floating], colours: NDArray[np.float64], ranked: NDArray[np.integer]
+) -> None:
+    """The mix along an order, (C, J), as columns in the values' colours, RGB (J, 3), and behind a gap the whole's.
+    ranked: the values from top to bottom, int (J,)."""
+    columns = colours[ranked][stacked(mix[:, ranked], BAR_ROWS)]
+    whole = colours[ranked][stacked(mix.mean(axis=0, keepdims=True)[:, ranked], BAR_ROWS)]
+    gap = max(1, len(mix) // 100)
+    picture = np.zeros((BAR_ROWS, len(mix) + 4 * gap, 4))  # the gap is transparent
+    for shown, part in ((columns, np.s_[:, : len(mix)]), (whole, np.s_[:, len(mix) + gap :])):
+        picture[part] = np.insert(shown, 3, 1.0, axis=2)
+    end = 100 * picture.shape[1] / len(mix)
+    axes.imshow(picture, aspect="auto", extent=(0, end, 1, 0), interpolation="none")
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.set(xticks=range(0, 101, 25), yticks=[])
+
+
+def along(
+    axes: Axes,
+    lines: Iterable[Line],
+    bands: Iterable[Band] = (),
+    *,
+    log: bool = False,
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """Lines along the dataset over pale bands, lines thinned to CURVE points. A logarithmic scale omits zeros. limits:
+    of the vertical scale."""
     from matplotlib.ticker import MaxNLocator
 
-    line, at = SERIES[name].line, 100 * bins.at
-    axes.fill_between(at, bins.low, bins.high, color=line["color"], alpha=0.18, linewidth=0, step="mid")
-    axes.plot(at, bins.mean, **line)
-    if clusters <= 1.6 * top:
-        axes.axhline(clusters, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
-        axes.text(100, clusters, f"all {clusters}", color=COLOURS["muted"], ha="right", va="bottom")
-        top = clusters
-    axes.set_ylim(0, 1.08 * top)
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    _position_axis(axes)
-
-
-def along(axes: Axes, lines: Iterable[Line], *, log: bool = False, top: float | None = None) -> None:
-    """Lines along the dataset, each thinned to CURVE points; a logarithmic scale omits zeros. top: end of a scale that
-    begins at 0."""
-    any_points = False
+    drawn = False
+    for at, low, high, series in bands:
+        low, high = (np.where(edge > 0, edge, np.nan) if log else edge for edge in (low, high))
+        axes.fill_between(100 * at, low, high, color=COLOURS[series.colour], alpha=PALE, linewidth=0)
     for at, values, series in lines:
         points = np.flatnonzero(values > 0) if log else np.arange(len(values))
         points = points[:: -(-len(points) // CURVE) or 1]
-        axes.plot(100 * at[points], values[points], **series.line)
-        any_points |= len(points) > 0
-    if log and any_points:
+        axes.plot(100 * at[points], values[points], **line_of(series))
+        drawn |= len(points) > 0
+    if log and drawn:
         _log_axis(axes)
-    if top is not None:
-        axes.set_ylim(0, top)
-    _position_axis(axes)
+    if limits is not None:
+        axes.set_ylim(*limits)
+        if not log and limits[1] > WHOLE_FROM:
+            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_xlim(0, 100)
+    axes.set_xticks(range(0, 101, 25))
 
 
-def drift(axes: Axes, feature: Drift) -> None:
-    """Distance of each tenth of training from the whole, over a band that holds 90 % of the shuffles' tenths."""
-    axes.axhspan(*feature.shuffled_along, color=COLOURS["shuffled"], alpha=0.25, linewidth=0)
-    middles = 100 * (np.arange(TENTHS) + 0.5) / TENTHS
-    axes.plot(middles, feature.along, color=COLOURS["sequences"], marker="o", markersize=4)
-    axes.set_ylim(0, 1.1 * max(*feature.along, feature.shuffled_along[1], 1e-9))
-    axes.yaxis.set_major_formatter(lambda value, _: number(value, 2))
-    _position_axis(axes)
+def distinct(name: str, bins: Binned, top: float, title: str) -> Panel:
+    """Distinct clusters in every sequence of an order: the mean of neighbouring sequences, and a band from fewest to
+    most. top: the most in any chart beside this one."""
+    series = SERIES[name]
+    lines, bands = [(bins.at, bins.mean, series)], [(bins.at, bins.low, bins.high, series)]
+    draw = partial(along, lines=lines, bands=bands, limits=(0, 1.08 * top))
+    return Panel(title, draw, series.colour)
 
 
-def lengths(axes: Axes, name: str, quantiles: NDArray[np.float64], low: float, high: float) -> None:
-    """Lengths of the documents along an order: five rising quantiles in slices of the dataset, (C, 5), the middle one
-    as a line. low, high: over all charts of the row."""
-    from matplotlib.ticker import LogLocator
-
-    colour = COLOURS[SERIES[name].colour]
-    at = 100 * (np.arange(len(quantiles)) + 0.5) / len(quantiles)
-    for outer, alpha in ((0, 0.16), (1, 0.28)):
-        axes.fill_between(
-            at, quantiles[:, outer], quantiles[:, 4 - outer], color=colour, alpha=alpha, linewidth=0
-        )
-    axes.plot(at, quantiles[:, 2], color=colour)
-    _log_axis(axes)
-    axes.set_ylim(low / 1.3, high * 1.3)
-    axes.yaxis.set_major_locator(LogLocator(numticks=6))
-    _position_axis(axes)
+def drift(measured: Stationarity) -> Chart:
+    """Distance of each tenth of training from the whole, over a band of shuffles, for the features whose farthest
+    tenths exceed shuffling most."""
+    # A field with one value has equal tenths.
+    with_tenths = [feature for feature in measured.features if any(feature.along)]
+    farthest = sorted(with_tenths, key=lambda feature: -feature.measures["tenths"].excess)[:DRIFTS]
+    middles, edges, panels, said = (np.arange(TENTHS) + 0.5) / TENTHS, np.array([0.0, 1.0]), [], []
+    for feature in farthest:
+        low, high = feature.shuffled_along
+        lines = [(middles, np.array(feature.along), SERIES[TRAIN_ON])]
+        bands = [(edges, np.full(2, low), np.full(2, high), SERIES["random"])]
+        limits = (0.0, 1.1 * max(*feature.along, high, 1e-9))
+        panels.append(Panel(feature.feature, partial(along, lines=lines, bands=bands, limits=limits)))
+        said.append(f"{feature.feature} {number(max(feature.along), 2)}, shuffled {number(high, 2)}")
+    return Chart(
+        panels,
+        f"Distance of each tenth of training from the whole. Farthest tenth: {listed(said)}." if said else "",
+        "Distance of each tenth of training from the whole, for the features whose tenths differ most. The band holds "
+        "90 % of the shuffles’ tenths. Position in the dataset, %.",
+    )
 
 
 def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Mean silhouette against the number of clusters, over a band of values close to the best. rows: the table of
-    k_calibration, by rising `k`."""
+    """Mean silhouette by number of clusters, with a mark at the recommended one, over a band of values close to the
+    best. rows: the table of k_calibration, by rising `k`; their places are evenly spaced."""
     values = [row["silhouette"] for row in rows]
     axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
-    axes.plot([row["k"] for row in rows], values, "o-", color=COLOURS["curated"], markersize=5)
+    axes.plot(values, "o-", color=COLOURS["curated"], markersize=5)
     axes.margins(y=0.15)
-    _k_axis(axes, rows)
+    ticks = range(0, len(rows), -(-len(rows) // TICKS))
+    axes.set_xticks(ticks, [f"{rows[tick]['k']:,}" for tick in ticks])
+    recommended = next(at for at, row in enumerate(rows) if row["recommended"])
+    axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
+    axes.set_xlabel("clusters")
 
 
 def documents_map(
-    axes: Axes,
-    xy: NDArray[np.floating],
-    labels: NDArray[np.integer],
-    names: Sequence[str],
-    colours: NDArray[np.floating],
+    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], colours: NDArray[np.floating]
 ) -> None:
-    """Documents at their places xy (n, 2), in their clusters' colours, RGB (K, 3), with the largest clusters' names.
+    """Documents at their places xy (n, 2), in their clusters' colours, RGB (K, 3), and the numbers of the largest
+    clusters at their middles. Points are drawn in the given order, so that no cluster covers another."""
+    from matplotlib.patheffects import withStroke
 
-    Points are drawn in the given order, so that no cluster covers another.
-    """
     axes.set_axis_off()
     axes.set_aspect("equal", adjustable="datalim")
     side = float(np.clip(340.0 / np.sqrt(max(1, len(xy))), 2.0, 9.0))  # points of 1/72 inch
     axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0)
     axes.margins(0.02)
-    _draw_names(axes, xy, labels, names)
-
-
-def _draw_names(
-    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], names: Sequence[str]
-) -> None:
-    """Names of the largest clusters, each at the document nearest to its cluster's middle."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.patheffects import withStroke
-
-    figure: Any = axes.figure
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    axes.apply_aspect()
-    inside, named_boxes, size = axes.bbox, list[Any](), 11.5
-    sizes = np.bincount(labels, minlength=len(names))
-    for cluster in np.argsort(-sizes, kind="stable")[: min(NAMED, np.count_nonzero(sizes))]:
-        members = xy[labels == cluster]
-        middle = np.median(members, axis=0)
-        at = members[np.argmin(((members - middle) ** 2).sum(axis=1))]
-        text = axes.annotate(
-            brief(names[cluster]),
-            at,
-            (0, 0),
-            textcoords="offset fontsize",
-            size=size,
-            weight="bold",
-            ha="center",
-            va="center",
-            path_effects=[withStroke(linewidth=3, foreground="white")],
-        )
-        box = text.get_window_extent(renderer)
-        # Moves a name that sticks out at the left or right back inside.
-        aside = max(0.0, inside.x0 - box.x0) - max(0.0, box.x1 - inside.x1)
-        for lines in LINES_APART:
-            text.set_position((72.0 / figure.dpi * aside / size, lines))
-            box = text.get_window_extent(renderer).expanded(1.0, 1.3)
-            if not any(box.overlaps(other) for other in named_boxes):
-                named_boxes.append(box)
-                break
-        else:
-            text.remove()
-
-
-def cluster_legend(
-    figure: Figure, names: Sequence[str], sizes: NDArray[Any], sides: tuple[float, float], top: float
-) -> None:
-    """A row of the largest clusters' names, each after its colour, as many as fit. names, sizes: by cluster. sides,
-    top: shares of the figure's width and height."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    renderer: Any = FigureCanvasAgg(figure).get_renderer()
-    colours, (left, end), space = cluster_colours(len(sizes)), sides, 18 / figure.bbox.width
-    for cluster in np.argsort(-sizes, kind="stable")[: len(names)]:
-        text = figure.text(left + space, top, brief(names[cluster]), size=11, color=COLOURS["muted"])
-        right = text.get_window_extent(renderer).x1 / figure.bbox.width
-        if right > end:
-            text.remove()
-            break
-        figure.text(left, top, "■", size=11, color=colours[cluster])
-        left = right + space
-
-
-def _position_axis(axes: Axes) -> None:
-    """The horizontal axis of charts along the dataset."""
-    axes.set_xlim(0, 100)
-    axes.set_xticks(range(0, 101, 25))
+    for cluster in np.argsort(-np.bincount(labels, minlength=1), kind="stable")[:NUMBERED].tolist():
+        if len(members := xy[labels == cluster]):
+            halo = [withStroke(linewidth=3, foreground="white")]
+            middle = np.median(members, axis=0)
+            axes.annotate(
+                str(cluster), middle, ha="center", va="center", size=11, weight="bold", path_effects=halo
+            )
 
 
 def _log_axis(axes: Axes) -> None:
@@ -229,27 +179,6 @@ def _log_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: short(value))
 
 
-def _k_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Numbers of clusters, with a mark at the recommended one; logarithmic for a wide range."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    values = np.array([row["k"] for row in rows])
-    places = values.astype(float)
-    if values[-1] >= 10 * values[0]:
-        axes.set_xscale("log")
-        places = np.log(places)
-    ticks = [0]
-    for at in range(1, len(values)):
-        # Labels must not touch.
-        if places[at] - places[ticks[-1]] >= (places[-1] - places[0]) / K_TICKS:
-            ticks.append(at)
-    axes.xaxis.set_major_locator(FixedLocator(values[ticks].tolist()))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    for recommended in (row["k"] for row in rows if row["recommended"]):
-        axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
-
-
 TRAINED = {
     "original": Series("original", "original"),
     "random_documents": Series("random documents", "shuffled", dashed=True),
@@ -259,10 +188,12 @@ TRAINED = {
 
 
 def trained_lines(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, line style and label of the orders in which models were trained, as `Series.line`."""
+    """Colour, line style and label of the orders in which models were trained, as `line_of` has them."""
     others = iter(cluster_colours(len(names)))
     return [
-        TRAINED[name].line if name in TRAINED else {"color": next(others), "label": name.replace("_", " ")}
+        line_of(TRAINED[name])
+        if name in TRAINED
+        else {"color": next(others), "label": name.replace("_", " ")}
         for name in names
     ]
 
@@ -272,6 +203,7 @@ def training_losses(axes: Axes, orders: Sequence[Mapping[str, Any]], epochs: int
     curves = [np.asarray(order["losses"], np.float64) for order in orders]
     for line, losses in zip(trained_lines([order["order"] for order in orders]), curves, strict=True):
         axes.plot(epochs * (np.arange(len(losses)) + 0.5) / len(losses), losses, **line)
+    axes.legend(ncols=2, fontsize=11)
     # The first steps' high losses would leave no room for the rest.
     axes.set_ylim(0.98 * np.nanmin(np.concatenate(curves)), np.nanquantile(np.concatenate(curves), 0.96))
     axes.set_xlabel("epochs")

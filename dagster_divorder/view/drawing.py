@@ -7,12 +7,11 @@ matplotlib's global state is unchanged.
 from __future__ import annotations
 
 import base64
+import colorsys
 import io
 import re
-import unicodedata
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,10 +20,11 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dagster_divorder.view.words import clip, listed
+from dagster_divorder.view.shown import Chart, Panel, Series
+from dagster_divorder.view.words import brief
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
     from PIL.Image import Image
 
 COLOURS = {
@@ -41,6 +41,10 @@ COLOURS = {
 so that one drawing serves light, dark and print."""
 
 DPI = 100
+VALUES = 34
+"""Height of a row of names in a picture, in pixels."""
+LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
+"""Margins of a panel in a page, in CSS pixels."""
 SHADES = 255
 NEARLY_WHITE = 250
 STAMP = 34
@@ -49,16 +53,12 @@ GOLDEN = (5.0**0.5 - 1.0) / 2.0
 OTHERS = (0.62, 0.63, 0.65)
 """RGB of the clusters that share a colour."""
 
-# Typefaces for scripts that matplotlib's own typeface lacks; used if installed.
 OTHER_SCRIPTS = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans CJK TC", "Noto Sans SC", "Noto Sans JP"),
-    *("Noto Sans KR", "Noto Sans TC", "Source Han Sans SC", "Source Han Sans", "WenQuanYi Zen Hei"),
-    *("WenQuanYi Micro Hei", "Droid Sans Fallback", "NanumGothic", "UnDotum", "IPAGothic", "TakaoGothic", "VL Gothic"),
-    *("Arial Unicode MS", "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "AppleGothic", "Microsoft YaHei"),
-    *("Malgun Gothic", "Yu Gothic", "Meiryo", "SimHei", "Noto Sans Thai", "Noto Sans Devanagari", "Noto Sans Bengali"),
-    *("Noto Sans Tamil", "Noto Sans Arabic", "Noto Sans Hebrew", "Nirmala UI", "Leelawadee UI", "Thonburi"),
-    *("Kohinoor Devanagari", "FreeSerif", "Unifont"),
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Zen Hei", "Droid Sans Fallback"),
+    *("Arial Unicode MS", "PingFang SC", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic", "Yu Gothic"),
+    *("Noto Sans Thai", "Noto Sans Devanagari", "Noto Sans Arabic", "Noto Sans Hebrew", "Nirmala UI", "Unifont"),
 )  # fmt: skip
+"""Typefaces for scripts that matplotlib's own typeface lacks; used if installed."""
 
 _TICKS = {"color": COLOURS["muted"], "labelsize": 12.5, "major.size": 0, "minor.size": 0, "major.pad": 6}
 _STYLE: Any = {
@@ -89,6 +89,15 @@ _STYLE: Any = {
     "figure.facecolor": "none",
     "svg.fonttype": "none",
 }
+
+
+def line_of(series: Series) -> dict[str, Any]:
+    """Colour, line style and label of a series for matplotlib."""
+    return {
+        "color": COLOURS[series.colour],
+        "linestyle": (0, (3, 2)) if series.dashed else "solid",
+        "label": series.name,
+    }
 
 
 @contextmanager
@@ -122,38 +131,98 @@ def _letters(families: tuple[str, ...]) -> frozenset[int]:
     return frozenset().union(*(get_font(file).get_charmap() for file in files))
 
 
-def drawable(names: Sequence[str], noun: str = "cluster") -> tuple[list[str], str]:
-    """(names by label for a picture, a note or ""). If no installed typeface has a name's letters, it becomes the noun
-    and its label, and the note names the scripts."""
+def drawable(names: Sequence[str]) -> list[str]:
+    """Clusters' names for a picture; one whose letters no installed typeface has becomes `cluster` and its number."""
     letters = _letters(_installed())
-    lacking = {
-        label: [letter for letter in clip(name, len(name)) if ord(letter) not in letters and letter.isalpha()]
+    return [
+        name if all(ord(letter) in letters for letter in name if letter.isalpha()) else f"cluster {label}"
         for label, name in enumerate(names)
-    }
-    replaced = [f"{noun} {label}" if lacking[label] else name for label, name in enumerate(names)]
-    letters_lacking = (letter for letters in lacking.values() for letter in letters)
-    scripts = Counter(
-        unicodedata.name(letter, "?").partition(" ")[0] for letter in letters_lacking
-    ).most_common()
-    spelled = ["Han" if script == "CJK" else script.capitalize() for script, _ in scripts]
-    spelled = spelled if len(spelled) <= 3 else [*spelled[:2], "others"]
-    return replaced, f"no typeface here for names in {listed(spelled)}" if scripts else ""
+    ]
 
 
-def picture(width: int, height: int, draw: Callable[[Figure], None], *, few_colours: bool = False) -> bytes:
-    """A PNG file of width x height pixels on white.
+def sheet(charts: Sequence[Chart], title: str = "", note: str = "", width: int = 1600) -> Figure:
+    """Charts below each other under a title and a note of any number of lines. To be drawn inside `style`."""
+    heights: list[float] = [24 + 40 * bool(title) + 26 * (note.count("\n") + bool(note))]
+    for chart in charts:
+        heights += [VALUES] * bool(chart.values)
+        heights += [chart.height * DPI / 72] * -(-len(chart.panels) // chart.across)
+        heights += [VALUES] * bool(chart.legend)
+    from matplotlib.lines import Line2D
+
+    figure = _canvas(width, round(sum(heights)), layout="constrained")
+    below: Any = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+    parts = iter(below[:, 0])
+    above, left = next(parts), 20 / width
+    above.text(left, 1 - 14 / heights[0], title, size=21, weight="bold", va="top")
+    below_title = 1 - (18 + 40 * bool(title)) / heights[0]
+    above.text(left, below_title, note, color=COLOURS["muted"], va="top", linespacing=1.4)
+    for chart in charts:
+        if chart.values:
+            cluster_row(next(parts), *chart.values, (left, 1 - left), 0.3)
+        across = min(chart.across, len(chart.panels))
+        for first in range(0, len(chart.panels), chart.across):
+            row = next(parts).subplots(1, across, squeeze=False)[0]
+            panels = chart.panels[first : first + across]
+            for axes, panel in zip(row, panels, strict=False):
+                panel.draw(axes)
+                axes.set_title(panel.title, color=COLOURS[panel.colour])
+            for axes in row[len(panels) :]:
+                axes.set_axis_off()
+        if chart.legend:
+            lines = [Line2D([], [], **line_of(series)) for series in chart.legend]
+            next(parts).legend(handles=lines, loc="center", ncols=len(lines))
+    return figure
+
+
+def cluster_row(
+    figure: Figure | SubFigure,
+    names: Sequence[str],
+    sizes: NDArray[Any],
+    sides: tuple[float, float],
+    bottom: float,
+) -> None:
+    """A row of the largest clusters' names, each after its colour, as many as fit. names, sizes: by cluster. sides,
+    bottom: shares of the figure's width and height."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    whole: Any = figure.get_figure(root=True)
+    renderer: Any = FigureCanvasAgg(whole).get_renderer()
+    colours, (left, end), space = cluster_colours(len(sizes)), sides, 18 / whole.bbox.width
+    for cluster in np.argsort(-sizes, kind="stable")[: len(names)]:
+        text = figure.text(left + space, bottom, brief(names[cluster]), size=11, color=COLOURS["muted"])
+        right = text.get_window_extent(renderer).x1 / whole.bbox.width
+        if right > end:
+            text.remove()
+            break
+        figure.text(left, bottom, "■", size=11, color=colours[cluster])
+        left = right + space
+
+
+def sheet_picture(charts: Sequence[Chart], *head: Any, few_colours: bool = False, **more: Any) -> bytes:
+    """A PNG file of a `sheet`, whose other arguments these are.
 
     few_colours: at most SHADES colours; a picture of many points then takes a third of the bytes.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     with style():
-        figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-        draw(figure)
-        canvas = FigureCanvasAgg(figure)
+        canvas = FigureCanvasAgg(sheet(charts, *head, **more))
         canvas.draw()
         return _file(np.asarray(canvas.buffer_rgba())[..., :3], few_colours)
+
+
+def _canvas(width: float, height: float, **more: Any) -> Figure:
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        """Notebooks show a plain Figure only if `matplotlib.pyplot` has made it."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
+    return ShownFigure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white", **more)
 
 
 def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
@@ -171,19 +240,21 @@ def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
 def stamped(file: bytes, line: str) -> bytes:
     """A PNG file with a line of text below the picture that names its output, in the picture's colours."""
     import PIL.Image
+    import PIL.ImageDraw
+    import PIL.ImageFont
+    from matplotlib.font_manager import findfont
 
     image = PIL.Image.open(io.BytesIO(file))
+    both = PIL.Image.new("RGB", (image.width, image.height + STAMP), "white")
+    both.paste(image.convert("RGB"))
+    font = PIL.ImageFont.truetype(findfont("DejaVu Sans"), 15)
+    place = (0.985 * image.width, image.height + STAMP / 2)
+    PIL.ImageDraw.Draw(both).text(place, line, COLOURS["muted"], font, anchor="rm")
+    return _file(np.asarray(both), image.mode == "P")
 
-    def draw(figure: Figure) -> None:
-        figure.text(0.985, 0.5, line, size=11, ha="right", va="center", color=COLOURS["muted"])
 
-    below = PIL.Image.open(io.BytesIO(picture(image.width, STAMP, draw)))
-    both = [np.asarray(each.convert("RGB")) for each in (image, below)]
-    return _file(np.concatenate(both), image.mode == "P")
-
-
-def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> Markup:
-    """A drawing for a page, in the page's colours and typeface; text stays text for search.
+def svg(name: str, width: int, height: int, panel: Panel) -> Markup:
+    """A panel for a page, in the page's colours and typeface; text stays text for search.
 
     name: unique in the page. width, height: in CSS pixels, the unit of all sizes in the drawing.
     """
@@ -194,7 +265,10 @@ def svg(name: str, width: int, height: int, draw: Callable[[Figure], None]) -> M
     with style():
         mpl.rcParams["svg.hashsalt"] = name
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-        draw(figure)
+        size = (1 - (LEFT + RIGHT) / width, 1 - (BOTTOM + TOP) / height)
+        axes = figure.add_axes((LEFT / width, BOTTOM / height, *size))
+        panel.draw(axes)
+        axes.set_title(panel.title, color=COLOURS[panel.colour])
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=metadata)
     return Markup(f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">') + Markup(
@@ -232,23 +306,26 @@ def png(image: Image) -> bytes:
     return data.getvalue()
 
 
+def pixels_png(pixels: NDArray[np.floating]) -> bytes:
+    """A PNG file of pixels in RGB or RGBA, in [0, 1], (rows, columns, 3 or 4)."""
+    import PIL.Image
+
+    return png(PIL.Image.fromarray(np.rint(255 * pixels).astype(np.uint8)))
+
+
 def reduced(file: bytes, most: int, width: int) -> bytes:
     """A PNG file of at most `most` bytes and `width` pixels: if necessary, scaled down and with fewer colours."""
     import PIL.Image
 
-    original = PIL.Image.open(io.BytesIO(file))
-    share = min(1.0, width / original.width)
-    if share == 1.0 and len(file) <= most:
+    original = PIL.Image.open(io.BytesIO(file)).convert("RGB")
+    width = min(width, original.width)
+    if width == original.width and len(file) <= most:
         return file
-    while True:
-        size = (max(1, round(original.width * share)), max(1, round(original.height * share)))
-        smaller = original.convert("RGB").resize(size, PIL.Image.Resampling.HAMMING)
-        # Ten times as fast as the median cut, with files no larger. `optimize` would double the time.
-        found = io.BytesIO()
-        smaller.quantize(128, PIL.Image.Quantize.FASTOCTREE).save(found, "PNG")
-        if len(found.getvalue()) <= most:
-            return found.getvalue()
-        share *= 0.8
+    size = (width, max(1, original.height * width // original.width))
+    # Ten times as fast as the median cut, with files no larger.
+    smaller = original.resize(size, PIL.Image.Resampling.HAMMING)
+    found = png(smaller.quantize(128, PIL.Image.Quantize.FASTOCTREE))
+    return found if len(found) <= most else reduced(file, most, int(0.8 * width))
 
 
 def data_uri(file: bytes) -> str:
@@ -268,15 +345,6 @@ def stacked(mix: NDArray[np.floating], rows: int) -> NDArray[np.int64]:
     return np.minimum(values, mix.shape[1] - 1)
 
 
-def indexed(values: NDArray[np.integer], palette: NDArray[np.floating]) -> Image:
-    """An image of at most 256 colours. values: places in the palette, (rows, C). palette: RGB in [0, 1], (J, 3)."""
-    import PIL.Image
-
-    image = PIL.Image.fromarray(values.astype(np.uint8), mode="P")
-    image.putpalette(np.rint(255 * palette).astype(np.uint8).ravel().tolist())
-    return image
-
-
 def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
     """The values of a mix along an order, (C, J), sorted by the mean place of their tokens, int64 (J,), so that values
     at nearby places become neighbours."""
@@ -288,31 +356,10 @@ def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
 def cluster_colours(k: int) -> NDArray[np.float64]:
     """The colours of k clusters in all pictures, tables and films, RGB in [0, 1] float64 (k, 3).
 
-    The hues divide the OKLCH circle evenly; the first clusters, which are the largest, get hues far apart. Neighbours
-    in hue differ in lightness (light, dark, middle, ...), which any colour vision tells apart.
+    The hues divide the circle evenly; the first clusters, which are the largest, get hues far apart. Neighbours in hue
+    differ in lightness (light, dark, middle, ...), which any colour vision tells apart.
     """
-    place = np.argsort(np.argsort(np.arange(k) * GOLDEN % 1.0))
-    hue = np.deg2rad(25.0) + 2.0 * np.pi * place / max(k, 1)
-    lightness = np.array([0.80, 0.52, 0.67])[place % 3]
-    chroma = np.array([0.105, 0.13, 0.135])[place % 3]
-    return _oklab_to_srgb(np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1))
-
-
-def _oklab_to_srgb(lab: NDArray[np.float64]) -> NDArray[np.float64]:
-    """OKLab (n, 3) to sRGB, clipped to [0, 1]. Constants: Ottosson 2020, "A perceptual color space"."""
-    to_lms = np.array(
-        [
-            [1, 0.3963377774, 0.2158037573],
-            [1, -0.1055613458, -0.0638541728],
-            [1, -0.0894841775, -1.2914855480],
-        ]
-    )
-    to_rgb = np.array(
-        [
-            [4.0767416621, -3.3077115913, 0.2309699292],
-            [-1.2684380046, 2.6097574011, -0.3413193965],
-            [-0.0041960863, -0.7034186147, 1.7076147010],
-        ]
-    )
-    linear = np.clip((lab @ to_lms.T) ** 3 @ to_rgb.T, 0.0, 1.0)
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    places = np.argsort(np.argsort(np.arange(k) * GOLDEN % 1.0)).tolist()
+    return np.array(
+        [colorsys.hls_to_rgb(place / max(k, 1), (0.72, 0.36, 0.54)[place % 3], 0.6) for place in places]
+    ).reshape(k, 3)

@@ -2,13 +2,11 @@
 
 `ordering_frames`: the dataset moves from the original order into two other orders. Each bar is the dataset. Tokens left
 of the mark have been read, in the new order. Dimmed tokens right of the mark wait in the original order. Each square is
-a token of an even sample, in the colour of its cluster. The chart below shows distinct clusters per sequence: the whole
-curve of the original order, and the other orders' curves up to the mark.
+a token of an even sample, in the colour of its cluster.
 
-`map_frames`: one map of the documents per order. A point lights up when its document is first read. Below each map, one
-column per cluster fills as the cluster's points are read. If an order keeps the mix, all columns rise together.
+`map_frames`: one map of the documents per order. A point lights up when its document is first read.
 
-Letters: C cells, B bins, P points on the map, K clusters.
+Letters: C cells, P points on the map, K clusters.
 Guarantee: the same frames give the same file (one machine, one ffmpeg); one frame is in memory at a time.
 Cost: some 15 to 20 ms a frame to draw, for any corpus, since cells and points are samples; 5 ms to encode.
 Known weakness: H.264 of fine detail is large, so drawings should be coarser than a pixel.
@@ -20,10 +18,10 @@ from __future__ import annotations
 import errno
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +29,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.measure.migration import Cells, frame_ends, migrated
 from dagster_divorder.extras import load_extra, why_missing
 from dagster_divorder.view import charts
-from dagster_divorder.view.drawing import COLOURS, cluster_colours, drawable, style
+from dagster_divorder.view.drawing import COLOURS, cluster_colours, cluster_row, drawable, style
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -43,18 +41,17 @@ WIDTH, HEIGHT, DPI = 1280, 720, 100
 CODEC_THREADS = 2
 """Fixed, since the film's bytes depend on the number of threads."""
 COLUMNS, ROWS = 294, 24
-"""Squares of a bar, 4 pixels each."""
+"""Squares of a bar, 4 x 8 pixels each."""
 LEFT, RIGHT = 0.05, 0.96875
 """Ends of bars and charts as shares of the width. The squares fill the space between."""
 HOLD = 2
 """Seconds that the last frame stays."""
 DIMMED = 0.28
-COLUMN_PIXELS = 60
 UNLIT = "#e3e3e3"
 TRAIL = 0.01
 """Share of the points with a mark: the last points read."""
 
-Frame = Callable[[NDArray[np.uint8]], None]
+Frame = Callable[[NDArray[np.uint8]], object]
 
 
 def why_no_films() -> str | None:
@@ -81,31 +78,20 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
         *("-movflags", "+faststart", str(path)),
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin is not None and process.stderr is not None
-    frames, errors = process.stdin, process.stderr
+    assert process.stdin is not None
+    frames, message = process.stdin, b""
     try:
-        yield lambda frame: _write(frames, frame, errors)
-        frames.close()
-        message = errors.read()
-        if process.wait():
-            raise _failed(message)
+        # A BrokenPipeError means that ffmpeg has ended; its message says why.
+        with suppress(BrokenPipeError):
+            yield lambda frame: frames.write(np.ascontiguousarray(frame).data)
+        _, message = process.communicate()
     finally:
         process.kill()  # no effect on an ended process
         process.wait()
-        errors.close()
-
-
-def _write(frames: IO[bytes], frame: NDArray[np.uint8], errors: IO[bytes]) -> None:
-    try:
-        frames.write(np.ascontiguousarray(frame).data)
-    except BrokenPipeError:
-        raise _failed(errors.read()) from None
-
-
-def _failed(message: bytes) -> OSError:
-    text = message.decode(errors="replace").strip()
-    number = errno.ENOSPC if "No space left" in text else errno.EIO
-    return OSError(number, f"ffmpeg could not write the film: {text}")
+    if process.returncode:
+        text = message.decode(errors="replace").strip()
+        number = errno.ENOSPC if "No space left" in text else errno.EIO
+        raise OSError(number, f"ffmpeg could not write the film: {text}")
 
 
 class _Canvas:
@@ -149,33 +135,24 @@ class FilmedCorpus:
         figure.text(LEFT, 0.935, title, size=20, weight="bold")
         figure.text(LEFT, 0.9, note, size=12, color=COLOURS["muted"])
         figure.text(RIGHT, 0.015, self.output_label, size=11, color=COLOURS["muted"], ha="right")
-        charts.cluster_legend(figure, drawable(self.names)[0], self.sizes, (LEFT, RIGHT), 0.86)
+        cluster_row(figure, drawable(self.names), self.sizes, (LEFT, RIGHT), 0.86)
         return figure, figure.text(RIGHT, 0.935, "", size=15, ha="right", weight="bold", animated=True)
 
 
 @dataclass(frozen=True, eq=False)
 class FilmedOrder:
     """An order of the sequences. name: a key of `charts.SERIES`. cells: at most COLUMNS x ROWS. clusters: each cell's
-    cluster, int (C,). distinct: mean distinct clusters per sequence along the order, float (B,)."""
+    cluster, int (C,)."""
 
     name: str
     cells: Cells
     clusters: NDArray[np.integer]
-    distinct: NDArray[np.floating]
 
 
 def ordering_frames(
-    orders: Sequence[FilmedOrder],
-    original: NDArray[np.floating],
-    shown: FilmedCorpus,
-    *,
-    count: int,
-    sequence_length: int,
+    orders: Sequence[FilmedOrder], shown: FilmedCorpus, *, count: int
 ) -> Iterator[NDArray[np.uint8]]:
-    """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
-
-    orders: two orders of the same tokens. original: `FilmedOrder.distinct` of the original order.
-    """
+    """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next. orders: two orders of the same tokens."""
     colours = cluster_colours(len(shown.sizes))
     with style():
         figure, status = shown.figure(
@@ -183,22 +160,13 @@ def ordering_frames(
             "left of the mark: what has been read; dimmed: what waits, in the original order; "
             "each square: a part of the dataset, coloured by its cluster",
         )
-        panel = figure.add_axes((LEFT, 0.11, RIGHT - LEFT, 0.25))
-        curves = [original, *(order.distinct for order in orders)]
-        top = max(1.0, *(float(curve.max(initial=0)) for curve in curves))
-        charts.along(panel, [_curve(original, "original")], top=1.08 * top)
-        panel.set_xlabel("position in the dataset, % of tokens")
-        title = f"clusters in a sequence of {sequence_length:,} tokens"
-        panel.set_title(title, size=12, color=COLOURS["muted"], weight="normal")
         moving = []
         for at, order in enumerate(orders):
-            series, bottom = charts.SERIES[order.name], 0.66 - 0.18 * at
-            bar = figure.add_axes((LEFT, bottom, RIGHT - LEFT, 4 * ROWS / HEIGHT))
+            bottom = 0.47 - 0.37 * at
+            bar = figure.add_axes((LEFT, bottom, RIGHT - LEFT, 8 * ROWS / HEIGHT))
+            _title(figure, LEFT, bottom + 0.285, order.name)
             bar.set_axis_off()
             bar.set(xlim=(0, 1), ylim=(0, 1))
-            figure.text(
-                LEFT, bottom + 0.145, series.name, size=14, weight="bold", color=COLOURS[series.colour]
-            )
             image = bar.imshow(
                 np.ones((ROWS, COLUMNS, 3)),
                 extent=(0, 1, 0, 1),
@@ -206,33 +174,21 @@ def ordering_frames(
                 interpolation="nearest",
                 animated=True,
             )
-            (curve,) = panel.plot([], [], animated=True, **series.line)
             mark = bar.axvline(0, color=COLOURS["ink"], linewidth=2, animated=True)
-            moving.append((order, image, mark, curve))
-        panel.legend(
-            handles=panel.get_lines(),
-            loc="lower right",
-            bbox_to_anchor=(1.0, 1.0),
-            ncols=3,
-            fontsize=11,
-            borderaxespad=0.2,
-        )
+            moving.append((order, image, mark))
         canvas = _Canvas(figure)
         for share in frame_ends(1000 * count, count) / (1000 * count):
-            for order, image, mark, curve in moving:
+            for order, image, mark in moving:
                 placed = round(share * len(order.clusters))
                 image.set_data(_bar_pixels(colours[order.clusters[migrated(order.cells, placed)]], placed))
                 mark.set_xdata([share, share])
-                along, values, _ = _curve(order.distinct, order.name)
-                read = int(np.ceil(share * len(values)))
-                curve.set_data(100 * along[:read], values[:read])
             status.set_text(f"{share:.0%} read")
             yield canvas.frame([status, *(artist for _, *artists in moving for artist in artists)])
 
 
-def _curve(values: NDArray[np.floating], name: str) -> charts.Line:
-    at = (np.arange(len(values)) + 0.5) / max(1, len(values))
-    return at, np.asarray(values, np.float64), charts.SERIES[name]
+def _title(figure: Figure, left: float, bottom: float, order: str) -> None:
+    series = charts.SERIES[order]
+    figure.text(left, bottom, series.name, size=14, weight="bold", color=COLOURS[series.colour])
 
 
 def _bar_pixels(colours: NDArray[np.float64], placed: int) -> NDArray[np.float64]:
@@ -257,56 +213,32 @@ def map_frames(
     points: places on the map, float (P, 2). labels: each point's cluster, int (P,). orders: for each name, the points
     in reading order, int (P,).
     """
-    colours = cluster_colours(len(shown.sizes))
-    sizes = np.maximum(1, np.bincount(labels, minlength=len(colours)))
+    colours, trail = cluster_colours(len(shown.sizes)), max(1, round(TRAIL * len(points)))
+    size = float(np.clip(25_000 / max(1, len(points)), 2.0, 20.0))
     with style():
-        note = "each point: a document, near those like it; columns: how much of each cluster has been read"
+        note = "each point: a document, near those like it, lit once it has been read; ringed: the last ones"
         figure, status = shown.figure("Which documents are read when", note)
         width = (RIGHT - LEFT - 0.02 * (len(orders) - 1)) / len(orders)
-        maps = [
-            (order, *_draw_map(figure, LEFT + at * (width + 0.02), width, name, points, len(colours)))
-            for at, (name, order) in enumerate(orders.items())
-        ]
+        maps = []
+        for at, (name, order) in enumerate(orders.items()):
+            left = LEFT + at * (width + 0.02)
+            axes = figure.add_axes((left, 0.07, width, 0.7))
+            axes.set_axis_off()
+            axes.scatter(points[:, 0], points[:, 1], s=size, color=UNLIT, linewidths=0)
+            lit = axes.scatter([], [], s=1.5 * size, linewidths=0, animated=True)
+            recent = axes.scatter(
+                [], [], s=4 * size, facecolor="none", edgecolor=COLOURS["ink"], linewidths=0.9, animated=True
+            )
+            _title(figure, left, 0.8, name)
+            maps.append((order, lit, recent))
         canvas = _Canvas(figure)
         before = 0
         for read in frame_ends(len(points), count).tolist():
-            for order, lit, _, _ in maps:
+            for order, lit, recent in maps:
                 new = order[before:read]
                 lit.set(offsets=points[new], facecolor=colours[labels[new]])
-            canvas.keep(lit for _, lit, _, _ in maps)
-            for order, _, recent, columns in maps:
-                first = max(0, read - max(1, round(TRAIL * len(points))))
-                recent.set(offsets=points[order[first:read]])
-                share = np.bincount(labels[order[:read]], minlength=len(colours)) / sizes
-                columns.set(data=_columns(share, colours))
+                recent.set(offsets=points[order[max(0, read - trail) : read]])
+            canvas.keep(lit for _, lit, _ in maps)
             before = read
             status.set_text(f"{read / max(1, len(points)):.0%} read")
-            yield canvas.frame([status, *(artist for _, _, *moving in maps for artist in moving)])
-
-
-def _draw_map(
-    figure: Figure, left: float, width: float, name: str, points: NDArray[np.floating], clusters: int
-) -> tuple[Artist, Artist, Artist]:
-    """Draw an empty map; returns (lit points, recently lit points, columns)."""
-    axes = figure.add_axes((left, 0.19, width, 0.6))
-    axes.set_axis_off()
-    size = float(np.clip(25_000 / max(1, len(points)), 2.0, 20.0))
-    axes.scatter(points[:, 0], points[:, 1], s=size, color=UNLIT, linewidths=0)
-    lit = axes.scatter([], [], s=1.5 * size, linewidths=0, animated=True)
-    recent = axes.scatter(
-        [], [], s=4 * size, facecolor="none", edgecolor=COLOURS["ink"], linewidths=0.9, animated=True
-    )
-    series = charts.SERIES[name]
-    figure.text(left, 0.8, series.name, size=14, weight="bold", color=COLOURS[series.colour])
-    below = figure.add_axes((left, 0.07, width, 0.09))
-    below.set(xticks=[], yticks=[])
-    columns = below.imshow(
-        np.ones((COLUMN_PIXELS, clusters, 3)), aspect="auto", interpolation="nearest", animated=True
-    )
-    return lit, recent, columns
-
-
-def _columns(share: NDArray[np.float64], colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns as RGB (COLUMN_PIXELS, K, 3), each filled from the bottom up to its share, float (K,)."""
-    height = (COLUMN_PIXELS - np.arange(COLUMN_PIXELS) - 0.5) / COLUMN_PIXELS
-    return np.where((height[:, None] < share)[:, :, None], colours, 1.0)
+            yield canvas.frame([status, *(recent for _, _, recent in maps)])

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from dagster_divorder.core.measure import Diversity
+from dagster_divorder.core.measure import WINDOWS, Stationarity
+from dagster_divorder.core.measure.shuffling_check import SEAM
 from dagster_divorder.units import BATCHES
 from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points
 
-Figures = Diversity | Mapping[str, Any]
-"""The measures of an order, as `core.measure` gives them, or as its `to_dict`."""
+Figures = Mapping[str, Any]
+"""The measures of an order, as in `core.measure.order.Measures`."""
 TRAIT = "TRAIT"
 """Placeholder for a trait's name in measures of traits."""
 TV_OF, SHARE_OF = "batch TV of ", "worst share of "
@@ -23,7 +24,7 @@ TV_OF_CLUSTER, SHARE_OF_CLUSTER = f"{TV_OF}cluster", f"{SHARE_OF}cluster"
 class Measure:
     """One measure, the same everywhere.
 
-    show: text of a stored figure, in the unit. meaning: one line for newcomers. path: to its figure in `Diversity`;
+    show: text of a stored figure, in the unit. meaning: one line for newcomers. path: to its figure in `Figures`;
     measures without a path come from elsewhere. unit: "" if values have none, or `show` writes it. better: "more" or
     "less".
     """
@@ -37,9 +38,8 @@ class Measure:
 
     def figure(self, figures: Figures) -> float | None:
         """The figure of an order, to be stored; None for batches if there are too few."""
-        value: float | None = at(figures, self.path)
-        too_few = at(figures, ("batch_shares", "cluster", "windows")) < BATCHES
-        return None if too_few and any(key.startswith("batch") for key in self.path) else value
+        too_few = figures["batches"] < BATCHES and any(key.startswith("batch") for key in self.path)
+        return None if too_few else at(figures, self.path)
 
     def of_trait(self, trait: str) -> Measure:
         """The measure for one trait; its name may be any text."""
@@ -81,28 +81,28 @@ MEASURES = {
         f"{TV_OF}{TRAIT}, mean",
         points,
         "tokens of a batch that would have to change for the corpus's mix",
-        ("batch_shares", TRAIT, "mean_tv"),
+        ("batch_tv", TRAIT, "mean"),
         "%",
     ),
     SHARE_OF + TRAIT: Measure(
-        f"{SHARE_OF}{TRAIT}",
+        f"share error of {TRAIT}, worst batch",
         points,
-        "how far the share of one value is off in the worst batch, wherever a batch starts",
+        "share error of the value that is farthest off in the worst batch, whatever sequence a batch starts with",
         ("windows", "batch", TRAIT, "worst"),
-        "points off",
+        "points",
     ),
     "distinct clusters a sequence": Measure(
         "clusters in a sequence, mean",
         fixed,
         "different clusters in one training sequence",
-        ("split", "mean"),
+        ("distinct", "cluster", "mean"),
         better="more",
     ),
     "fewest": Measure(
         "clusters in a sequence, fewest",
         number,
         "clusters in the sequence with the fewest",
-        ("split", "min"),
+        ("distinct", "cluster", "least"),
         better="more",
     ),
     "distinct clusters, flush": Measure(
@@ -118,17 +118,8 @@ MEASURES = {
         ("prefix", "mean"),
         "tokens",
     ),
-    "every cluster seen after": Measure(
-        "every cluster seen after",
-        percent,
-        "share of training after which every cluster has come up",
-        ("coverage",),
-    ),
     "features that drift": Measure(
         "features that drift", number, "features clearly farther from the whole than in shuffles"
-    ),
-    "rank correlation, largest": Measure(
-        "rank correlation, largest", fixed, "of a feature with its place in the order; 0 is none"
     ),
     "farthest tenth, times shuffled": Measure(
         "farthest tenth",
@@ -146,8 +137,54 @@ MEASURES = {
 """By the names of the summary and of the strategies' comparison; see `measures`."""
 SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and TRAIT not in name)
 """Measures of the summary, behind those of traits."""
+OTHERS = (
+    Measure(
+        f"batch TV of {TRAIT}, worst",
+        points,
+        "the same of the worst batch",
+        ("batch_tv", TRAIT, "worst"),
+        "%",
+    ),
+    *(
+        Measure(
+            f"share error of {TRAIT}, {window}, {name}",
+            points,
+            f"of the value that is farthest off in a window of a {window}",
+            ("windows", window, TRAIT, name),
+            "points",
+        )
+        for window in WINDOWS
+        for name in ("mean", "worst")
+    ),
+    *(
+        Measure(
+            f"share error of {TRAIT}, {SEAM}, {name}",
+            points,
+            "of batches across the end of an epoch and the beginning of the next",
+            ("seam", TRAIT, name),
+            "points",
+        )
+        for name in ("mean", "worst")
+    ),
+    *(
+        Measure(
+            f"values of {TRAIT} in a sequence, {name}",
+            fixed,
+            meaning,
+            ("distinct", TRAIT, name),
+            better=better,
+        )
+        for name, meaning, better in (
+            ("mean", "different values in one training sequence", "more"),
+            ("least", "values in the sequence with the fewest", "more"),
+            ("spread", "standard deviation over sequences", "less"),
+        )
+    ),
+    Measure("prefix deviation, worst", number, "the same at its worst", ("prefix", "worst"), "tokens"),
+)
+"""Measures that only the full table has."""
 
-IN_FULL_ONLY = ("clusters in a sequence, fewest", "every cluster seen after")
+IN_FULL_ONLY = ("clusters in a sequence, fewest",)
 """Names of measures that the summary shows only with --details."""
 
 
@@ -179,6 +216,36 @@ def summary_row(order: str, figures: Figures, traits: Sequence[str]) -> dict[str
     comes first."""
     names = [of_traits + trait for trait in traits for of_traits in (TV_OF, SHARE_OF)] + [*SUMMARY]
     return {"order": order, **{name: measure.figure(figures) for name, measure in measures(names).items()}}
+
+
+def full_table(metrics: Mapping[str, Figures]) -> list[dict[str, Any]]:
+    """Every measure of every order, a row each, with its unit, direction and meaning. metrics: by order."""
+    rows = []
+    traits = [*next(iter(metrics.values()))["batch_tv"]]
+    for measure in (*MEASURES.values(), *OTHERS):
+        for of in [measure.of_trait(trait) for trait in traits] if TRAIT in measure.path else [measure]:
+            if of.path:
+                values = {name: of.in_unit(of.figure(figures)) for name, figures in metrics.items()}
+                row = {"measure": of.name, "unit": of.shown_unit, "better": of.better}
+                rows.append({**row, **values, "about": of.meaning})
+    return rows
+
+
+def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
+    """Number of drifting features, and, as multiples of shuffling's, the largest distance of a tenth and the mean
+    distance of a batch, over the features that have them. None without features."""
+    features = drift.features if drift else ()
+
+    def times(name: str) -> list[float]:
+        measures = [drifting.measures[name] for drifting in features if name in drifting.measures]
+        return [measure.value / measure.shuffled for measure in measures if measure.shuffled]
+
+    tenths, batches = times("tenths"), times("batch")
+    return {
+        "features that drift": sum(drifting.drifts for drifting in features) if features else None,
+        "farthest tenth, times shuffled": max(tenths, default=None),
+        "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
+    }
 
 
 def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
@@ -234,15 +301,6 @@ class Beside(NamedTuple):
     ours: float | None
     shuffled: float | None
 
-    def shown(self) -> dict[str, str]:
-        """A row of a table."""
-        return {
-            "measure": self.measure.label,
-            "this order": self.measure.show(self.ours),
-            "shuffled": self.measure.show(self.shuffled),
-            "compared": self.measure.compared(self.ours, self.shuffled),
-        }
-
     def data(self) -> dict[str, Any]:
         """Plain values in the measure's unit."""
         return {
@@ -261,16 +319,23 @@ def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> lis
     return [Beside(measure, ours[name], shuffled[name]) for name, measure in measures(ours).items()]
 
 
-def legend(rows: Sequence[Beside]) -> list[str]:
-    """A line on each measure; one for those that differ only in their trait."""
-    first: dict[str, str] = {}
-    for row in rows:
-        first.setdefault(row.measure.meaning, row.measure.label)
-    return [f"{label}: {meaning}" for meaning, label in first.items()]
+def table_rows(rows: Sequence[Beside]) -> list[dict[str, str]]:
+    """Rows of a table; of those that differ only in their trait, the first says what they measure."""
+    first = {row.measure.meaning: row for row in reversed(rows)}
+    return [
+        {
+            "measure": measure.label + (f": {measure.meaning}" if row is first[measure.meaning] else ""),
+            "this order": measure.show(row.ours),
+            "shuffled": measure.show(row.shuffled),
+            "compared": measure.compared(row.ours, row.shuffled),
+        }
+        for row in rows
+        for measure in [row.measure]
+    ]
 
 
 def in_short(rows: Sequence[Beside]) -> list[Beside]:
     """The rows that a summary shows without --details: what is known, and of worst shares only the first trait's."""
-    shares = [row for row in rows if row.measure.name.startswith(SHARE_OF)]
+    shares = [row for row in rows if row.measure.path[:2] == ("windows", "batch")]
     left_out = [row for row in rows if row.ours is None or row.measure.name in IN_FULL_ONLY] + shares[1:]
     return [row for row in rows if row not in left_out]

@@ -51,8 +51,8 @@ class Verdict:
         """The claim, and its figure (or the remedy)."""
         check, metrics = self.sequences, self.metrics
         ours = metrics["sequences"]
-        sequences, batch = ours["split"]["count"], ours["batch"]
-        if (whole := sequences // batch) < BATCHES:
+        sequences, batch = ours["sequences"], ours["batch"]
+        if (whole := ours["batches"]) < BATCHES:
             batches = "1 batch" if whole == 1 else f"{whole} batches"
             return (
                 "Too few batches to tell whether this order beats shuffling: "
@@ -66,10 +66,15 @@ class Verdict:
                 "What to do: balance a trait whose values differ.",
             )
         if not check.passed:
-            failed = list(
-                dict.fromkeys(f"{c.trait} in any {c.window}" for c in check.comparisons if not c.passed)
+            failed: dict[str, list[str]] = {}
+            for comparison in check.comparisons:
+                if not comparison.passed:
+                    failed.setdefault(comparison.trait, []).append(comparison.window)
+            where = "; ".join(f"{trait}: {listed(windows)}" for trait, windows in failed.items())
+            return (
+                f"This order does not beat shuffling in these windows: {where}.",
+                f"What to do: {self.remedy}.",
             )
-            return f"This order does not beat shuffling in {listed(failed)}.", f"What to do: {self.remedy}."
         several = self.stretches > 1
         claim = (
             f"This order keeps the windows of training at the mix of their stretch, in all {self.stretches}, better "
@@ -81,8 +86,8 @@ class Verdict:
         off, shuffled, before = (points(metrics[name]["windows"]["batch"][trait]["worst"]) for name in SHOWN)
         whose = "the stretch's" if several else "the corpus's"
         return claim, (
-            f"Wherever a batch of {batch:,} sequences starts, no {trait}'s share strays from {whose} by more than "
-            f"{off} percentage points, against {shuffled} after shuffling and {before} in the original order."
+            f"Wherever a batch of {batch:,} sequences starts, the share of every value of {trait} is within {off} "
+            f"percentage points of {whose}; shuffled: {shuffled}; in the original order: {before}."
         )
 
     def of_file(self, *, packs: bool) -> str:
@@ -92,7 +97,7 @@ class Verdict:
             return ""
         trait, batch = self.traits[0], self.metrics["sequences"]["batch"]
         file, planned, shuffled = (
-            {trait: shares["mean_tv"] for trait, shares in self.metrics[name]["batch_shares"].items()}
+            {trait: variation["mean"] for trait, variation in self.metrics[name]["batch_tv"].items()}
             for name in ("curated", "sequences", "sequences_random")
         )
         of_file, of_planned, of_shuffled = (points(off[trait]) for off in (file, planned, shuffled))

@@ -10,9 +10,6 @@ from typing import Any
 
 CLIP = 240
 """Most characters shown of a document's text."""
-READ = 4 * CLIP + 1
-"""Characters that `clip` examines: more than it shows, because it folds white space, and one to see that more
-follow."""
 LONGEST_WORD = 24
 """`clip` drops a shorter last word that does not fit, and cuts a longer one."""
 NAME = 30

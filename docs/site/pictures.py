@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dagster_divorder.core.order import order
+from dagster_divorder.core.order import Items, order
 from dagster_divorder.core.packing import pack
 from dagster_divorder.core.packing.counts import sequence_counts
 from dagster_divorder.core.packing.pieces import PackedSequences, Pieces
@@ -54,7 +54,7 @@ def two_orders(figure: Figure) -> None:
         strips(axes, np.cumsum(length) - length, length, source[picked])
         axes.set_title(title)
     packed = packed_in(ordered)
-    ranks = order(*sequence_counts(packed, {"source": source}, {"source": 5}))
+    ranks = order(Items(*sequence_counts(packed, {"source": source}, {"source": 5}), np.ones(1)))
     titles = (
         f"packed into sequences of {LENGTH:,} tokens",
         "2. sequences in order, a gap behind each batch of 4",
@@ -79,7 +79,7 @@ def per_token(sequences: np.ndarray, packed: PackedSequences) -> np.ndarray:
 
 def orders() -> dict[str, np.ndarray]:
     packed, shuffled = packed_in(documents), packed_in(shuffled_documents)
-    ranks = order(*sequence_counts(packed, {"source": source}, {"source": 5}))
+    ranks = order(Items(*sequence_counts(packed, {"source": source}, {"source": 5}), np.ones(1)))
     return {
         "shuffled": per_token(random.permutation(len(shuffled)), shuffled),
         "sequences": per_token(ranks, packed),

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_divorder.core.measure.along import binned, quantiles_along
-from dagster_divorder.core.measure.largest import largest
+from dagster_divorder.core.measure.along import binned, largest, quantiles_along
 from dagster_divorder.errors import InputError
 
 documents = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=40)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import order_buffer
-from dagster_divorder.core.kernels.order_baselines import through_buffer
 from dagster_divorder.core.kernels.order_buffer import (
     MOST,
     MOST_WAIT,
@@ -16,6 +16,7 @@ from dagster_divorder.core.kernels.order_buffer import (
     pass_through,
 )
 from tests.conftest import examples
+from tests.orders import order
 from tests.twins.balanced_buffer import largest_regret
 
 laws = settings(max_examples=examples(25), deadline=None)
@@ -121,8 +122,8 @@ def labels_of(stream: str, items: int = 20_000, values: int = 30) -> np.ndarray:
 @pytest.mark.parametrize(("stream", "at_most"), [("shuffled", 0.4), ("in blocks", 0.8), ("sorted", 1.01)])
 def test_batches_stray_less_than_behind_a_shuffle_buffer(stream: str, at_most: float) -> None:
     labels = labels_of(stream)
-    shuffled = through_buffer(np.random.default_rng(0).random(len(labels)), 1024)
     rows = np.eye(labels.max() + 1)[labels]
+    shuffled = order(csr_matrix(rows), [0] * rows.shape[1], strategy="buffer", buffer=1024)
     made = through(rows, np.zeros(rows.shape[1], int), np.array([1.0, 0.2]), 1024)
     ours, theirs = batches_stray(np.array(made), labels), batches_stray(shuffled, labels)
     assert ours.mean() < at_most * theirs.mean()

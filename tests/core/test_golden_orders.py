@@ -14,12 +14,12 @@ import pytest
 import xxhash
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.deal import deal
-from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import METHODS, Pieces, pack
+from tests.orders import epoch_orders, order
 
 GOLDEN = Path(__file__).with_name("golden_orders.json")
 DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
@@ -27,7 +27,6 @@ DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "round_robin": [{"within_cluster": name} for name in ("original", "length-asc", "length-desc")],
     "stratified": [{"within_cluster": "length-riffle"}],
-    "token_deficit": [{"within_cluster": "length-asc"}],
     "f2": [{"f2_lambda": 0.0}, {"f2_lambda": 7.5}],
     "grid_shuffle": [{"shards": 10}],
     "within_shard": [{"shards": 7}],
@@ -96,7 +95,9 @@ def dealt(shares: list[float], **arguments: Any) -> np.ndarray:
     made = corpus()
     codes = {"cluster": made["cluster"].astype(np.int32)}
     names = {"cluster": tuple(map(str, range(CLUSTERS)))}
-    return deal(Traits(made["tokens"], codes, names), {"cluster": 0.7}, shares, seed=3, **arguments)
+    return deal(
+        Traits(made["tokens"], made["tokens"], codes, names), {"cluster": 0.7}, shares, seed=3, **arguments
+    )
 
 
 def cases() -> dict[str, Callable[[], np.ndarray]]:

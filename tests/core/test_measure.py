@@ -1,426 +1,253 @@
-"""Measures of an order: worked examples, laws, and inputs at the edges."""
-
-import json
-from dataclasses import replace
+"""Measures of an order: by hand, against every single token, and inputs at the edges."""
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
 
-from dagster_divorder.core import measure
-from dagster_divorder.core.measure.prefix import POINTS, PrefixDeviation, prefix_of, squares_in_stream
-from dagster_divorder.core.measure.shares import ShareDeviation
-from dagster_divorder.core.packing import Pieces, pack, sequence_counts
+from dagster_divorder.core.measure import (
+    Measures,
+    average,
+    cluster_mix,
+    compare_errors,
+    error_curves,
+    measure,
+    packed_counts,
+)
+from dagster_divorder.core.measure.windows import Counts, off_schedule, shuffled_inside
+from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
-from tests.twins import metrics as slow
+from tests.twins import metrics as twin
 
-# Four documents of 3, 2, 4 and 1 tokens: clusters 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
-TOKENS = [3, 2, 4, 1]
-LABELS = [0, 1, 2, 0]
-ORDER = [0, 1, 2, 3]
+laws = settings(max_examples=examples(40), deadline=None)
 
-documents = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=25
-)
-laws = settings(max_examples=examples(25), deadline=None)
+runs = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=4)
+"""(counted tokens, value) of each run of a sequence."""
 
 
-def measured(order, tokens, labels, lengths=None, *, sequence_length=4, batch=2) -> measure.Diversity:
-    traits = {"cluster": labels, "length": labels if lengths is None else lengths}
-    sizes = {name: int(np.max(codes, initial=0)) + 1 for name, codes in traits.items()}
-    return measure.measure(order, tokens, traits, sizes, sequence_length=sequence_length, batch=batch)
+def counts_of(sequences: list[list[tuple[int, int]]], n_values: int) -> Counts:
+    flat = [run for sequence in sequences for run in sequence]
+    indptr = np.cumsum([0, *(len(sequence) for sequence in sequences)])
+    tokens, codes = (np.array([run[column] for run in flat], np.int64) for column in (0, 1))
+    return Counts.checked(indptr, codes, tokens, n_values)
 
 
-def shares(order, tokens, codes, values: int, window: int) -> ShareDeviation:
-    """Of one trait in aligned windows."""
-    found = measure.measure(
-        order, tokens, {"cluster": codes}, {"cluster": values}, sequence_length=window, batch=1
-    )
-    return found.sequence_shares["cluster"]
-
-
-def prefix(order, tokens, groups: list, length: int) -> PrefixDeviation:
-    traits = dict(zip(("cluster", "length"), groups, strict=False))
-    sizes = {name: int(np.max(codes)) + 1 for name, codes in traits.items()}
-    return measure.measure(order, tokens, traits, sizes, sequence_length=length, batch=1).prefix
-
-
-def random_corpus(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, 40, n), rng.integers(0, k, n).astype(np.int32)
-
-
-# ---- worked examples
-
-
-def test_the_worst_window_is_named():
-    tokens, labels = [1] * 12, [0, 1, 0, 1, 0, 0, 1, 1, 0, 1, 0, 1]
-    found = shares(np.arange(12), tokens, labels, 2, 2)
-    assert (found.worst_window, found.max_worst, found.windows) == (2, 0.5, 6)
-
-
-def test_prefix_deviation_adds_the_groups_as_squares():
-    one = prefix(ORDER, TOKENS, [LABELS], 4)
-    two = prefix(ORDER, TOKENS, [LABELS, LABELS], 4)
-    assert_allclose(two.l2, np.sqrt(2) * one.l2)
-
-
-def test_cluster_mix_splits_tokens_between_columns():
-    # 0 0 0 1 1 2 2 2 2 0 in three columns of 3 1/3 tokens.
-    assert_allclose(
-        measure.cluster_mix(ORDER, TOKENS, LABELS, 3, 3),
-        [[0.9, 0.1, 0.0], [0.0, 0.5, 0.5], [0.3, 0.0, 0.7]],
-        rtol=1e-6,
-    )
-
-
-def test_measure_collects_every_measure():
-    found = measured(ORDER, TOKENS, LABELS, [1, 0, 1, 0], batch=1)
-    assert (found.documents, found.tokens) == (4, 10)
-    assert found.split == measure.Distinct(mean=2.0, min=2, max=2, std=0.0, count=3)
-    assert found.flush == measure.Distinct(mean=1.0, min=1, max=1, std=0.0, count=4)
-    assert found.sequence_shares["cluster"] == shares(ORDER, TOKENS, LABELS, 3, 4)
-    assert found.batch_shares["length"] == shares(ORDER, TOKENS, [1, 0, 1, 0], 2, 4)
-    assert found.prefix.mean == prefix(ORDER, TOKENS, [LABELS, [1, 0, 1, 0]], 4).mean
-    assert found.coverage == 0.6
-
-
-# ---- laws
+def documents(
+    order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, *, length: int, batch: int
+) -> Measures:
+    """Of documents in an order, packed by `concat`."""
+    packed = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=length)
+    counts = packed_counts(packed, {"cluster": codes}, {"cluster": int(codes.max(initial=0)) + 1})
+    return measure(counts, np.arange(len(packed)), batch=batch, sequence_length=length)
 
 
 @laws
-@given(documents, st.integers(1, 20), st.randoms(use_true_random=False))
-def test_coverage_equals_its_twin(rows, sequence_length, random):
-    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
-    order = random.sample(range(len(rows)), len(rows))
-    assert measured(order, tokens, labels).coverage == slow.coverage(
-        tokens[order], labels[order].astype(np.int32)
-    )
+@given(st.lists(runs, min_size=1, max_size=12), st.integers(1, 3), st.integers(1, 4), st.data())
+def test_every_measure_equals_its_twin(sequences, epochs, batch, data):
+    """Of sequences with any numbers of counted tokens, in one stretch or more, over epochs."""
+    many = len(sequences)
+    stretch = np.sort(data.draw(st.lists(st.integers(0, 2), min_size=many, max_size=many)))
+    random = np.random.default_rng(many)
+    orders = np.stack([shuffled_inside(stretch, random) for _ in range(epochs)])
+    measured = measure({"trait": counts_of(sequences, 3)}, orders, batch=batch, stretch=stretch)
+    found, errors = measured.figures, measured.errors["trait"]
 
+    tokens = [
+        np.concatenate([np.full(n, value, np.int64) for n, value in sequence] or [np.zeros(0, np.int64)])
+        for sequence in sequences
+    ]
+    gaps = twin.token_gaps(tokens, stretch.tolist(), 3)
 
-@laws
-@given(documents, st.integers(1, 20))
-def test_names_of_clusters_do_not_matter(rows, sequence_length):
-    tokens, labels, lengths = (np.array(column) for column in zip(*rows, strict=True))
-    order = np.arange(len(rows))[::-1]
-    renamed = np.array([2, 0, 3, 1])[labels]
-    one = measured(order, tokens, labels, lengths, sequence_length=sequence_length).to_dict()
-    two = measured(order, tokens, renamed, lengths, sequence_length=sequence_length).to_dict()
-    for name in ("split", "flush", "coverage"):
-        assert one[name] == two[name]
-    assert_allclose(one["prefix"]["l2"], two["prefix"]["l2"], atol=1e-9)
-    for name in ("mean_worst", "max_worst", "mean_tv", "max_tv"):
-        assert_allclose(
-            one["batch_shares"]["cluster"][name], two["batch_shares"]["cluster"][name], atol=1e-12
+    def off(places: list[int]) -> np.ndarray:
+        """By how many tokens of each value the sequences at these places are off, over all epochs and one more."""
+        return sum((gaps[of].sum(axis=0) for of in np.tile(orders.ravel(), 2)[places]), np.zeros(3))
+
+    def share_error(places: list[int]) -> float:
+        size = sum(len(tokens[of]) for of in np.tile(orders.ravel(), 2)[places])
+        return float(np.abs(off(places)).max() / max(size, 1))
+
+    every = range(epochs * many)
+    for window, size in (("sequence", 1), ("batch", batch), ("10 batches", 10 * batch)):
+        told = found["windows"][window]["trait"]
+        expected = [share_error([*range(at, at + size)]) for at in every if at + size <= len(every)]
+        expected = expected if len(every) > size else [0.0]
+        assert told == pytest.approx({"mean": np.mean(expected), "worst": max(expected)}, abs=1e-9)
+    if many > batch:
+        across = [
+            share_error([*range(end - before, end - before + batch)])
+            for end in range(many, len(every) + 1, many)
+            for before in range(batch + 1)
+        ]
+        assert found["seam"]["trait"] == pytest.approx(
+            {"mean": np.mean(across), "worst": max(across)}, abs=1e-9
         )
-
-
-@laws
-@given(documents, st.integers(1, 20))
-def test_worst_value_is_at_most_the_total_variation(rows, window):
-    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
-    found = shares(np.arange(len(rows)), tokens, labels, 4, window)
-    assert 0 <= found.mean_worst <= found.max_worst <= found.max_tv + 1e-12 <= 1 + 2e-12
-    assert found.mean_worst <= found.mean_tv + 1e-12
-
-
-@laws
-@given(documents, st.integers(1, 20))
-def test_the_prefix_deviation_bounds_every_window(rows, length):
-    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
-    order = np.arange(len(rows))
-    aligned = shares(order, tokens, labels, 4, length)
-    if not aligned.partial:
-        assert aligned.max_worst * length <= 2 * prefix(order, tokens, [labels], length).max + 1e-9
-
-
-@laws
-@given(documents, st.integers(1, 40))
-def test_cluster_mix_rows_sum_to_one_and_average_to_the_corpus(rows, columns):
-    tokens, labels, _ = (np.array(column) for column in zip(*rows, strict=True))
-    mix = measure.cluster_mix(np.arange(len(rows)), tokens, labels, 4, columns)
-    assert mix.shape == (columns, 4) and mix.dtype == np.float32
-    if tokens.sum():
-        assert_allclose(mix.sum(axis=1), 1.0, rtol=1e-6)
-        corpus = np.bincount(labels, tokens, 4) / tokens.sum()
-        assert_allclose(mix.mean(axis=0, dtype=np.float64), corpus, atol=1e-6)
-    else:
-        assert not mix.any()
-
-
-@pytest.mark.parametrize("factor", [10**3, 10**11])
-def test_shares_do_not_change_with_the_unit_of_length(factor):
-    """Trillions of tokens: all lengths, sequences included, times 100 billion."""
-    tokens, labels = random_corpus(300, 7)
-    order = np.random.default_rng(1).permutation(300)
-    one = measured(order, tokens, labels, sequence_length=50, batch=3)
-    many = measured(order, tokens * factor, labels, sequence_length=50 * factor, batch=3)
-    assert many.tokens == factor * one.tokens
-    assert (one.split, one.flush) == (many.split, many.flush)
-    assert one.sequence_shares == many.sequence_shares and one.batch_shares == many.batch_shares
-    assert_allclose(many.prefix.l2, factor * one.prefix.l2, rtol=1e-9, atol=1e-6 * factor)
-    assert_array_equal(
-        measure.cluster_mix(order, tokens, labels, 7, 64),
-        measure.cluster_mix(order, tokens * factor, labels, 7, 64),
+    full = [[*range(at, at + batch)] for at in range(0, many // batch * batch, batch)]
+    sizes = [max(1, sum(len(tokens[of]) for of in orders[0][places])) for places in full]
+    variation = [np.abs(off(places)).sum() / 2 / size for places, size in zip(full, sizes, strict=True)]
+    expected = {"mean": np.mean(variation or 0.0), "worst": max(variation, default=0.0)}
+    assert found["batch_tv"]["trait"] == pytest.approx(expected, abs=1e-9)
+    assert errors.batch[0] == pytest.approx([np.linalg.norm(off(places)) for places in full], abs=1e-4)
+    reached = [np.linalg.norm(off([*range(at + 1)])) for at in range(many)]
+    assert errors.cumulative[0] == pytest.approx(reached, abs=1e-4)
+    assert found["prefix"]["worst"] == pytest.approx(max(reached), abs=1e-6)
+    values = [len({value for _, value in sequences[of]}) for of in orders[0]]
+    assert found["distinct"]["trait"] == pytest.approx(
+        {"mean": np.mean(values), "least": min(values), "spread": np.std(values)}
     )
+    assert (found["tokens"], found["batches"]) == (sum(map(len, tokens)), many // batch)
 
 
-def test_an_order_of_a_part_is_measured_against_that_part():
-    tokens, labels = random_corpus(40, 3)
-    part = np.arange(10, 30)
-    whole = measured(np.arange(20), tokens[part], labels[part])
-    assert measured(part, tokens, labels).to_dict() == whole.to_dict()
+def test_documents_of_four_sequences_by_hand():
+    # 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
+    found = documents(np.arange(4), np.array([3, 2, 4, 1]), np.array([0, 1, 2, 0]), length=4, batch=1)
+    told = found.figures
+    assert (told["tokens"], told["sequences"], told["sequence_length"]) == (10, 3, 4)
+    assert told["distinct"]["cluster"] == {"mean": 2.0, "least": 2, "spread": 0.0}
+    # The corpus's mix is 0.4, 0.2, 0.4.
+    assert told["batch_tv"]["cluster"]["worst"] == pytest.approx((0.35 + 0.05 + 0.4) / 2)
+    assert told["windows"]["sequence"]["cluster"]["worst"] == pytest.approx(0.4)
+    by_hand = [np.sqrt(1.4**2 + 0.2**2 + 1.6**2), np.sqrt(0.2**2 + 0.4**2 + 0.2**2), 0.0]
+    assert found.errors["cluster"].cumulative[0] == pytest.approx(by_hand, abs=1e-6)
+    assert told["prefix"]["share"] == pytest.approx([0.4, 0.8, 1.0])
+    assert orjson.loads(orjson.dumps(told)) == told
 
 
 def test_a_balanced_order_measures_better_than_blocks():
-    labels = np.repeat(np.arange(5, dtype=np.int32), 200)
-    tokens = np.full(1000, 10)
-    blocks = measured(np.arange(1000), tokens, labels, sequence_length=100, batch=4)
-    riffled = measured(
-        np.arange(1000).reshape(5, 200).T.ravel(), tokens, labels, sequence_length=100, batch=4
+    codes, ones = np.repeat(np.arange(5), 200), np.ones(1000, np.int64)
+    blocks, even = (
+        documents(order, ones, codes, length=10, batch=5).figures
+        for order in (np.arange(1000), np.arange(1000).reshape(5, 200).T.ravel())
     )
-    assert (blocks.split.mean, riffled.split.mean) == (1.0, 5.0)
-    assert riffled.batch_shares["cluster"].max_tv == 0.0 < blocks.batch_shares["cluster"].mean_tv
-    assert riffled.prefix.max < blocks.prefix.max / 50
-    assert (blocks.coverage, riffled.coverage) == (0.8001, 0.0041)
+    for name in ("batch_tv", "seam"):
+        assert even[name]["cluster"]["worst"] < 0.2 * blocks[name]["cluster"]["worst"]
+    assert even["prefix"]["mean"] < 0.1 * blocks["prefix"]["mean"]
+    assert even["distinct"]["cluster"]["least"] == 5 and blocks["distinct"]["cluster"]["least"] == 1
 
 
-# ---- edges
+@pytest.mark.parametrize("factor", [1, 10**12])
+def test_trillions_of_tokens_are_counted_exactly(factor):
+    """Whole numbers above 2**53 are no floats."""
+    tokens, codes = factor * np.array([4, 4, 8, 16]) + np.array([0, 0, 0, 1]), np.array([0, 1, 0, 1])
+    counts = Counts.checked(np.arange(5), codes, tokens, 2)
+    found = measure({"trait": counts}, np.arange(4), batch=2).figures
+    assert found["tokens"] == 32 * factor + 1
+    assert found["batch_tv"]["trait"]["worst"] == pytest.approx(0.125, abs=0.02)
+    assert found["prefix"]["l2"][-1] <= 1e-9 * factor
 
 
-@pytest.mark.parametrize(
-    ("tokens", "labels"), [([], []), ([0, 0, 0], [0, 1, 0])], ids=["no document", "no token"]
-)
-def test_nothing_to_measure_gives_zeros(tokens, labels):
-    order = np.arange(len(tokens))
-    found = measured(order, np.array(tokens, np.int64), np.array(labels, np.int32))
-    assert found.split == measure.Distinct(0.0, 0, 0, 0.0, 0)
-    assert found.batch_shares["cluster"].windows == 0
-    assert (found.prefix.mean, found.prefix.max, len(found.prefix.l2), found.coverage) == (0.0, 0.0, 0, 0.0)
-    json.dumps(found.to_dict(), allow_nan=False)
+@pytest.mark.parametrize("sequences", [0, 1, 3])
+def test_nothing_to_measure_gives_zeros(sequences):
+    """Without tokens, or without a batch."""
+    counts = Counts.checked(np.arange(sequences + 1), np.zeros(sequences, int), np.zeros(sequences, int), 1)
+    found = measure({"trait": counts}, np.arange(sequences), batch=4).figures
+    nothing = {"mean": 0.0, "worst": 0.0}
+    assert found["batch_tv"]["trait"] == found["seam"]["trait"] == nothing
+    assert all(by_trait["trait"] == nothing for by_trait in found["windows"].values())
+    assert (found["tokens"], found["batches"], found["prefix"]["mean"]) == (0, 0, 0.0)
 
 
-def test_one_document_in_one_sequence_longer_than_everything():
-    found = measured([0], [5], [0], sequence_length=10**15, batch=1000)
-    assert found.split == measure.Distinct(1.0, 1, 1, 0.0, 1)
-    one = found.batch_shares["cluster"]
-    assert (one.windows, one.partial, one.max_worst, one.worst_window) == (1, True, 0.0, 0)
-    assert (found.prefix.max, found.coverage) == (0.0, 0.2)
-    assert not shares([0], [5], [0], 1, 5).partial
+def test_an_order_of_a_part_is_measured_against_that_part():
+    counts = Counts.checked(np.arange(5), np.array([0, 1, 0, 2]), np.array([5, 5, 5, 90]), 3)
+    found = measure({"trait": counts}, np.array([0, 1, 1, 0]), batch=2).figures
+    assert found["batch_tv"]["trait"]["worst"] == 0.0
+    assert found["tokens"] == 20
 
 
-def test_the_curve_is_thinned_and_ends_at_the_end():
-    tokens, labels = random_corpus(5000, 4)
-    squares, total = squares_in_stream(tokens, labels, 4, 10), int(tokens.sum())
-    found = prefix_of(squares, total, 10)
-    ends = np.minimum(np.arange(10, total + 10, 10), total) / total
-    assert len(ends) == len(squares) > 9 * POINTS
-    assert len(found.share) == POINTS and found.share[-1] == 1.0 and found.l2[-1] == 0.0
-    assert np.isin(found.share, ends).all() and (np.diff(found.share) > 0).all()
-    assert np.ptp(np.diff(found.share)) <= 2 * ends[0]
-    assert (found.mean, found.max) == (np.sqrt(squares).mean(), np.sqrt(squares).max())
-    short = prefix_of(squares[-7:], 65, 10)
-    assert short.share.tolist() == (np.array([10, 20, 30, 40, 50, 60, 65]) / 65).tolist()
-
-
-def test_rows_are_flat_and_to_dict_is_json():
-    found = measured(ORDER, TOKENS, LABELS)
-    rows = found.rows()
-    assert {tuple(row) for row in rows} == {("trait", "window", "measure", "value")}
-    values = {(row["trait"], row["window"], row["measure"]): row["value"] for row in rows}
-    assert len(values) == len(rows)
-    assert values["cluster", "sequence (flush)", "distinct_count"] == 4
-    assert values["length", "batch", "mean_tv"] == found.batch_shares["length"].mean_tv
-    assert values["all", "prefix", "l2_max"] == found.prefix.max
-    assert values["cluster", "corpus", "coverage"] == 0.6
-    assert json.loads(json.dumps(found.to_dict()))["prefix"]["share"] == [0.4, 0.8, 1.0]
-
-
-def test_average_is_the_mean_of_every_number():
-    tokens, labels = random_corpus(200, 5)
-    orders = [np.random.default_rng(seed).permutation(200) for seed in range(3)]
-    found = [measured(order, tokens, labels, sequence_length=30) for order in orders]
-    mean = measure.average(found)
-    assert mean.split.mean == np.mean([d.split.mean for d in found])
-    assert mean.flush.count == np.mean([d.flush.count for d in found])
-    assert mean.split.count == found[0].split.count and isinstance(mean.split.count, int)
-    worst = [d.batch_shares["cluster"].max_tv for d in found]
-    assert_allclose(mean.batch_shares["cluster"].max_tv, np.mean(worst))
-    assert mean.batch_shares["cluster"].worst_window == -1
-    assert_allclose(mean.prefix.l2, np.mean([d.prefix.l2 for d in found], axis=0))
-    assert_allclose(mean.coverage, np.mean([d.coverage for d in found]))
-    json.dumps(mean.to_dict())
-
-
-def test_orders_that_are_packed_apart_may_differ_by_a_batch():
-    tokens, labels = random_corpus(200, 5)
-    long = measured(np.arange(200), tokens, labels, sequence_length=30)
-    fewer = {trait: replace(errors, batch=errors.batch[:, :-1]) for trait, errors in long.errors.items()}
-    mean = measure.average([long, replace(long, errors=fewer)])
-    ours, theirs = long.errors["cluster"], mean.errors["cluster"]
-    assert theirs.batch.shape == (2, ours.batch.shape[1] - 1)
-    assert measure.compare_errors(ours, theirs)["batch"]["better"] == 0.0
+def test_average_is_the_mean_of_every_figure_and_keeps_all_errors():
+    random = np.random.default_rng(0)
+    tokens, codes = random.integers(1, 40, 300), random.integers(0, 5, 300)
+    one, two = (documents(random.permutation(300), tokens, codes, length=30, batch=4) for _ in range(2))
+    mean = average([one, two])
+    for name in ("mean", "worst"):
+        both = [of.figures["batch_tv"]["cluster"][name] for of in (one, two)]
+        assert mean.figures["batch_tv"]["cluster"][name] == pytest.approx(np.mean(both))
+    assert mean.figures["sequences"] == one.figures["sequences"]
+    assert mean.figures["prefix"]["l2"] == pytest.approx(
+        np.mean([of.figures["prefix"]["l2"] for of in (one, two)], axis=0)
+    )
+    assert len(mean.errors["cluster"].cumulative) == 2
+    assert average([one, one]).figures == one.figures
+    # Orders that are packed apart may differ by a step.
+    fewer = documents(random.permutation(300), tokens, codes, length=31, batch=4)
+    both = average([one, fewer]).errors["cluster"]
+    assert both.cumulative.shape == (2, fewer.figures["sequences"])
+    with pytest.raises(InputError, match="got no order"):
+        average([])
 
 
 def test_errors_are_counted_against_the_best_of_the_shuffles():
-    codes = np.tile(np.arange(4, dtype=np.int32), 250)
+    codes = np.tile(np.arange(4), 250)
     ones, random = np.ones(1000, np.int64), np.random.default_rng(0)
     ours, *shuffled = (
-        measured(order, ones, codes, sequence_length=10, batch=5)
+        documents(order, ones, codes, length=10, batch=5)
         for order in (np.arange(1000), *(random.permutation(1000) for _ in range(3)))
     )
-    mine, theirs = ours.errors["cluster"], measure.average(shuffled).errors["cluster"]
+    mine, theirs = ours.errors["cluster"], average(shuffled).errors["cluster"]
     assert theirs.cumulative.shape == (3, 100) and theirs.batch.shape == (3, 20)
     # By hand: of the first 10 tokens 3, 3, 2 and 2 have each value, 2.5 are expected; of 50 tokens 13, 13, 12 and 12.
     assert mine.cumulative[0, 0] == pytest.approx(1.0)
     assert mine.batch[0] == pytest.approx(np.ones(20), abs=1e-5)
-    told = measure.compare_errors(mine, theirs)
+    told = compare_errors(mine, theirs)
     compared = (mine.cumulative[0] > 0) | (theirs.cumulative > 0).all(axis=0)
     assert told["cumulative"]["steps"] == compared[:-1].sum() > 90
     assert told["batch"]["better"] == (mine.batch[0] < theirs.batch.min(axis=0)).mean()
-    assert told["batch"]["worst"] <= told["batch"]["shuffled_mean"]
-    curves = measure.error_curves(mine, theirs)
+    assert told["batch"]["worst"] <= told["batch"]["shuffled_least"] == theirs.batch.min()
+    curves = error_curves(mine, theirs)
     assert len(curves["batch"]["shuffled"]) == 3 and len(curves["batch"]["ours"]) == 20
-    nothing = measured(np.arange(100), ones[:100], 0 * codes[:100], sequence_length=10).errors["cluster"]
-    told = measure.compare_errors(nothing, nothing)
+    nothing = documents(np.arange(100), ones[:100], 0 * codes[:100], length=10, batch=5).errors["cluster"]
+    told = compare_errors(nothing, nothing)
     assert told["cumulative"]["better"] is None and told["batch"]["steps"] == 0
 
 
-def test_average_of_one_order_is_that_order():
-    found = measured(ORDER, TOKENS, LABELS)
-    assert measure.average([found]).to_dict() == found.to_dict()
-    assert measure.average([found, found, found]).to_dict() == found.to_dict()
-
-
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("traits", "batch", "message"),
     [
-        (lambda: measure.distinct_clusters([4], TOKENS, LABELS, 4), "names document 4; there are 4"),
-        (lambda: measure.distinct_clusters([-1], TOKENS, LABELS, 4), "names document -1"),
-        (lambda: measure.distinct_clusters(ORDER, [1, 2, -3, 4], LABELS, 4), "tokens holds -3"),
-        (lambda: measure.distinct_clusters(ORDER, [1.5, 2, 3, 4], LABELS, 4), "float64"),
-        (lambda: measure.distinct_clusters(ORDER, TOKENS, [0, 1], 4), "shape"),
-        (lambda: measure.distinct_clusters(ORDER, TOKENS, [0, -1, 0, 0], 4), "codes holds -1"),
-        (lambda: measure.distinct_clusters(ORDER, TOKENS, [0.0, 1, 1, 1], 4), "float64"),
-        (lambda: measure.distinct_clusters(ORDER, TOKENS, LABELS, 0), "sequence_length is 0"),
-        (lambda: measure.distinct_clusters(ORDER, TOKENS, LABELS, 4, packer="best"), "'best'"),
-        (lambda: shares(ORDER, TOKENS, LABELS, 2, 4), r"codes holds 2; expected numbers in \[0, 2\)"),
-        (lambda: shares(ORDER, TOKENS, [2**40] * 4, 3, 4), str(2**40)),
-        (lambda: measure.cluster_mix(ORDER, TOKENS, LABELS, 3, 0), "columns is 0"),
-        (lambda: measure.cluster_mix([0], [10**18], [0], 1, 100), "overflow"),
-        (lambda: measure.measure(ORDER, TOKENS, {}, {}, sequence_length=4, batch=1), "'cluster' must be"),
-        (
-            lambda: measure.measure(ORDER, TOKENS, {"cluster": LABELS}, {}, sequence_length=4, batch=1),
-            r"lacks \['cluster'\]",
-        ),
-        (lambda: measure.average([]), "no order"),
-        (
-            lambda: measure.average([measured(ORDER, TOKENS, LABELS), measured([0], TOKENS, LABELS)]),
-            "2 different corpora",
-        ),
+        ({}, 1, "there is no trait to measure"),
+        ({"trait": [0, 0]}, 0, "batch is 0; expected"),
+        ({"trait": [0, 3]}, 1, "codes"),
     ],
 )
-def test_input_that_cannot_be_measured_is_refused_by_name(call, message):
+def test_input_that_cannot_be_measured_is_refused_by_name(traits, batch, message):
     with pytest.raises(InputError, match=message):
-        call()
+        counts = {
+            name: Counts.checked(np.arange(3), np.array(codes), np.array([1, 2]), 2)
+            for name, codes in traits.items()
+        }
+        measure(counts, np.arange(2), batch=batch)
 
 
-# ---- packed sequences, epochs, batches
+def test_an_order_names_sequences_that_exist():
+    counts = Counts.checked(np.arange(3), np.array([0, 1]), np.array([1, 2]), 2)
+    with pytest.raises(InputError, match="the order of sequences holds 2; expected numbers"):
+        measure({"trait": counts}, np.array([0, 2]), batch=1)
+    with pytest.raises(InputError, match="tokens"):
+        Counts.checked(np.arange(3), np.array([0, 1]), np.array([1, -2]), 2)
 
 
-def packed_corpus(seed: int = 0):
-    """Documents packed by concat into full sequences of 50, with the clusters of the documents."""
-    rng = np.random.default_rng(seed)
-    tokens, labels = rng.integers(0, 90, 120), rng.integers(0, 5, 120).astype(np.int32)
-    tokens[-1] += 50 - tokens.sum() % 50
-    order = rng.permutation(120)
-    packed = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=50)
-    return tokens, labels, order, packed
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=1, max_size=25), st.integers(1, 9))
+@settings(max_examples=examples(25), deadline=None)
+def test_slices_hold_what_the_tokens_one_by_one_hold(rows, columns):
+    tokens, codes = np.array(rows, np.int64).T
+    total = int(tokens.sum())
+    # In units of 1 / columns tokens, a column is as many as there are tokens.
+    expected = [
+        np.bincount(inside, minlength=4) for inside in twin.token_windows(columns * tokens, codes, total or 1)
+    ]
+    mix = cluster_mix(np.arange(len(rows)), tokens, codes, 4, columns)
+    assert mix == pytest.approx(np.array(expected or np.zeros((columns, 4))) / max(total, 1), abs=1e-6)
 
 
-def test_sequences_as_packed_measure_like_their_documents():
-    tokens, labels, order, packed = packed_corpus()
-    found = measure.measure_packed(
-        packed, np.arange(len(packed)), {"cluster": labels}, {"cluster": 5}, batch=4
-    ).to_dict()
-    expected = measure.measure(
-        order, tokens, {"cluster": labels}, {"cluster": 5}, sequence_length=50, batch=4
-    ).to_dict()
-    assert found.pop("documents") == np.count_nonzero(tokens) and expected.pop("documents") == 120
-    assert found["split"] == found.pop("flush") == expected.pop("split")
-    del expected["flush"], found["split"]
-    assert found["prefix"] == expected["prefix"]
-    for name in ("sequence_shares", "batch_shares"):
-        assert found[name]["cluster"] == expected[name]["cluster"]
-    for name, of_traits in found["windows"].items():
-        ours, theirs = of_traits["cluster"], expected["windows"][name]["cluster"]
-        # Cuts at sequence ends are breakpoints more: the trapezoids' bound on the mean comes nearer.
-        for mean in ("mean", "mean_tv"):
-            assert ours.pop(mean) <= theirs.pop(mean) + 1e-12
-        assert ours == pytest.approx(theirs, abs=1e-12)
+def test_shuffles_stay_inside_their_stretch():
+    stretch = np.repeat([0, 1, 2], [5, 1, 300])
+    made = shuffled_inside(stretch, np.random.default_rng(0))
+    assert sorted(made) == list(range(306)) and (stretch[made] == stretch).all()
+    assert abs(np.corrcoef(made[6:], np.arange(300))[0, 1]) < 0.2
 
 
-def test_sequences_in_another_order_are_windows_of_their_rows():
-    _, labels, _, packed = packed_corpus()
-    order = np.random.default_rng(1).permutation(len(packed))
-    found = measure.measure_packed(packed, order, {"cluster": labels}, {"cluster": 5}, batch=1)
-    counts, _ = sequence_counts(packed, {"cluster": labels}, {"cluster": 5})
-    rows = counts.toarray()[order]
-    assert found.split == measure.Distinct(
-        (rows > 0).sum(axis=1).mean(),
-        (rows > 0).sum(axis=1).min(),
-        (rows > 0).sum(axis=1).max(),
-        (rows > 0).sum(axis=1).std(),
-        len(rows),
-    )
-    gaps = np.abs(rows / 50 - rows.sum(axis=0) / rows.sum())
-    assert_allclose(found.sequence_shares["cluster"].mean_worst, gaps.max(axis=1).mean())
-    # Windows anywhere see what aligned ones do, and more.
-    assert gaps.max() <= found.windows["sequence"]["cluster"].worst + 1e-12
-
-
-def test_padded_sequences_are_counted_as_they_are():
-    """Best fit pads: token windows drift against the sequences, whose clusters are counted all the same."""
-    tokens, labels = np.array([6, 6, 6]), np.array([0, 1, 2], np.int32)
-    packed = pack(Pieces(np.arange(3), np.zeros(3, int), tokens), method="best_fit", sequence_length=8)
-    found = measure.measure_packed(packed, [0, 1, 2], {"cluster": labels}, {"cluster": 3}, batch=1)
-    assert found.split == measure.Distinct(1.0, 1, 1, 0.0, 3)
-    assert measured([0, 1, 2], tokens, labels, sequence_length=8).split.mean > 1
-
-
-def test_windows_run_on_into_the_next_epoch():
-    labels = np.array([0, 1, 0, 1], np.int32)
-    packed = pack(Pieces(np.arange(4), np.zeros(4, int), np.full(4, 2)), sequence_length=2)
-    first, turned = [0, 1, 2, 3], [1, 0, 3, 2]
-    traits, sizes = {"cluster": labels}, {"cluster": 2}
-    once = measure.measure_packed(packed, first, traits, sizes, batch=2)
-    twice = measure.measure_packed(packed, [first, turned], traits, sizes, batch=2)
-    assert (once.windows["batch"]["cluster"].worst, twice.windows["batch"]["cluster"].worst) == (0.0, 0.5)
-    assert twice.windows["batch"]["cluster"].worst_start == 6
-    assert twice.batch_shares == once.batch_shares and twice.tokens == once.tokens == 8
-
-
-def test_every_window_is_measured_and_named():
-    tokens, labels = random_corpus(200, 4)
-    found = measured(np.arange(200), tokens, labels, sequence_length=10, batch=3)
-    sizes = [found.windows[name]["length"].window_tokens for name in measure.WINDOWS]
-    assert sizes == [10, 30, 300]
-    values = {(row["trait"], row["window"], row["measure"]): row["value"] for row in found.rows()}
-    assert values["length", "10 batches (anywhere)", "worst"] == found.windows["10 batches"]["length"].worst
-    assert values["cluster", "batch", "max_l2"] == found.batch_shares["cluster"].max_l2
-
-
-def test_share_of_batches_that_are_worse_than_our_worst():
-    labels = np.repeat(np.arange(4, dtype=np.int32), 25)
-    tokens = np.full(100, 10)
-    riffled = measured(np.arange(100).reshape(4, 25).T.ravel(), tokens, labels, sequence_length=40, batch=1)
-    blocks = measured(np.arange(100), tokens, labels, sequence_length=40, batch=1)
-    both = measure.average([blocks, riffled])
-    assert measure.worse_batches(blocks, riffled) == {"cluster": 1.0, "length": 1.0}
-    assert measure.worse_batches(riffled, blocks) == {"cluster": 0.0, "length": 0.0}
-    assert measure.worse_batches(both, riffled)["cluster"] == 0.5
-    none = measured(np.arange(100), tokens, labels, sequence_length=4000)
-    assert measure.worse_batches(none, none) == {"cluster": 0.0, "length": 0.0}
+def test_the_distance_to_a_schedule_is_that_of_the_batches_means_by_token():
+    rank, tokens = np.array([0.1, 0.3, np.nan, 0.9, np.nan]), np.array([1, 3, 50, 2, 7])
+    # Means 0.25 and 0.9, of 4 and 2 tokens; the last batch has no rank.
+    off = off_schedule(rank, tokens, np.array([0.2, 0.6, 0.9]), np.array([0, 2, 4, 5]))
+    assert off == pytest.approx((0.05 * 4 + 0.3 * 2) / 6)

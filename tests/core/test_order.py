@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, order
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.strategy import StrategyOptions
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
+from tests.orders import order
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 quick = settings(deadline=None, max_examples=examples(15))
@@ -108,9 +109,7 @@ def test_another_seed_gives_another_order(strategy):
     )
 
 
-@pytest.mark.parametrize(
-    "strategy", ["stratified", "round_robin", "token_deficit", "bin_packing", "f1", "f3"]
-)
+@pytest.mark.parametrize("strategy", ["stratified", "round_robin", "bin_packing", "f1", "f3"])
 def test_without_ties_only_chance_depends_on_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
     declared = STRATEGIES[strategy].option_names({})
@@ -171,10 +170,6 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
         "within_cluster is 'length'; expected 'random'",
     ),
     "negative seed": ({"seed": -1}, "seed is -1"),
-    "weights shape": ({"weights": [1]}, r"\(1,\).*\(2,\)"),
-    "weight 0": ({"weights": [1, 0]}, "group 1 is 0"),
-    "NaN weight": ({"weights": [1, np.nan]}, "group 1 is nan"),
-    "weight too large": ({"weights": [1, 1e300]}, "group 1 is 1e.300; expected a number from"),
     "lambda": ({"strategy": "f2", "f2_lambda": -1}, "f2_lambda is -1; expected greater than or equal to 0"),
     "NaN lambda": ({"strategy": "f2", "f2_lambda": np.nan}, "f2_lambda is nan; expected"),
     "lambda no number": (
@@ -200,9 +195,6 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
         "'block_shuffle' has no option 'within_cluster'; its options are block_strategy, f2_lambda",
     ),
     "buffer 0": ({"strategy": "buffer", "buffer": 0}, "buffer is 0; expected"),
-    "coordinates shape": ({"coordinates": [[1.0]]}, r"\(1, 1\).*\(2, D\)"),
-    "NaN coordinate": ({"coordinates": [[1.0], [np.nan]]}, "nan"),
-    "coordinates of text": ({"coordinates": [["a"], ["b"]]}, "<U1"),
 }
 
 
@@ -212,31 +204,14 @@ def test_a_bad_option_is_named(options, message):
         order(GOOD, [0, 0, 1], **options)
 
 
-BAD_ITEMS = {
-    "groups shape": (GOOD, [0, 0], r"\(2,\).*\(3,\)"),
-    "missing group": (GOOD, [0, 0, 2], r"\[0, 2\].*0..G-1"),
-    "negative group": (GOOD, [-1, 0, 1], r"\[-1, 0, 1\]"),
-    "groups not whole": (GOOD, [0.0, 0.0, 1.0], "float64"),
-    "dense counts": (GOOD.toarray(), [0, 0, 1], "ndarray.*csr_matrix"),
-    "other sparse format": (GOOD.tocsc(), [0, 0, 1], "csc_matrix.*csr_matrix"),
-    "negative count": (-GOOD, [0, 0, 1], "-3"),
-    "NaN count": (GOOD * np.nan, [0, 0, 1], "nan"),
-    "infinite count": (GOOD * np.inf, [0, 0, 1], "inf"),
-    "complex count": (GOOD * 1j, [0, 0, 1], "complex128"),
-    "too many tokens": (GOOD * 2**61, [0, 0, 1], "coarser unit"),
-    "no trait value": (csr_matrix((2, 0)), [], "no column"),
-}
-
-
-@pytest.mark.parametrize(("counts", "groups", "message"), BAD_ITEMS.values(), ids=BAD_ITEMS)
-def test_bad_items_are_named(counts, groups, message):
-    with pytest.raises(InputError, match=message):
-        order(counts, groups)
+def test_counts_that_are_too_large_to_sum_are_refused():
+    with pytest.raises(InputError, match="coarser unit"):
+        order(GOOD * 2**61, [0, 0, 1])
 
 
 def test_a_strategy_that_counts_tokens_needs_whole_ones():
     with pytest.raises(InputError, match=r"item 0 has 0\.3 tokens"):
-        order(GOOD * 0.3, [0, 0, 1], strategy="token_deficit")
+        order(GOOD * 0.3, [0, 0, 1], strategy="token_share_greedy")
 
 
 def test_balanced_takes_any_unit():

@@ -17,7 +17,9 @@ WEIGHTS = {"cluster": 1.0, "length": 0.5}
 def made(tokens: np.ndarray, clusters: np.ndarray, bins: int = 4) -> Traits:
     lengths = bin_codes(tokens, quantile_edges(tokens, bins))
     codes = {"cluster": clusters.astype(np.int32), "length": lengths}
-    return Traits(tokens, codes, {name: tuple(map(str, range(of.max() + 1))) for name, of in codes.items()})
+    return Traits(
+        tokens, tokens, codes, {name: tuple(map(str, range(of.max() + 1))) for name, of in codes.items()}
+    )
 
 
 def skewed(documents: int, clusters: int = 50, seed: int = 0) -> Traits:
@@ -54,7 +56,9 @@ def test_every_document_goes_to_a_part_of_its_class_whatever_values_are_called(
     np.testing.assert_array_equal(part, again)
     assert part.shape == (documents,) and (shares[kind, part] > 0).all()
     renamed = {**traits.codes, "cluster": np.array(names, np.int32)[traits.codes["cluster"]]}
-    other = deal(Traits(traits.tokens, renamed, traits.names), WEIGHTS, shares, kind=kind, seed=3)
+    other = deal(
+        Traits(traits.tokens, traits.tokens, renamed, traits.names), WEIGHTS, shares, kind=kind, seed=3
+    )
     np.testing.assert_array_equal(part, other)
 
 

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, order
-from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, epoch_orders, plan_epochs
+from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, plan_epochs
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
+from tests.orders import epoch_orders, items_of, order
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
@@ -45,7 +46,7 @@ def test_every_epoch_is_a_permutation_and_the_first_is_the_strategys(strategy, i
 def test_a_first_epoch_that_is_given_has_its_blocks_ordered_anew():
     counts, groups = sequences(200, 3)
     first = np.random.default_rng(0).permutation(200)
-    plan = plan_epochs(counts, groups, first=first)
+    plan = plan_epochs(items_of(counts, groups), first=first)
     assert plan.order(0) is first
     blocks = [
         np.sort(made.reshape(-1)[begin:end])

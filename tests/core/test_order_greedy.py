@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.kernels import order_balance, order_greedy
-from dagster_divorder.core.order import balanced, order
+from dagster_divorder.core.order import balanced
 from dagster_divorder.core.order.problem import NORM_BINS, NORM_WEIGHT
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from tests.conftest import examples
+from tests.orders import order
 from tests.twins import order as slow_order
 
 twin_test = settings(deadline=None, max_examples=examples(15))

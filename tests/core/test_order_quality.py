@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, balanced, order
+from dagster_divorder.core.order import STRATEGIES, balanced
+from tests.orders import order
 from tests.twins import order as slow_order
 
 

@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels.order_baselines import through_buffer
-from dagster_divorder.core.measure.shares import aligned_windows
-from dagster_divorder.core.order import order
 from tests.conftest import examples
-from tests.twins import buffer as slow_buffer
+from tests.orders import order
+from tests.twins.metrics import window_variation
 
 laws = settings(max_examples=examples(25), deadline=None)
 
@@ -52,14 +50,9 @@ def test_within_shard_lets_no_item_leave_its_shard(items, shards, seed):
 
 @given(items=st.integers(1, 300), buffer=st.integers(1, 400), seed=st.integers(0, 3))
 @laws
-def test_the_buffer_equals_its_twin_and_moves_no_item_far_forward(items, buffer, seed):
-    draws = np.random.default_rng(seed).random(items)
-    size = min(buffer, items)
-    found = through_buffer(draws, size)
-    assert found.tolist() == slow_buffer.through_buffer(draws.tolist(), size)
+def test_the_buffer_moves_no_item_far_forward(items, buffer, seed):
     made = order(*sorted_corpus(items, 1), strategy="buffer", buffer=buffer, seed=seed)
-    assert np.array_equal(made, found)
-    assert (made - np.arange(items) < buffer).all()
+    assert sorted(made) == list(range(items)) and (made - np.arange(items) < buffer).all()
 
 
 @pytest.mark.parametrize("shards", [16, 64])
@@ -89,9 +82,9 @@ def test_a_sorted_corpus_stays_sorted_within_shards_and_buffers():
     codes = corpus[0].indices
     options = {"within_shard": {"shards": 64}, "grid_shuffle": {"shards": 64}, "buffer": {"buffer": 1024}}
     worst = {
-        name: aligned_windows(
+        name: window_variation(
             np.ones(32_768, int), codes[order(*corpus, strategy=name, **options.get(name, {}))], 8, 256
-        )[1].mean()
+        ).mean()
         for name in ("random", "within_shard", "buffer", "grid_shuffle", "balanced")
     }
     assert worst["within_shard"] > 0.85

@@ -289,61 +289,6 @@ def test_trillions_of_tokens(method):
     assert counts.sum(axis=1).ravel().tolist() == [packed.tokens.tolist()]
 
 
-GOOD = pieces_of([(0, 0, 3), (1, 0, 4)])
-VECTORS = np.ones((2, 3), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        pytest.param(lambda: Pieces([0], [0, 1], [3]), r"start.*\(1,\)", id="lengths differ"),
-        pytest.param(lambda: Pieces([0], [0], [-3]), "length holds -3", id="negative"),
-        pytest.param(lambda: Pieces([0], [0.5], [3]), "start is float64", id="not whole"),
-        pytest.param(
-            lambda: pack(GOOD, method="concatt", sequence_length=4), "concatt.*best_fit", id="method"
-        ),
-        pytest.param(lambda: pack(GOOD, sequence_length=0), "sequence_length is 0", id="sequence_length"),
-        pytest.param(lambda: pack(GOOD, sequence_length=4, seed=-1), "seed is -1", id="seed"),
-        pytest.param(
-            lambda: pack(GOOD, sequence_length=4, copies=[0]), r"copies.*\(1,\).*\(2,\)", id="copies"
-        ),
-        pytest.param(lambda: cut(GOOD, 0), "piece_tokens is 0", id="piece_tokens"),
-        pytest.param(
-            lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0, 0]}, {"a": 1}, [1]),
-            "counted",
-            id="counted",
-        ),
-        pytest.param(lambda: pack(GOOD, method="related", sequence_length=4), "labels", id="no labels"),
-        pytest.param(
-            lambda: pack(GOOD, method="related", sequence_length=4, labels=[0], vectors=VECTORS),
-            r"\(2,\)",
-            id="labels shape",
-        ),
-        pytest.param(
-            lambda: pack(
-                GOOD, method="related", sequence_length=4, labels=[0, 0], vectors=lambda _: VECTORS[:1]
-            ),
-            r"\(1, 3\).*\(2, D\)",
-            id="vectors shape",
-        ),
-        pytest.param(
-            lambda: pack(GOOD, method="related", sequence_length=4, labels=[0, 0], vectors=VECTORS * np.nan),
-            "NaN",
-            id="vectors NaN",
-        ),
-        pytest.param(lambda: sequence_counts(pack(GOOD, sequence_length=4), {}, {}), "empty", id="no trait"),
-        pytest.param(
-            lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0]}, {"a": 1}),
-            "'a'.*2 documents",
-            id="a document without a value",
-        ),
-        pytest.param(
-            lambda: sequence_counts(pack(GOOD, sequence_length=4), {"a": [0, 2]}, {"a": 2}),
-            r"'a' holds 2; expected numbers in \[0, 2\)",
-            id="value out of range",
-        ),
-    ],
-)
-def test_bad_input_is_named(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+def test_vectors_that_are_not_finite_are_refused():
+    with pytest.raises(InputError, match="NaN"):
+        packed_by_vectors(np.full((2, 3), np.nan, np.float32))

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from dagster_divorder.core.kernels.turns import take_turns
 from dagster_divorder.core.order import schedule
-from dagster_divorder.core.order.schedule import SHAPES, due_times, folded, pieces_of, windows_of
+from dagster_divorder.core.order.schedule import SHAPES, bordered, due_times, folded, windows_of
 from tests.conftest import examples
 from tests.twins import schedule as twin
 
@@ -16,10 +15,10 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 laws = settings(max_examples=examples(40), deadline=None)
 
 
-def by_due_time(shape, scores, tokens=10, begin=0.0, **options):
-    """The items along a shape, int64 (items,)."""
-    sizes = np.broadcast_to(tokens, len(scores))
-    due = due_times(np.asarray(scores, float), sizes, pieces_of(shape, options), begin=begin)
+def by_due_time(shape, scores, tokens=10, begin=0.0):
+    """The items along a shape or its pieces, int64 (items,)."""
+    sizes, pieces = np.broadcast_to(tokens, len(scores)), SHAPES[shape] if isinstance(shape, str) else shape
+    due = due_times(np.asarray(scores, float), sizes, pieces, begin=begin)
     return np.argsort(due, kind="stable")
 
 
@@ -28,37 +27,29 @@ def laid(shape, scores, **how):
 
 
 @pytest.mark.parametrize("items", [1, 7, 12, 101])
-@pytest.mark.parametrize("shape", ["fold", "zigzag"])
+@pytest.mark.parametrize("turning", [False, True])
 @pytest.mark.parametrize("folds", [1, 2, 3, 5])
-def test_fold_and_zigzag_are_those_of_the_papers(items, folds, shape):
+def test_fold_and_zigzag_are_those_of_the_papers(items, folds, turning):
     ranked = np.random.default_rng(items).permutation(items)
-    assert laid(shape, ranked, folds=folds) == twin.fold(sorted(ranked), folds, turning=shape == "zigzag")
-    down = laid(shape, ranked, folds=folds, descending=True)
-    assert down == [items - 1 - value for value in laid(shape, items - 1 - ranked, folds=folds)]
+    assert laid(folded(folds, turning=turning), ranked) == twin.fold(sorted(ranked), folds, turning=turning)
     assert laid("rise", ranked) == sorted(ranked) == laid("fall", ranked)[::-1]
 
 
 @pytest.mark.parametrize("items", [3, 40, 97])
-@pytest.mark.parametrize("shape", ["stair", "saw"])
+@pytest.mark.parametrize("turning", [False, True])
 @pytest.mark.parametrize(
     ("sections", "ratio", "folds"),
     [(2, 0.225, 3), (3, 0.075, 2), (1, 0.2, 2), (4, 0.0, 3), (3, 0.4, 2), (5, 0.1, 4), (2, 1.0, 2)],
 )
-def test_stair_and_saw_are_those_of_the_papers(items, sections, ratio, folds, shape):
+def test_stair_and_saw_are_those_of_the_papers(items, sections, ratio, folds, turning):
     ranked = np.random.default_rng(items).permutation(items)
-    expected = twin.sections(sorted(ranked), sections, ratio, folds, turning=shape == "saw")
-    assert laid(shape, ranked, sections=sections, ratio=ratio, folds=folds) == expected
+    expected = twin.sections(sorted(ranked), sections, ratio, folds, turning=turning)
+    assert laid(bordered(sections, ratio, folds, turning=turning), ranked) == expected
 
 
-@pytest.mark.parametrize(("first", "last"), [(0.25, 0.5), (0.0, 0.3), (1.0, 0.0), (0.5, 0.5)])
-@pytest.mark.parametrize("ends", ["low-high", "high-low", "low-low", "high-high"])
-def test_segments_take_their_ends_of_the_ranking(ends, first, last):
-    made = laid("segment", np.arange(400.0), ends=ends, first=first, last=last)
-    front, middle, back = np.split(made, [round(400 * first), round(400 * (1 - last))])
-    taken = list(zip(ends.split("-"), (front, back), strict=True))
-    low, high = ([item for end, part in taken if end == side for item in part] for side in ("low", "high"))
-    parts = (low, middle, high)
-    assert np.concatenate([np.sort(part) for part in parts]).tolist() == list(range(400))
+def test_segments_take_their_ends_of_the_ranking():
+    parts = np.split(np.array(laid("segment", np.arange(4000.0))), [400, 3600])
+    assert np.concatenate([np.sort(part) for part in parts]).tolist() == list(range(4000))
     for part in filter(len, parts):
         assert abs(np.corrcoef(part, np.arange(len(part)))[0, 1]) < 0.3
 
@@ -67,29 +58,23 @@ def test_segments_take_their_ends_of_the_ranking(ends, first, last):
 @laws
 def test_points_are_followed_as_well_as_items_allow(ranks, items):
     """Against the best assignment of ranks to places, in mean square of the distance from the asked rank."""
-    points = list(zip(np.linspace(0, 1, len(ranks)).tolist(), np.array(ranks) / 20, strict=True))
-    made = laid("points", np.random.default_rng(items).permutation(items), points=points)
+    at, asked = np.linspace(0, 1, len(ranks)), np.array(ranks) / 20
+    points = np.column_stack([at[:-1], at[1:], asked[:-1], asked[1:]])
+    made = laid(points, np.random.default_rng(items).permutation(items))
     ranks, at = (np.arange(items) + 0.5) / items, (np.arange(items * 64) + 0.5) / (items * 64)
     # Each place asks for the ranks of all of its moments.
-    moments = schedule.asked_rank(schedule.through(points), at).reshape(items, 64)
+    moments = schedule.asked_rank(points, at).reshape(items, 64)
     cost = ((ranks[:, np.newaxis, np.newaxis] - moments) ** 2).mean(axis=2)
     least = cost[linear_sum_assignment(cost)].sum()
     # A line has a whole number of items in each stretch of ranks, so items stand at most as many places from their due
     # time as there are points.
-    assert cost[np.array(made, int), np.arange(items)].sum() <= least + len(points) ** 2 / items + 1e-9
-
-
-@given(st.lists(st.sampled_from([0.25, 1.0, 3.0, 50.0]), min_size=1), st.lists(st.integers(1, 6), min_size=2))
-@laws
-def test_turns_are_those_of_the_twin(sizes, share):
-    shares = np.array(share) / sum(share)
-    assert take_turns(np.array(sizes), shares).tolist() == twin.take_turns(sizes, shares.tolist())
+    assert cost[np.array(made, int), np.arange(items)].sum() <= least + (len(points) + 1) ** 2 / items + 1e-9
 
 
 def test_folds_of_long_and_short_items_have_their_share_of_the_tokens():
     random = np.random.default_rng(8)
     tokens, scores = np.ceil(random.lognormal(5, 2, 5_000)), random.random(5_000)
-    made = by_due_time("fold", scores, tokens, folds=4)
+    made = by_due_time(folded(4), scores, tokens)
     falls = np.flatnonzero(np.diff(scores[made]) < 0) + 1
     assert np.allclose(np.cumsum(tokens[made])[falls - 1] / tokens.sum(), [0.25, 0.5, 0.75], atol=0.01)
 
@@ -130,7 +115,7 @@ JUMPS = {"fold": [0.2, 0.4, 0.6, 0.8], "stair": [0.425, 0.575], "segment": [0.1,
 @laws
 def test_windows_are_runs_of_due_times_and_cross_no_jump(shape, tokens, window):
     sizes, scores = np.array(tokens), np.random.default_rng(len(tokens)).random(len(tokens))
-    number = windows_of(scores, sizes, pieces_of(shape, {}), window)
+    number = windows_of(scores, sizes, SHAPES[shape], window)
     order = by_due_time(shape, scores, sizes)
     along = number[order]
     assert along[0] == 0 and set(np.diff(along)) <= {0, 1}
@@ -147,7 +132,7 @@ def test_windows_are_runs_of_due_times_and_cross_no_jump(shape, tokens, window):
 def test_windows_have_their_share_and_of_items_without_a_score_an_even_part(shape):
     random = np.random.default_rng(1)
     scores = np.where(random.random(4_000) < 0.2, np.nan, random.random(4_000))
-    number = windows_of(scores, np.full(4_000, 10), pieces_of(shape, {}), 0.05)
+    number = windows_of(scores, np.full(4_000, 10), SHAPES[shape], 0.05)
     # A flat stretch is one window.
     shares = [0.1, 0.8, 0.1] if shape == "segment" else 0.05
     assert np.bincount(number) / 4_000 == pytest.approx(shares, rel=0.3)
@@ -160,19 +145,18 @@ def test_windows_have_their_share_and_of_items_without_a_score_an_even_part(shap
 
 
 @pytest.mark.parametrize(
-    ("window", "batch", "sequence", "folds", "share"),
+    ("batch", "sequence", "folds", "share"),
     [
-        (None, 1e-3, 1e-5, 1, 1 / 32),  # a 32nd of training
-        (None, 1e-2, 1e-5, 1, 4e-2),  # 4 batches at least
-        (None, 1e-4, 1e-6, 1, 64e-4),  # 64 batches at most
-        (None, 1e-3, 1e-5, 16, 1 / 64),  # a quarter of the ranks at most
-        (None, 1e-4, 1e-3, 1, 0.064),  # 64 sequences at least
-        (None, 1e-4, 1e-2, 1, 1 / 8),  # an eighth at least of short trainings, which have fewer
-        (7, 1e-3, 1e-5, 1, 7e-3),
+        (1e-3, 1e-5, 1, 1 / 32),  # a 32nd of training
+        (1e-2, 1e-5, 1, 4e-2),  # 4 batches at least
+        (1e-4, 1e-6, 1, 64e-4),  # 64 batches at most
+        (1e-3, 1e-5, 16, 1 / 64),  # a quarter of the ranks at most
+        (1e-4, 1e-3, 1, 0.064),  # 64 sequences at least
+        (1e-4, 1e-2, 1, 1 / 8),  # an eighth at least of short trainings, which have fewer
     ],
 )
-def test_the_share_of_a_window(window, batch, sequence, folds, share):
-    assert schedule.window_share(window, batch, sequence, folded(folds)) == pytest.approx(share)
+def test_the_share_of_a_window(batch, sequence, folds, share):
+    assert schedule.window_share(batch, sequence, folded(folds)) == pytest.approx(share)
 
 
 def test_ranks_are_by_token_and_equal_for_equal_scores():

@@ -21,7 +21,8 @@ def traits_of(tokens, **codes):
     codes = {name: np.asarray(of, np.int32) for name, of in codes.items()}
     codes["cluster"] = (np.arange(len(tokens)) % 3).astype(np.int32)
     names = {name: tuple(map(str, range(of.max(initial=0) + 1))) for name, of in codes.items()}
-    return Traits(np.asarray(tokens, np.int64), codes, names)
+    sizes = np.asarray(tokens, np.int64)
+    return Traits(sizes, sizes, codes, names)
 
 
 @given(records=st.integers(1, 200), most=st.integers(1, 70), least=st.integers(1, 60), seed=st.integers(0, 9))

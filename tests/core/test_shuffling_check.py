@@ -1,40 +1,36 @@
 """The rule by which an order beats shuffling, and what is said of it."""
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dagster_divorder.core.measure import Seam, ShufflingCheck, WindowDeviation, beats_shuffling
-from dagster_divorder.units import BATCHES
+from dagster_divorder.core.measure import WINDOWS, ShufflingCheck, beats_shuffling
 
-SIZES = {"sequence": 100, "batch": 1000, "10 batches": 10_000}
-AT = WindowDeviation(
-    window_tokens=0,
-    positions=1,
-    worst=0.4,
-    mean=0.2,
-    worst_tv=0.0,
-    mean_tv=0.0,
-    worst_start=0,
-    partial=False,
-    ideal=0.0,
-    ideal_tv=0.0,
-)
+BATCH = 10
+AT = {"mean": 0.2, "worst": 0.4}
 
 
-def windows(changed: dict[str, dict[str, float]] | None = None, traits: tuple[str, ...] = ("cluster",)):
+def figures(
+    changed: dict[str, dict[str, float]] | None = None,
+    sequences: int = 1000,
+    traits: tuple[str, ...] = ("cluster",),
+    seam: dict[str, float] = AT,
+) -> dict[str, Any]:
     """Every window and trait alike, but for what is changed in a window."""
     return {
-        name: {trait: replace(AT, window_tokens=size, **(changed or {}).get(name, {})) for trait in traits}
-        for name, size in SIZES.items()
+        "sequences": sequences,
+        "batches": max(10, sequences // BATCH),
+        "batch": BATCH,
+        "windows": {name: dict.fromkeys(traits, (changed or {}).get(name, AT)) for name in WINDOWS},
+        "seam": dict.fromkeys(traits, seam),
     }
 
 
 def check(
-    ours: dict[str, dict[str, float]], tokens: int = 100_000, **others: dict[str, float]
+    ours: dict[str, dict[str, float]], sequences: int = 1000, **others: dict[str, float]
 ) -> ShufflingCheck:
     better = {name: {"mean": 0.1, "worst": 0.3} for name in ("batch", "10 batches")}
-    return beats_shuffling(windows(better | ours), windows(others), ["cluster"], tokens, batches=BATCHES)
+    return beats_shuffling(figures(better | ours, sequences), figures(others), ["cluster"], seam=False)
 
 
 def test_smaller_in_every_window_passes_and_says_by_how_much():
@@ -49,7 +45,7 @@ def test_smaller_in_every_window_passes_and_says_by_how_much():
     ("ours", "passed"),
     [
         ({"sequence": {"mean": 0.2 * 1.009, "worst": 0.9}}, True),
-        ({"sequence": {"mean": 0.2 * 1.011}}, False),
+        ({"sequence": {"mean": 0.2 * 1.011, "worst": 0.4}}, False),
         ({"batch": {"mean": 0.2, "worst": 0.3}}, False),
         ({"batch": {"mean": 0.1, "worst": 0.4}}, False),
         ({"10 batches": {"mean": 0.21, "worst": 0.3}}, False),
@@ -76,13 +72,13 @@ def test_ties_at_zero_pass_and_other_ties_do_not():
     assert not found.passed and "mean 0.1 (shuffling: 0), worst 0 (both)" in found.text()
 
 
-@pytest.mark.parametrize(("tokens", "looked_at"), [(40_000, 3), (39_999, 2), (4000, 2), (3999, 1), (399, 0)])
-def test_windows_that_do_not_fit_four_times_are_skipped_by_name(tokens, looked_at):
-    found = check({}, tokens)
-    assert [c.window for c in found.comparisons] == list(SIZES)[:looked_at]
+@pytest.mark.parametrize(("sequences", "looked_at"), [(400, 3), (399, 2), (40, 2), (39, 1), (3, 0)])
+def test_windows_that_do_not_fit_four_times_are_skipped_by_name(sequences, looked_at):
+    found = check({}, sequences)
+    assert [c.window for c in found.comparisons] == list(WINDOWS)[:looked_at]
     assert len(found.skipped) == 3 - looked_at
     assert found.passed
-    assert ("not compared: 10 batches, since 10,000 tokens do not fit 4 times" in found.text()) == (
+    assert ("not compared: 10 batches, since 100 sequences do not fit 4 times" in found.text()) == (
         looked_at < 3
     )
     assert ("Nothing was compared" in found.text()) == (looked_at == 0)
@@ -97,21 +93,23 @@ def test_it_says_where_shuffling_is_good_enough():
 
 
 def test_only_the_named_traits_are_looked_at():
-    ours, shuffled = windows(traits=("cluster", "length")), windows(traits=("cluster", "length"))
-    assert not beats_shuffling(ours, shuffled, ["length"], 10**6, batches=BATCHES).passed
-    assert beats_shuffling(ours, shuffled, [], 10**6, batches=BATCHES).comparisons == ()
+    both = figures(traits=("cluster", "length"))
+    assert not beats_shuffling(both, both, ["length"]).passed
+    assert beats_shuffling(both, both, []).comparisons == ()
+
+
+def test_few_batches_are_not_compared():
+    few = figures() | {"batches": 9}
+    assert beats_shuffling(few, few, ["cluster"]).skipped == ("9 batches are fewer than 10",)
 
 
 def seam_check(
-    ours: tuple[float, float], shuffled: tuple[float, float], tokens: int = 100_000
+    ours: tuple[float, float], shuffled: tuple[float, float], sequences: int = 1000
 ) -> ShufflingCheck:
     """(mean, worst) across the seam; all other windows are better than shuffling's."""
-    better = {name: {"mean": 0.1, "worst": 0.3} for name in SIZES}
-    seams = tuple(
-        {"cluster": Seam(1000, worst=worst, mean=mean, worst_tv=0.0, mean_tv=0.0, head_tail=0.0)}
-        for mean, worst in (ours, shuffled)
-    )
-    return beats_shuffling(windows(better), windows(), ["cluster"], tokens, batches=BATCHES, seams=seams)
+    better = {name: {"mean": 0.1, "worst": 0.3} for name in WINDOWS}
+    mine, others = (dict(zip(("mean", "worst"), of, strict=True)) for of in (ours, shuffled))
+    return beats_shuffling(figures(better, sequences, seam=mine), figures(seam=others), ["cluster"])
 
 
 @pytest.mark.parametrize(
@@ -127,5 +125,5 @@ def test_a_seam_that_is_worse_than_shufflings_fails(ours, passed):
 
 
 def test_a_seam_of_a_few_batches_is_not_looked_at():
-    found = seam_check((0.5, 0.9), (0.2, 0.4), tokens=3999)
+    found = seam_check((0.5, 0.9), (0.2, 0.4), sequences=39)
     assert found.passed and any("batch across the seam, since" in reason for reason in found.skipped)

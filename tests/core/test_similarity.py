@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core.measure import similarity
-from dagster_divorder.core.measure.similarity import cosine_statistics
+from dagster_divorder.core.vectors import similarity
+from dagster_divorder.core.vectors.similarity import cosine_statistics
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,27 +15,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels.stationarity import (
-    add_columns,
-    copy_buckets,
-    count_buckets,
-    share_moments,
-)
 from dagster_divorder.core.measure import Feature, Stationarity, stationarity
 from dagster_divorder.core.measure.stationarity import (
     SHUFFLES,
     Drift,
-    Orders,
-    _Mix,
-    against_shuffles,
-    distances_from_whole,
-    measures,
+    DriftMeasure,
+    drift_of,
     sampled_places,
 )
-from dagster_divorder.core.measure.stretches import shuffled_inside
+from dagster_divorder.core.measure.windows import shuffled_inside
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
-from tests.twins import stationarity as twin
 
 SEQUENCES, BATCH = 1000, 32
 
@@ -52,21 +43,15 @@ def corpus(seed: int = 0) -> list[Feature]:
     long = np.repeat(np.arange(SEQUENCES // 20), 20) * (np.arange(SEQUENCES) % 20 < 12)
     held = csr_matrix((np.ones(SEQUENCES, int), (np.arange(SEQUENCES), long)))[:, 1:]
     vectors = random.normal(size=(SEQUENCES, 16)) + 1.5 * np.eye(16)[source]
-    outlier = random.random(SEQUENCES) < 0.05
-    vectors[outlier] *= 5
+    lengths = np.argsort(np.argsort(random.lognormal(3, 1, SEQUENCES))) // 125
     return [
         Feature("topics", "mix", csr_matrix(topics), seen=True),
-        Feature("purity", "number", distances_from_whole(csr_matrix(topics))),
         Feature("pure", "occurrences", csr_matrix(pure[:, None].astype(int))),
         Feature("source", "mix", csr_matrix(40 * np.eye(5, dtype=int)[source])),
         Feature("words", "mix", csr_matrix(words)),
         Feature("vectors", "vector", vectors),
-        Feature("outliers", "number", np.linalg.norm(vectors, axis=1)),
-        Feature("documents", "number", random.poisson(6, SEQUENCES)),
-        Feature("length", "number", random.lognormal(3, 1, SEQUENCES)),
-        Feature("input position", "number", np.arange(SEQUENCES)),
+        Feature("length", "mix", csr_matrix(np.eye(8, dtype=int)[lengths])),
         Feature("long documents", "occurrences", held),
-        Feature("same document", "neighbours", held),
     ]
 
 
@@ -81,7 +66,9 @@ def rows_of(name: str) -> Any:
 
 
 def value(name: str) -> NDArray[np.float64]:
-    return np.asarray(rows_of(name), np.float64)
+    """One number a sequence: of a mix the place of its first value."""
+    rows = rows_of(name).toarray()
+    return np.asarray(rows[:, 0] if rows.shape[1] == 1 else rows.argmax(axis=1), np.float64)
 
 
 def shuffled(seed: int = 1) -> NDArray[np.int64]:
@@ -114,20 +101,7 @@ def runs_of_a_document() -> NDArray[np.int64]:
 
 def slow_drift() -> NDArray[np.int64]:
     """A hidden trait that rises a little, in an order that is random else."""
-    return np.argsort(
-        value("length").argsort().argsort() + 3 * SEQUENCES * np.random.default_rng(3).random(SEQUENCES)
-    )
-
-
-def outliers_last() -> NDArray[np.int64]:
-    order = shuffled()
-    last = value("outliers")[order] > np.quantile(value("outliers"), 0.96)
-    return np.concatenate([order[~last], order[last]])
-
-
-def outliers_in_the_middle() -> NDArray[np.int64]:
-    """No rank correlation shows it."""
-    return np.insert(outliers_last()[:-40], SEQUENCES // 2, outliers_last()[-40:])
+    return np.argsort(value("length") + 16 * np.random.default_rng(3).random(SEQUENCES))
 
 
 def clumps() -> NDArray[np.int64]:
@@ -142,15 +116,11 @@ def clumps() -> NDArray[np.int64]:
     ("bad", "caught"),
     [
         (sorted_by("length"), "length"),
-        (sorted_by("input position"), "source"),
-        (sorted_by("purity"), "pure"),
-        (sorted_by("purity"), "purity"),
-        (blocks_of_input, "input position"),
-        (runs_of_a_document, "same document"),
+        (lambda: np.arange(SEQUENCES), "source"),
+        (sorted_by("pure"), "pure"),
+        (blocks_of_input, "words"),
         (runs_of_a_document, "long documents"),
         (slow_drift, "length"),
-        (outliers_last, "outliers"),
-        (outliers_in_the_middle, "outliers"),
         (clumps, "words"),
         (clumps, "vectors"),
     ],
@@ -166,106 +136,51 @@ def test_a_bad_order_is_caught(bad: Callable[[], NDArray[np.int64]], caught: str
 def test_shuffles_do_not_drift() -> None:
     """Of 2,000 draws of a random order and its shuffles fewer than 1 % drift, over all features together."""
     random = np.random.default_rng(5)
-    orders = Orders(np.stack([random.permutation(SEQUENCES) for _ in range(500)]), BATCH)
+    features, one = corpus(), np.zeros(SEQUENCES, np.int64)
+    orders = np.stack([random.permutation(SEQUENCES) for _ in range(500)])
     draws = random.integers(0, 500, (2000, 1 + SHUFFLES))
     alarms = np.zeros(len(draws), bool)
-    for feature in corpus():
-        for values in measures(feature, orders)[0].values():
-            alarms |= [against_shuffles(values[draw], feature).drifts for draw in draws]
-    assert 0 < alarms.mean() < 0.01
+    for feature in features:
+        each = [drift_of(feature, orders[[at, at, at]], BATCH, one).measures for at in range(len(orders))]
+        for name in each[0]:
+            values = np.array([measures[name].value for measures in each])
+            alarms |= [DriftMeasure.of(values[draw]).drifts for draw in draws]
+    assert alarms.mean() < 0.01
 
 
 @given(
     counts=st.lists(
-        st.lists(st.integers(0, 5) | st.just(1 << 16), min_size=4, max_size=4), min_size=1, max_size=12
+        st.lists(st.integers(0, 5) | st.just(1 << 16), min_size=4, max_size=4), min_size=50, max_size=60
     ),
-    cuts=st.lists(st.lists(st.integers(0, 12), max_size=4), min_size=1, max_size=2),
+    batch=st.integers(1, 40),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=examples(25), deadline=None)
-def test_distances_of_mixes_are_as_they_are_defined(
-    counts: list[list[int]], cuts: list[list[int]], seed: int
-) -> None:
+@settings(max_examples=examples(15), deadline=None)
+def test_distances_of_mixes_are_as_they_are_defined(counts: list[list[int]], batch: int, seed: int) -> None:
+    """By numpy alone, also of counts above 16 bits; a group without counts has distance 0."""
     dense = np.array(counts, np.int64)
-    whole = dense.sum(axis=0) / max(dense.sum(), 1)
     order = np.random.default_rng(seed).permutation(len(dense))
-    # The last sequences may be in no group.
-    groupings = [np.array(sorted({0, 1, *(cut for cut in of if cut <= len(dense))})) for of in cuts]
-    found = _Mix(csr_matrix(dense)).distances(groupings)(order)
-    for distances, edges in zip(found, groupings, strict=True):
-        assert distances == pytest.approx(twin.mix_distances(dense, whole, order, edges))
+    found = drift_of(
+        Feature("mix", "mix", csr_matrix(dense)), np.stack([order, order, order]), batch, 0 * order
+    )
 
+    def distances(edges: NDArray[np.int64]) -> list[float]:
+        sums = [dense[order[begin:end]].sum(axis=0) for begin, end in pairwise(edges)]
+        whole = dense.sum(axis=0) / max(dense.sum(), 1)
+        return [float(np.abs(of / of.sum() - whole).sum() / 2) if of.sum() else 0.0 for of in sums]
 
-@given(
-    ids=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40),
-    starts=st.lists(st.integers(0, 40), max_size=4),
-)
-@settings(max_examples=examples(25), deadline=None)
-def test_tokens_fall_into_buckets_as_they_are_defined(ids: list[int], starts: list[int]) -> None:
-    """Copied in two runs, the second before the first."""
-    half = len(ids) // 2
-    tokens, buckets = np.array(ids, np.uint32), np.zeros(len(ids), np.uint16)
-    first, length = np.array([half, 0]), np.array([len(ids) - half, half])
-    copy_buckets(tokens, first, length, np.array([0, len(ids) - half]), 12, buckets)
-    laid = ids[half:] + ids[:half]
-    assert buckets.tolist() == [twin.bucket(token, 12) for token in laid]
-    cuts = np.array(sorted([0, len(ids), *(start for start in starts if start < len(ids))]))
-    indptr, indices, data = count_buckets(buckets, cuts, 1 << 12)
-    found = csr_matrix((data, indices, indptr), shape=(len(cuts) - 1, 1 << 12)).toarray()
-    for row, begin, end in zip(found, cuts[:-1], cuts[1:], strict=True):
-        assert (row == np.bincount(buckets[begin:end], minlength=1 << 12)).all()
-
-
-@given(st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), min_size=1, max_size=9))
-@settings(max_examples=examples(25), deadline=None)
-def test_shares_and_columns_of_a_mix_are_those_of_its_table(counts: list[list[int]]) -> None:
-    dense, sparse = np.array(counts, np.int32), csr_matrix(np.array(counts, np.int32))
-    totals, values, sums, squares = share_moments(*_Mix(sparse).entries, 5)
-    shares = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1)
-    assert totals.tolist() == np.maximum(dense.sum(axis=1), 1).tolist()
-    assert values.tolist() == dense.sum(axis=0).tolist()
-    assert sums == pytest.approx(shares.sum(axis=0))
-    assert squares == pytest.approx((shares**2).sum(axis=0))
-    columns = np.zeros((2, len(dense)))
-    add_columns(*_Mix(sparse).entries, np.int32([-1, 1, -1, 0, -1]), columns)
-    assert columns.tolist() == dense[:, [3, 1]].T.tolist()
-
-
-def test_measures_are_what_they_are_called() -> None:
-    """By numpy alone, for a number and a mix."""
-    length, words = value("length"), corpus()[4].values.toarray()
-    order = sorted_by("length")()
-    drifts = {of.feature: of for of in along(order).features}
-    found = drifts["length"]
-    assert found.measures["rank"].value == pytest.approx(1)
-    in_deviations = (length[order] - length.mean()) / length.std()
-    tenths = np.abs(in_deviations.reshape(10, -1).mean(axis=1))
-    assert found.along == pytest.approx(tenths)
-    assert found.measures["tenths"].value == pytest.approx(tenths.max())
-    batches = in_deviations[: SEQUENCES // BATCH * BATCH].reshape(-1, BATCH).mean(axis=1)
-    assert found.measures["batch"].value == pytest.approx(np.abs(batches).mean())
-    sums = words[order].reshape(10, 100, -1).sum(axis=1)
-    tv = np.abs(sums / sums.sum(axis=1, keepdims=True) - words.sum(axis=0) / words.sum()).sum(axis=1) / 2
-    assert drifts["words"].along == pytest.approx(tv)
-    assert set(drifts["same document"].measures) == {"neighbours"}
-    assert set(drifts["pure"].measures) == {"tenths"}
-
-
-def test_equal_values_share_their_rank() -> None:
-    """A number with few values has no rank correlation with an order that mixes them evenly."""
-    even = [Feature("even", "number", np.arange(1000) % 2)]
-    (found,) = stationarity(even, 1000, batch=10).features
-    assert found.measures["rank"].value == pytest.approx(np.sqrt(3) / 1000, rel=0.01)
+    assert found.along == pytest.approx(distances(np.arange(11) * len(dense) // 10))
+    if len(dense) // batch > 1:
+        batches = distances(np.arange(len(dense) // batch + 1) * batch)
+        assert found.measures["batch"].value == pytest.approx(np.mean(batches))
 
 
 def test_what_never_varies_does_not_drift() -> None:
     features = [
-        Feature("number", "number", np.full(100, 0.1)),
         Feature("mix", "mix", csr_matrix(np.ones((100, 3), int))),
         Feature("nothing", "mix", csr_matrix((100, 3), dtype=int)),
         Feature("vector", "vector", np.ones((100, 4))),
         Feature("none", "occurrences", csr_matrix((100, 2), dtype=int)),
-        Feature("no two", "neighbours", csr_matrix((100, 0), dtype=int)),
     ]
     for found in stationarity(features, 100, batch=10).features:
         assert not found.drifts
@@ -279,16 +194,15 @@ def test_the_same_seed_gives_the_same_and_json_gives_it_back() -> None:
 
 
 def test_too_few_sequences_tell_nothing_and_one_batch_has_no_batches() -> None:
-    number = [Feature("number", "number", np.arange(49))]
-    few = stationarity(number, 49, batch=4)
+    few = stationarity([Feature("vector", "vector", np.eye(49))], 49, batch=4)
     assert not few.features and few.passed and "49 sequences" in few.claim()
-    (found,) = stationarity([Feature("number", "number", np.arange(60))], 60, batch=31).features
-    assert set(found.measures) == {"rank", "tenths"}
+    (found,) = stationarity([Feature("vector", "vector", np.eye(60))], 60, batch=31).features
+    assert set(found.measures) == {"tenths"}
 
 
 def test_a_feature_of_other_sequences_is_refused() -> None:
     with pytest.raises(InputError, match="61 rows; expected one for each of the 60 sequences"):
-        stationarity([Feature("number", "number", np.arange(61))], 60, batch=4)
+        stationarity([Feature("vector", "vector", np.eye(61))], 60, batch=4)
 
 
 @given(st.integers(0, 3000), st.integers(1, 400), st.integers(1, 3000))
@@ -315,9 +229,7 @@ def in_halves(order: NDArray[np.int64], name: str, kind: str, **of_feature: bool
     return stationarity([feature], SEQUENCES, batch=BATCH, stretch=HALVES, section=HALVES).features[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("source", "mix"), ("vectors", "vector"), ("input position", "number")]
-)
+@pytest.mark.parametrize(("name", "kind"), [("source", "mix"), ("vectors", "vector")])
 def test_what_differs_between_stretches_is_no_drift_and_what_drifts_inside_one_is(
     name: str, kind: str
 ) -> None:
@@ -366,21 +278,13 @@ def test_a_sample_of_stretches_has_whole_batches_of_one_stretch_each(
 def test_what_is_said_names_what_drifts_by_how_much() -> None:
     still = along(shuffled())
     assert still.passed and still.text() == still.claim()
-    assert still.claim().startswith("Nothing drifts: of 12 features of 1,000 sequences, 11 of them unseen")
-    found = along(sorted_by("purity")())
+    assert still.claim().startswith("Nothing drifts: of 7 features of 1,000 sequences, 6 of them unseen")
+    found = along(sorted_by("pure")())
     assert not found.passed and found.drifting[0].feature == "pure"
-    assert "- purity: rank correlation with position 1, shuffled 0.0" in found.text()
     assert "- pure: farthest tenth" in found.text()
     assert "drift along the order inside its 3 stretches" in replace(found, stretches=3).claim()
     by_name = {row["feature"]: row for row in found.rows()}
-    assert by_name["purity"]["drifts"] == "yes" and by_name["topics"]["balanced"] == "yes"
-    assert (by_name["pure"]["measure"], by_name["purity"]["measure"]) == (
-        "farthest tenth",
-        "rank correlation with position",
-    )
+    assert by_name["pure"]["drifts"] == "yes" and by_name["topics"]["balanced"] == "yes"
+    assert by_name["pure"]["measure"] == "farthest tenth"
     assert [row["feature"] for row in found.rows()] == [of.feature for of in found.by_excess]
     assert len({tuple(row) for row in found.rows()}) == 1
-
-
-def test_of_no_sequence_there_is_no_distance() -> None:
-    assert distances_from_whole(csr_matrix((0, 3), dtype=np.int32)).shape == (0,)

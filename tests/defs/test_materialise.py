@@ -144,7 +144,7 @@ def test_a_picture_on_the_page_is_of_bounded_size(tmp_path: Path, side: int) -> 
     noise[200:, 200:] = 0
     file = tmp_path / "noise.png"
     Image.fromarray(noise).save(file)
-    (shown,) = pictures({"noise": picture(file, "noise")}).values()
+    (shown,) = pictures({"noise": picture(file.read_bytes(), "noise")}).values()
     assert len(shown) <= PICTURE_BYTES
     width, height = Image.open(io.BytesIO(shown)).size
     assert width <= PICTURE_WIDTH

@@ -54,7 +54,7 @@ k = [2, 4]
 documents = 0.1
 [selection]
 method = "spokes"
-tokens = 8000
+tokens = 1000
 quality = "{folder}/classifier"
 [order]
 traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
@@ -159,7 +159,7 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     assert mask and table["trained_tokens"].tolist() == mask.tokens(np.arange(len(run.view))).tolist()
     tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
     packed = load_packed(run)
-    documents = load_stream(run).record(packed.document)
+    documents = load_stream(run).record_of[packed.document]
     in_plan = int(mask.within(documents, packed.start, packed.length).sum())
     assert run.receipt("packed_sequences").figures["trained_tokens"] == in_plan
     assert main(["--config", str(folder / "divorder.toml"), "summary"]) == 0

@@ -26,11 +26,12 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.stages import StageFiles
 from tests.conftest import topic_records, write_jsonl
-from tests.twins.stationarity import bucket
+from tests.twins.metrics import bucket
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
     defaults: dict[str, Any] = {
+        "order": {"traits": {"length": 1.0}},
         "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
         "store": {"path": folder / "store"},
         "output": {"path": folder / "curated", "sidecars": ()},
@@ -103,22 +104,19 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
     assert sorted(found["source"].values.toarray().T.tolist()) == sorted(by_source)
     for at, row in enumerate(rows):
         documents = [document for document, _ in row]
-        for trait in ("cluster", "length"):
-            expected = np.bincount(traits.codes[trait][documents], minlength=traits.sizes()[trait])
-            mix = found[trait].values[at].toarray().ravel()
-            assert (np.pad(mix, (0, len(expected) - len(mix))) == expected).all()
+        expected = np.bincount(traits.codes["cluster"][documents], minlength=traits.sizes()["cluster"])
+        mix = found["cluster"].values[at].toarray().ravel()
+        assert (np.pad(mix, (0, len(expected) - len(mix))) == expected).all()
         words = np.bincount([bucket(token, 12) for _, token in row], minlength=1 << 12)
         assert (found["words"].values[at].toarray().ravel() == words).all()
-        assert found["documents a sequence"].values[at] == len(set(documents))
-        assert found["place in the input"].values[at] == pytest.approx(np.mean(documents))
         mean = vectors[documents].mean(axis=0)
         assert found["shallow vectors"].values[at] == pytest.approx(mean, abs=1e-5)
         single = found["sequences of one cluster"].values[at].sum()
         assert single == (len(set(traits.codes["cluster"][documents])) == 1)
-        shared = sum(len(in_sequences[document]) > 1 for document in set(documents))
-        assert found["neighbours of one document"].values[at].sum() == shared
-    assert {name for name, feature in found.items() if feature.seen} == {
-        *("cluster", "length", "documents a sequence", "shallow vectors"),
+    # What the order balanced is not looked at, but for vectors.
+    assert {name: feature.seen for name, feature in found.items()} == {
+        **dict.fromkeys(("cluster", "sequences of one cluster", "parts of long documents"), False),
+        **{"source": False, "words": False, "shallow vectors": True},
     }
 
 

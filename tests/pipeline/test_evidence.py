@@ -12,7 +12,6 @@ import pytest
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.core.measure import WINDOWS
-from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import Settings, load_settings
@@ -24,7 +23,7 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.view.strategies import by_batches, conclusions
-from dagster_divorder.view.words import points
+from dagster_divorder.view.words import ORDERS, points
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -54,19 +53,17 @@ def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
 def test_both_scales_are_measured_over_every_window(corpus: Path) -> None:
     settings = settings_of(corpus)
     metrics = metrics_of(settings)
-    assert tuple(metrics) == ORDERS
+    assert tuple(metrics) == tuple(ORDERS)
     tokens = {figures["tokens"] for figures in metrics.values()}
     assert len(tokens) == 1
     for name, figures in metrics.items():
         assert tuple(figures["windows"]) == WINDOWS
-        for window, size in zip(WINDOWS, (64, 256, 2560), strict=True):
+        for window in WINDOWS:
             for trait in ("cluster", "length"):
                 found = figures["windows"][window][trait]
-                assert found["window_tokens"] == size
-                assert 0 < found["ideal"] < found["mean"] <= found["worst"] <= 1, (name, window, trait)
-                assert found["mean_tv"] <= found["worst_tv"]
+                assert 0 < found["mean"] <= found["worst"] <= 1, (name, window, trait)
     for ours in ("curated", "sequences"):
-        assert set(metrics[ours]["shuffled_batches_worse"]) == {"cluster", "length"}
+        assert set(metrics[ours]["trait_errors"]) == {"cluster", "length"}
     original, sequences = (metrics[name]["windows"]["batch"]["cluster"] for name in ("original", "sequences"))
     assert sequences["worst"] < original["worst"] / 2
 
@@ -87,25 +84,25 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
     assert len(stream) == figures["tokens"]
     before = np.cumsum(np.vstack([np.zeros(4), np.eye(4)[stream]]), axis=0)
     share = before[-1] / len(stream)
-    for window, size in zip(WINDOWS, (64, 256, 2560), strict=True):
-        worst = np.abs((before[size:] - before[:-size]) / size - share).max()
+    edges = np.append(np.arange(0, len(stream), 64), len(stream))
+    for window, size in zip(WINDOWS, (1, 4, 40), strict=True):
+        tokens = edges[size:] - edges[:-size]
+        inside = before[edges[size:]] - before[edges[:-size]]
+        worst = np.abs(inside / tokens[:, np.newaxis] - share).max()
         assert figures["windows"][window]["cluster"]["worst"] == pytest.approx(worst, abs=1e-12)
     distinct = [len(set(stream[at : at + 64].tolist())) for at in range(0, len(stream), 64)]
-    assert figures["split"]["mean"] == pytest.approx(np.mean(distinct))
+    assert figures["distinct"]["cluster"]["mean"] == pytest.approx(np.mean(distinct))
 
 
 def test_the_table_has_a_column_an_order(corpus: Path) -> None:
     settings = settings_of(corpus)
     metrics, rows = metrics_of(settings), load_table(open_run(settings))
-    found = {(row["trait"], row["window"], row["measure"]): row for row in rows}
-    assert len(found) == len(rows)
-    worst = found["length", "batch (anywhere)", "worst"]
+    found = {row["measure"]: row for row in rows}
+    worst = found["share error of length, batch, worst"]
+    assert worst["unit"] == "points" and worst["better"] == "less"
     assert [worst[name] for name in ORDERS] == [
-        metrics[name]["windows"]["batch"]["length"]["worst"] for name in ORDERS
+        100 * metrics[name]["windows"]["batch"]["length"]["worst"] for name in ORDERS
     ]
-    worse = found["cluster", "batch", "shuffled_batches_worse"]
-    assert worse["original"] is None and worse["random"] is None
-    assert worse["curated"] == metrics["curated"]["shuffled_batches_worse"]["cluster"]
 
 
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
@@ -128,8 +125,8 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
     # Topics lie in blocks: the last batch and the first one are of one topic each.
     assert "cluster in any batch across the seam" in found.text()
     metrics = metrics_of(as_it_is)
-    assert metrics["sequences"]["seam"]["cluster"]["head_tail"] > 0.9
-    assert metrics["sequences_random"]["seam"]["cluster"]["head_tail"] < 0.6
+    assert metrics["sequences"]["seam"]["cluster"]["worst"] > 0.6
+    assert metrics["sequences_random"]["seam"]["cluster"]["worst"] < 0.6
 
 
 @pytest.mark.parametrize(
@@ -196,6 +193,6 @@ def test_the_comparison_measures_the_pipelines_own_order(
     figures = metrics_of(settings)["sequences"]
     run_stage("strategy_comparison", settings, Silent())
     (row,) = load_comparison(open_run(settings))
-    assert row["distinct clusters a sequence"] == figures["split"]["mean"]
+    assert row["distinct clusters a sequence"] == figures["distinct"]["cluster"]["mean"]
     assert row["worst share of cluster"] == figures["windows"]["batch"]["cluster"]["worst"]
     assert row["mean prefix deviation, tokens"] == figures["prefix"]["mean"]

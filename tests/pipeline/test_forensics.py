@@ -51,8 +51,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def read_slowly(settings: Settings) -> list[tuple[int, int, int, int, int]]:
     """(step, sequence, offset, record, first token of it) of every run of tokens, in the order of training."""
     run, found = open_run(settings), []
-    packed, records = load_packed(run), load_stream(run).records
-    documents = packed.document if records is None else records[packed.document]
+    packed = load_packed(run)
+    documents = load_stream(run).record_of[packed.document]
     for position, sequence in enumerate(load_sequence_order(run).reshape(-1).tolist()):
         offset = 0
         for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):

@@ -136,8 +136,8 @@ def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
     training = trained(run, records)
     assert_no_copy(set.union(*before.values()), training)
     assert not any(record in copies for record in training)
-    new = run.receipt("folded_texts").figures["new_documents"]
-    assert planned["folded_texts"] == new == len(copies) + 40
+    new = run.receipt("heldout_copies").figures["new_documents"]
+    assert planned["heldout_copies"] == new == len(copies) + 40
     assert run.receipt("heldout").figures["fitted"].startswith("no")
 
     # Twice as many: others join them, and a source that was not there has its share.
@@ -311,7 +311,7 @@ def test_files_of_their_own_are_kept_whole_and_their_copies_removed(
     fit = run.receipt("heldout").version
     run = ran(settings)
     assert run.receipt("heldout").version == fit
-    assert run.receipt("folded_texts").figures["new_documents"] == 280
+    assert run.receipt("heldout_copies").figures["new_documents"] == 280
     other = tmp_path / "other.jsonl"
     write_jsonl(other, [{"text": records[7]["text"]}])
     run = ran(make_settings(heldout={"documents": [str(other)]}))

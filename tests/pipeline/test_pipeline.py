@@ -12,12 +12,12 @@ import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.measure.tables import ORDERS
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.output_manifests import is_whole
+from dagster_divorder.view.words import ORDERS
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -96,11 +96,11 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
         held["better"] == "more"
         and held["sequences"]
         == orjson.loads((settings.output.path / "curated_meta.json").read_bytes())["diversity"]["sequences"][
-            "split"
-        ]["mean"]
+            "distinct"
+        ]["cluster"]["mean"]
     )
-    assert metrics.loc["every cluster seen after", "unit"] == "%" and metrics["about"].str.len().min() > 10
-    assert {"trait", "window", "measure", *ORDERS} <= set(results.measures)
+    assert metrics.loc["batch TV of cluster, mean", "unit"] == "%" and metrics["about"].str.len().min() > 10
+    assert {"measure", "unit", "better", "about", *ORDERS} == set(results.measures)
     assert "240 documents" in repr(results) and "<td>evidence</td><td>not made</td>" in results._repr_html_()
     assert load_results(settings.store.path).embeddings.filename == results.embeddings.filename
 

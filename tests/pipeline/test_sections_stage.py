@@ -59,7 +59,7 @@ def ran(settings: Settings) -> tuple[Run, Sequences]:
             assert finding.passed, finding.text
     run = open_run(settings)
     packed = load_packed(run)
-    columns = (load_stream(run).record(packed.document), packed.start, packed.length)
+    columns = (load_stream(run).record_of[packed.document], packed.start, packed.length)
     runs = list(zip(*(column.tolist() for column in columns), strict=True))
     order = load_sequence_order(run)[0]
     return run, [tuple(runs[packed.indptr[at] : packed.indptr[at + 1]]) for at in order]
@@ -96,7 +96,7 @@ def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make
     times, ends = np.zeros(len(values), np.int64), [0.0, *(phase.get("until", 1.0) for phase in phases)]
     for number, phase in enumerate(phases):
         first, last = made.bounds[np.searchsorted(made.stretch, [number, number + 1])]
-        records = load_stream(run).records[made.items[first:last]]
+        records = load_stream(run).record_of[made.items[first:last]]
         here = np.bincount(values[records], traits.tokens[records], len(names))
         for value, of_value in zip(names, here, strict=True):
             asked = (ends[number + 1] - ends[number]) * total * phase["weights"].get(value, 0.0)

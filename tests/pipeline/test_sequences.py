@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -262,7 +261,7 @@ def test_sequences_follow_a_score_also_behind_a_beginning(
         "packing": {"method": method},
         "curriculum": {"score": "score"},
     }
-    monkeypatch.setattr(model, "window_share", lambda _, *rest: window_share(2, *rest))
+    monkeypatch.setattr(model, "window_share", lambda *_: 1 / 8)
     contents = []
     for frozen in (0, 200):
         settings = make_settings(**sections, order={"frozen_tokens": frozen * LENGTH})
@@ -273,7 +272,6 @@ def test_sequences_follow_a_score_also_behind_a_beginning(
         spread, everywhere = (
             np.average((rank - middle) ** 2, weights=packed.length) ** 0.5 for middle in (inside, 0.5)
         )
-        # A window is an eighth of training.
         assert spread < 0.2 * everywhere
         assert (np.diff([part.mean() for part in np.array_split(means[orders[0]][:-1], 10)]) > 0.05).all()
         contents.append([held(packed, sequence) for sequence in orders[0][:200]])

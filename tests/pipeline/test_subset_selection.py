@@ -246,23 +246,6 @@ def test_the_device_of_quality_is_that_of_a_worker_and_a_gpu_is_asked_for(
     assert stage.compute(run).args[-1] == "cuda"
 
 
-def test_an_append_chooses_anew_and_says_what_moved(corpus: Path, make_settings: Make) -> None:
-    settings = selecting(make_settings, corpus, tokens=TOKENS)
-    ran(settings, "subset_selection")
-    before = load_results(settings.store.path).selection
-    write_jsonl(
-        corpus, [orjson.loads(line) for line in corpus.read_bytes().splitlines()] + topic_records(5, start=20)
-    )
-    run = ran(settings, "subset_selection")
-    after = load_results(settings.store.path).selection
-    figures = run.receipt("subset_selection").figures
-    assert run.receipt("gradient_embeddings").figures["new_documents"] == 20
-    was, now = set(before.record_id[before.selected]), set(after.record_id[after.selected])
-    assert figures["joined"] == len(now - was)
-    assert figures["joined_new_records"] == len(now - set(before.record_id))
-    assert figures["left"] == len(was - now)
-
-
 def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:
     with pytest.raises(
         InputError, match=r"selection\.tokens is 99,999, and there are [\d,]+ tokens to choose from \(of 62"

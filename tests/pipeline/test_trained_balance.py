@@ -19,10 +19,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.mix.repeats import load_sources, load_stream
+from dagster_divorder.stages.mix.repeats import item_records, load_sources, load_stream, run_counter
 from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import traits as traits_stage
-from dagster_divorder.stages.order.packed_sequences import load_packed, load_sequence_items
+from dagster_divorder.stages.order.packed_sequences import load_packed, packed_items
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask
 from tests.conftest import TOPICS, topic_text, write_jsonl
@@ -101,7 +101,7 @@ def test_rows_of_sequences_count_what_is_trained_on(make_settings: Make, corpus:
             document, start = packed.document[at], packed.start[at]
             inside = places[document][start : start + packed.length[at]]
             expected[sequence, clusters[document]] += inside.sum()
-    items = load_sequence_items(left, traits)
+    items = packed_items(left.settings, traits, packed, run_counter(left, item_records(left))(packed))
     assert_array_equal(items.counts[:, items.groups == 0].toarray(), expected)
     assert expected.sum() <= sum(trained.sum() for trained in places) < load_packed(left).length.sum()
 
@@ -111,7 +111,7 @@ def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
 ) -> None:
     left = run(settings_of(make_settings, sequence={"length": 1024, "batch": 4}))
     traits, packed = load_traits(left), load_packed(left)
-    items = load_sequence_items(left, traits)
+    items = packed_items(left.settings, traits, packed, run_counter(left, item_records(left))(packed))
     counted = items.counts[:, items.groups == 0].sum()
     assert items.groups.max() == 3
     of_all = items.counts[:, items.groups == 2]
@@ -147,8 +147,8 @@ def test_answers_are_counted_where_all_is_trained_on(make_settings: Make, corpus
     """Else the prompt of every conversation were empty."""
     left = run(settings_of(make_settings, chats={"train_on": "all"}))
     assert load_loss_mask(left) is None
-    assert load_traits(left).trained is None
     answers, tokens = answer_tokens(left), load_traits(left).tokens
+    assert_array_equal(load_traits(left).counted, tokens)
     assert ((answers > 0) & (answers < tokens)).all()
 
 

@@ -197,11 +197,11 @@ def test_every_order_is_of_the_same_tokens(settings: Callable[..., Settings], me
     assert shuffled[0][0] != shuffled[1][0] and shuffled[0][0] != shuffled[0][1]
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     settings: Callable[..., Settings], epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "EPOCHS", 1)
+    monkeypatch.setattr(stage, "EPOCHS", epochs)
     curriculum = {"score": "length", "shape": "rise"}
     sequence = {"length": LENGTH, "batch": 4, "epochs": epochs}
     evidence = {"tokens": 3_000, "orders": ("curated", "random_documents")}
@@ -212,9 +212,8 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     for name in evidence["orders"]:
         _, read = made.planned(trained_order(name), 0)
         assert read.shape == (epochs, made.rows)
-        # Every sequence is read once an epoch, or as often in all.
-        assert (np.bincount(read.ravel()) == epochs).all()
-    curated = made.planned(trained_order("curated"), 0)[1].ravel()
+        assert all((np.bincount(epoch) == 1).all() for epoch in read)
+    curated = made.planned(trained_order("curated"), 0)[1][0]
     packed = load_packed(run)
     of = np.repeat(np.arange(len(packed.indptr) - 1), np.diff(packed.indptr))
     rank = stream_ranks(run, load_stream(run))[packed.document]
@@ -223,7 +222,7 @@ def test_a_plan_along_a_score_is_trained_on_from_end_to_end(
     assert first < 0.3 and last > 0.7
     # It is the plan's own order of these sequences.
     place = {number: at for at, number in enumerate(made.numbers[: made.rows].tolist())}
-    assert [place[number] for number in every.ravel().tolist() if number in place] == curated.tolist()
+    assert [place[number] for number in every[0].tolist() if number in place] == curated.tolist()
 
 
 def test_a_known_bad_order_is_caught(settings: Callable[..., Settings]) -> None:
@@ -399,13 +398,13 @@ def test_every_order_of_conversations_has_the_same_masks(
             at = 0
             for place in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
                 length = plan.length[place]
-                first = mask.begins[made.stream.record(plan.document[place])]
+                first = mask.begins[made.stream.record_of[plan.document[place]]]
                 tokens = slice(first + plan.start[place], first + plan.start[place] + length)
                 expected[row, at : at + length] = is_trained[tokens]
                 at += length
         np.testing.assert_array_equal(arrays["counts"], expected)
         assert expected.any(axis=1).all() and not expected.all()
-        rows = made.stream.record(plan.document)
+        rows = made.stream.record_of[plan.document]
         totals.add(int(mask.within(rows, plan.start, plan.length).sum()))
     # `concat` leaves out a last sequence that is not full.
     assert len(totals) == 1 or method == "concat"

@@ -31,13 +31,13 @@ def round_robin(queues: list[list[int]]) -> list[int]:
     return out
 
 
-def largest_deficit_first(queues: list[list[int]], sizes: Sequence[int]) -> list[int]:
-    """The formula of Diversity-Ordered Training, sizes by item; an emptied queue takes no further part."""
+def largest_deficit_first(queues: list[list[int]]) -> list[int]:
+    """The formula of Diversity-Ordered Training; an emptied queue takes no further part."""
     waiting = [list(queue) for queue in queues]
     out: list[int] = []
     while any(waiting):
-        left = [sum(sizes[item] for item in queue) for queue in waiting]
-        gone = [sum(sizes[item] for item in out if item in queue) for queue in queues]
+        left = [len(queue) for queue in waiting]
+        gone = [len(queue) - of for queue, of in zip(queues, left, strict=True)]
         deficits = {
             k: left[k] / max(sum(left), 1) - gone[k] / max(sum(gone), 1)
             for k in range(len(queues))

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of schedules: the papers' orders, and turns. For tests only."""
+"""Slow, obvious twins of schedules: the papers' orders. For tests only."""
 
 from __future__ import annotations
 
@@ -21,14 +21,3 @@ def sections(ranked: list[float], number: int, ratio: float, folds: int, *, turn
         out += between(at, low) + fold(between(low, high), folds, turning=turning)
         at = high
     return out + between(at, 2.0)
-
-
-def take_turns(sizes: list[float], share: list[float]) -> list[int]:
-    half = 0.5 * (sum(sizes) / len(sizes))
-    reached = [half / part for part in share]
-    out = []
-    for size in sizes:
-        taker = min(range(len(share)), key=lambda number: (reached[number], number))
-        reached[taker] += size / share[taker]
-        out.append(taker)
-    return out

@@ -66,7 +66,7 @@ def test_it_opens_without_a_word_to_the_console_or_the_network(page: Page, file:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_cards_and_folded_tables_that_can_be_read(page: Page, file: Path, scheme: str) -> None:
+def test_a_phone_shows_strips_and_folded_tables_that_can_be_read(page: Page, file: Path, scheme: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.goto(file.as_uri())
@@ -80,12 +80,6 @@ def test_a_phone_shows_cards_and_folded_tables_that_can_be_read(page: Page, file
     assert page.evaluate(
         "[...document.querySelectorAll('.strips .scroll')].every(of => of.scrollWidth <= of.clientWidth)"
     )
-    cards = page.locator(".card >> visible=true")
-    assert cards.count() >= 5
-    widths = page.evaluate(
-        "[...document.querySelectorAll('.card')].map(of => of.getBoundingClientRect().right)"
-    )
-    assert max(widths) <= 390
     for summary in page.locator("summary").all():
         if not summary.evaluate("of => of.parentElement.open"):
             summary.click()

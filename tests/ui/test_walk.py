@@ -230,7 +230,7 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
     page.set_viewport_size({"width": 1280, "height": 900})
     open_metrics(page, dev)
     table = show_orders(page)
-    expect(table.locator("th")).to_have_text(["measure", "better", *reversed(ORDERS.values())])
+    expect(table.locator("th")).to_have_text(["measure", "better", *reversed(ORDERS.values()), "meaning"])
     rows = [row.locator("td").all_inner_texts()[:2] for row in table.locator("tbody tr").all()]
     lead = rows[0][0].removeprefix("batch TV of ").removesuffix(", mean, %")
     assert (
@@ -254,7 +254,7 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
     ):
         expect(page.get_by_text(figure, exact=True)).to_be_in_viewport()
     for figure in (
-        f"worst share of {lead}, times shuffled",
+        f"share error of {lead}, worst batch, times shuffled",
         "features that drift",
         "farthest tenth, times shuffled",
     ):
@@ -335,7 +335,8 @@ TABLES = """
   const found = {}
   for (const of of document.querySelectorAll("details.table")) {
     const heads = [...of.querySelectorAll("thead th")].map(text)
-    found[text(of.querySelector("summary"))] = [...of.querySelectorAll("tbody tr")].map(row => {
+    const caption = `${of.closest("section").id}: ${text(of.querySelector("summary"))}`
+    found[caption] = [...of.querySelectorAll("tbody tr")].map(row => {
       const cells = [...row.children].map(text).map((cell, at) => [heads[at], cell])
       const swatch = row.querySelector(".swatch")
       return Object.fromEntries([...cells,
@@ -344,7 +345,8 @@ TABLES = """
   }
   found.tiles = [...document.querySelectorAll(".tiles > div")].map(of => {
     const [shuffled, original] = text(of.querySelector(".than")).match(/[\\d.,]+/g)
-    return {"what": text(of.querySelector("dt")), "ours": text(of.querySelector("b")), shuffled, original}
+    const ours = of.querySelector("b").firstChild.textContent.trim()
+    return {"what": text(of.querySelector("dt")), ours, shuffled, original}
   })
   return found
 }
@@ -354,9 +356,9 @@ TABLES = """
 def in_manifest(lead: str) -> dict[str, tuple[str, ...]]:
     """Label of a measure -> where the manifest has it. lead: the first trait that people see."""
     return {
-        f"batch TV of {lead}, mean, %": ("batch_shares", lead, "mean_tv"),
-        f"worst share of {lead}, points off": ("windows", "batch", lead, "worst"),
-        "clusters in a sequence, mean": ("split", "mean"),
+        f"batch TV of {lead}, mean, %": ("batch_tv", lead, "mean"),
+        f"share error of {lead}, worst batch, points": ("windows", "batch", lead, "worst"),
+        "clusters in a sequence, mean": ("distinct", "cluster", "mean"),
         "prefix deviation, mean, tokens": ("prefix", "mean"),
     }
 
@@ -396,7 +398,7 @@ def test_one_figure_is_the_same_everywhere(
     times = {
         "clusters in a sequence": "clusters in a sequence, mean",
         f"batch TV of {lead}": f"batch TV of {lead}, mean, %",
-        f"worst share of {lead}": f"worst share of {lead}, points off",
+        f"share error of {lead}, worst batch": f"share error of {lead}, worst batch, points",
     }
     for what, name in times.items():
         both = (
@@ -404,32 +406,32 @@ def test_one_figure_is_the_same_everywhere(
             for of in (TRAIN_ON, "sequences_random")
         )
         assert metrics[f"{what}, times shuffled"].value == pytest.approx(next(both) / next(both), rel=1e-3)
-    drift = next(iter(of for caption, of in tables.items() if caption.startswith("Every feature")))
+    drift = tables["drift: Features"]
     drifting = sum(row["drifts"] == "yes" for row in drift)
     assert drifting == metrics["features that drift"].value == len(manifest["stationarity"]["drifting"])
 
     # Windows, the seam, and steps nearer to the mix than any shuffle.
-    windows = tables[caption_of(tables, "Training sequences in order: largest stray")]
+    windows = tables[caption_of(tables, "windows: Training sequences in order")]
     (batch,) = [row for row in windows if (row["window"], row["trait"]) == ("batch", lead)]
-    worst = orders[f"worst share of {lead}, points off"]
-    assert batch["worst, %"] == f"{worst[ours]}, shuffled {worst[shuffled]}"
+    worst = orders[f"share error of {lead}, worst batch, points"]
+    assert batch["worst share error, points"] == f"{worst[ours]}, shuffled {worst[shuffled]}"
     findings = metrics["findings"].value
     for line in findings.removeprefix("- ").split("\n- "):
         assert line in walk.said["summary"].splitlines()
     for row in windows:
         if row["window"] == "batch across the seam":
-            off, other = row["worst, %"].split(", shuffled ")
+            off, other = row["worst share error, points"].split(", shuffled ")
             assert f"{row['trait']} {off} points off at worst, {other} shuffled" in findings
 
     # Evidence: five clusters, which the corpus was given too as it is; agreement; the pairs of strategies.
-    tried = {row["k"]: row for row in tables["K calibration: calibration"]}
+    tried = {row["k"]: row for row in tables["k-calibration: Calibration"]}
     sizes = sorted(orjson.loads(walk.made["run, other k"]["curated_meta.json"])["cluster_sizes"])
     assert [tried["5"][name] for name in ("smallest", "median", "largest")] == [
         str(size) for size in (sizes[0], sizes[2], sizes[4])
     ]
-    figures = {row["figure"]: row["value"] for row in tables["Ari comparison: figures"]}
+    figures = {row["figure"]: row["value"] for row in tables["ari-comparison: Figures"]}
     assert figures["ari"] == f"{made['ari_comparison']['ari'].value:.4g}"
-    pairs = tables["Strategy comparison: comparison"]
+    pairs = tables["strategy-comparison: Comparison"]
     assert len(pairs) == len(rows_of(made["strategy_comparison"]["comparison"]))
 
     # Counts.
@@ -451,7 +453,7 @@ def test_a_cluster_has_one_name_and_one_colour(
         name: "rgb({}, {}, {})".format(*(round(255 * float(part)) for part in rgb))
         for name, rgb in zip(names, cluster_colours(len(names)), strict=True)
     }
-    shown = tables["Clusters by tokens, and their places"]
+    shown = tables["clusters: Where the tokens of each cluster lie"]
     assert {row["cluster"]: row["colour"] for row in shown} == colours
     assert {row["cluster"]: row["documents"] for row in shown} == {
         name: f"{size:,}" for name, size in zip(names, manifest["cluster_sizes"], strict=True)
@@ -469,6 +471,7 @@ def caption_of(tables: dict[str, Any], beginning: str) -> str:
 
 def markdown_rows(text: str) -> list[dict[str, str]]:
     """The rows of the table that a text begins with."""
+    text = re.sub(r"\\(.)", r"\1", text)
     lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("|")]
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dagster_divorder.core.measure import measure
-from dagster_divorder.view.measures import SUMMARY, beside_shuffled, in_short, legend, measures, summary_row
+from dagster_divorder.core.measure.windows import Counts
+from dagster_divorder.view.measures import (
+    SUMMARY,
+    beside_shuffled,
+    full_table,
+    in_short,
+    measures,
+    summary_row,
+)
 
 
 def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
@@ -17,7 +26,7 @@ def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
     }
     assert [(name, known.label, known.show(row[name])) for name, known in measures(row).items()] == [
         ("batch TV of cluster", "batch TV of cluster, mean, %", "10.00"),
-        ("worst share of clusters", "worst share of clusters, points off", "20.00"),
+        ("worst share of clusters", "share error of clusters, worst batch, points", "20.00"),
         ("batch TV of a\n b", "batch TV of a b, mean, %", "–"),
     ]
 
@@ -27,17 +36,13 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
     batches: int,
 ) -> None:
     traits = {"cluster": [0, 1, 0, 1] * 5, "of batches": [0, 0, 1, 1] * 5}
-    diversity = measure(
-        range(2 * batches),
-        [10] * 2 * batches,
-        {name: codes[: 2 * batches] for name, codes in traits.items()},
-        dict.fromkeys(traits, 2),
-        sequence_length=10,
-        batch=2,
-    )
+    counts = {
+        name: Counts.checked(np.arange(2 * batches + 1), codes[: 2 * batches], [10] * 2 * batches, 2)
+        for name, codes in traits.items()
+    }
+    figures = measure(counts, range(2 * batches), batch=2).figures
     shown = ["of batches", "cluster"]
-    row = summary_row("original", diversity, shown)
-    assert row == summary_row("original", diversity.to_dict(), shown)
+    row = summary_row("original", figures, shown)
     of_traits = [f"{measure} of {trait}" for trait in shown for measure in ("batch TV", "worst share")]
     assert list(row) == ["order", *of_traits, *SUMMARY]
     assert row["distinct clusters a sequence"] == 1.0
@@ -47,13 +52,19 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
     first = in_short(beside_shuffled(row, row))
     assert [beside.measure.name for beside in first] == [
         *(
-            ["batch TV of of batches, mean", "worst share of of batches", "batch TV of cluster, mean"]
+            [
+                "batch TV of of batches, mean",
+                "share error of of batches, worst batch",
+                "batch TV of cluster, mean",
+            ]
             if known
             else []
         ),
         "clusters in a sequence, mean",
         "prefix deviation, mean",
     ]
-    # The batch TV of clusters needs no line of its own.
-    own_lines = [beside.measure.label for beside in first if "cluster, mean" not in beside.measure.name]
-    assert [line.partition(":")[0] for line in legend(first)] == own_lines
+    # Every measure of every trait, without those that come from elsewhere.
+    table = {line["measure"]: line for line in full_table({"original": figures})}
+    assert {"batch TV of of batches, worst", "share error of cluster, sequence, mean"} <= set(table)
+    assert table["values of cluster in a sequence, least"]["original"] == 1
+    assert not {"features that drift", "peak memory"} & set(table)

@@ -1,84 +1,128 @@
-"""Every picture: it draws whatever there is, with nothing cut off, and always the same bytes."""
+"""Every picture: it draws whatever there is, with nothing cut off, always the same bytes, and says what it shows."""
 
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
+from PIL import Image
 
+from dagster_divorder.core import measure
+from dagster_divorder.core.packing import Pieces, pack
+from dagster_divorder.view import charts, drawing, pictures, words
 from dagster_divorder.view.pictures import PAIRS
-from tests.view import (
-    test_cluster_map_picture,
-    test_contingency,
-    test_k_calibration_picture,
-    test_ordering_comparison,
-)
+from tests.twins import metrics as twin
 
 Draw = Callable[..., bytes]
 
-PICTURES: dict[str, tuple[Draw, tuple[int, int], dict[str, tuple[object, ...]]]] = {
+
+def ordering_comparison(
+    n: int = 400, k: int = 30, columns: int = 60, names: list[str] | None = None
+) -> bytes:
+    tokens, labels = np.random.default_rng(0).integers(1, 200, n), np.arange(n) * k // max(n, 1)
+    orders = {
+        "original": np.arange(n),
+        "sequences_random": np.random.default_rng(1).permutation(n),
+        "sequences": np.argsort(np.arange(n) * 0.6180339887 % 1.0, kind="stable"),
+    }
+    measured, distinct = {}, {}
+    for name, order in orders.items():
+        packed = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=256)
+        counts = measure.packed_counts(packed, {"cluster": labels}, {"cluster": k})
+        shown = {"sequence_length": 256, "documents": n}
+        measured[name] = measure.measure(counts, np.arange(len(packed)), batch=4, **shown).figures
+        distinct[name] = np.array(twin.distinct(tokens[order], labels[order], 256), np.int64)
+    mixes = {name: measure.cluster_mix(order, tokens, labels, k, columns) for name, order in orders.items()}
+    return pictures.ordering_comparison(measured, distinct, mixes, names or [])
+
+
+def documents(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places and clusters; the first clusters are the largest."""
+    random = np.random.default_rng(0)
+    labels = np.sort(np.minimum(random.geometric(min(0.5, 4 / k), n) - 1, k - 1)).astype(np.int32)
+    xy = random.normal(scale=6.0, size=(k, 2))[labels] + random.normal(size=(n, 2))
+    return xy.astype(np.float32), labels
+
+
+def cluster_map(n: int, k: int) -> bytes:
+    xy, labels = documents(n, k)
+    names = ["$\\frac{1}$ and $", "中文, 日本語", "", "x" * 500, *(f"term {number}" for number in range(k))][
+        :k
+    ]
+    return pictures.cluster_map(
+        f"{n} documents", "a note", names, np.bincount(labels, minlength=k).tolist(), xy, labels
+    )
+
+
+def contingency(clusters: int) -> bytes:
+    table = np.random.default_rng(0).integers(0, 50, (clusters, clusters))
+    names = [f"sea {number}, net, gull" for number in range(clusters)]
+    return pictures.contingency(table, names, names[::-1], "$5 is no formula, and ARI 0.2")
+
+
+def k_calibration(
+    tried: tuple[int, ...] = (5, 10, 30, 100), silhouettes: tuple[float, ...] = (0.1, 0.2, 0.19, 0.1)
+) -> bytes:
+    return pictures.k_calibration(
+        [
+            {"k": k, "silhouette": silhouette, "recommended": at == len(tried) // 2}
+            for at, (k, silhouette) in enumerate(zip(tried, silhouettes, strict=True))
+        ]
+    )
+
+
+PICTURES: dict[str, tuple[Draw, int, dict[str, tuple[object, ...]]]] = {
     "cluster map": (
-        test_cluster_map_picture.picture,
-        (1000, 1600),
-        {
-            "usual": (2000, 20),
-            "400 clusters": (2000, 400),
-            "three documents": (3, 2),
-            "one document": (1, 1),
-        },
+        cluster_map,
+        1600,
+        {"usual": (2000, 20), "400 clusters": (2000, 400), "three documents": (3, 2), "one": (1, 1)},
     ),
-    "contingency": (
-        test_contingency.picture,
-        (1150, 1400),
-        {"usual": (30,), "one cluster": (1,), "many pairs": (3 * PAIRS,)},
-    ),
+    "contingency": (contingency, 1400, {"usual": (30,), "one cluster": (1,), "many pairs": (3 * PAIRS,)}),
     "k_calibration": (
-        test_k_calibration_picture.png,
-        (600, 1200),
+        k_calibration,
+        1200,
         {
             "usual": (),
-            "one value": ((7,), (0.0,), 0),
-            "negative": ((2, 3), (-0.1, -0.2), 0),
-            "many values": (tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298)), 0),
-            "far apart": ((2, 10_000), (0.5, 0.5), 0),
+            "one value": ((7,), (0.0,)),
+            "negative": ((2, 3), (-0.1, -0.2)),
+            "many values": (tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298))),
         },
     ),
     "ordering comparison": (
-        test_ordering_comparison.png,
-        (1100, 1600),
+        ordering_comparison,
+        1600,
         {
             "usual": (),
-            "more columns than pixels": (400, 30, True, 3000),
             "300 clusters": (400, 300),
-            "three documents": (3, 2, True, 5),
-            "one document": (1, 1, True, 1),
-            "none": (0, 1, True, 4),
+            "one document": (1, 1, 1),
+            "none": (0, 1, 4),
+            "names in any script": (400, 30, 60, ["臺灣, 歷史"] * 30),
         },
     ),
 }
-"""By name: what draws it, its rows and columns of pixels, and what it is drawn of."""
+"""By name: what draws it, its width in pixels, and what it is drawn of."""
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("draw", "shape"),
+    ("draw", "width"),
     [
-        pytest.param(partial(draw, *given), shape, id=f"{picture}, {name}")
-        for picture, (draw, shape, cases) in PICTURES.items()
+        pytest.param(partial(draw, *given), width, id=f"{picture}, {name}")
+        for picture, (draw, width, cases) in PICTURES.items()
         for name, given in cases.items()
     ],
 )
-def test_it_draws_with_a_white_rim(draw: Draw, shape: tuple[int, int]) -> None:
-    image = imread(io.BytesIO(draw()))[..., :3]
-    assert image.shape[:2] == shape
+def test_it_draws_with_a_white_rim(draw: Draw, width: int) -> None:
+    file = draw()
+    image = imread(io.BytesIO(file))[..., :3]
+    assert image.shape[1] == width and len(file) < 400_000
     assert (image[[0, -1]] == 1).all() and (image[:, [0, -1]] == 1).all(), "something is cut off"
     assert (image.min(axis=2) < 0.5).sum() > 1000, "there is no ink"
 
@@ -96,7 +140,129 @@ def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style(picture: 
     assert dict(mpl.rcParams) == before
 
 
-@pytest.mark.slow
-def test_importing_pictures_loads_no_matplotlib() -> None:
-    code = "import sys, dagster_divorder.view.pictures; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], Figure]:
+    """The figure of a picture, instead of its bytes."""
+    figures: list[Figure] = []
+
+    def sheet_picture(*head: object, few_colours: bool = False, **more: object) -> bytes:
+        with drawing.style():
+            figures.append(drawing.sheet(*head, **more))  # type: ignore[arg-type]
+        return b""
+
+    monkeypatch.setattr(pictures, "sheet_picture", sheet_picture)
+    return lambda draw: (draw(), figures[-1])[1]
+
+
+def texts_of(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text()]
+
+
+def test_orders_are_compared_with_numbers_in_the_colours_of_clusters(drawn: Callable[..., Figure]) -> None:
+    names = [f"$name of {label}, which is long, and long enough" for label in range(30)]
+    figure = drawn(lambda: ordering_comparison(names=names))
+    bars = [axes for axes in figure.axes if axes.images]
+    titles = [axes.get_title(loc="left") for axes in bars]
+    orders = ["original order", "training sequences shuffled", "training sequences in order"]
+    assert [title.partition(" · ")[0] for title in titles] == orders
+    assert all("batch TV of cluster, mean " in title for title in titles)
+    # Of clusters in a sequence each order has a panel, on one scale.
+    panels = [axes for axes in figure.axes if axes.get_title(loc="left") in orders]
+    assert len(panels) == 3 and len({axes.get_ylim() for axes in panels}) == 1
+    shown = [text for text in texts_of(figure) if text.startswith("$name of")]
+    assert 3 <= len(shown) < 30, "as many names as there is room for"
+    largest = int(shown[0].removeprefix("$name of ").partition(",")[0])
+    assert shown[0] == words.brief(names[largest])
+    squares = [text for text in figure.findobj(mpl.text.Text) if text.get_text() == "■"]
+    assert squares[0].get_color() == pytest.approx(drawing.cluster_colours(30)[largest])
+
+
+def test_a_bar_shows_each_share_to_a_pixel_and_the_whole_behind_a_gap() -> None:
+    mix = np.random.default_rng(0).dirichlet(np.ones(6), 20).astype(np.float32)
+    colours, axes = drawing.cluster_colours(6), Figure().add_subplot()
+    charts.bars(axes, mix, colours, np.arange(6))
+    shown = np.asarray(axes.images[0].get_array())
+    assert shown.shape == (charts.BAR_ROWS, 24, 4) and (shown[:, 20, 3] == 0).all()
+    shown = shown[..., :3]
+    np.testing.assert_allclose(shown[:, :20].mean(axis=0), mix @ colours, atol=6 / charts.BAR_ROWS)
+    np.testing.assert_allclose(
+        shown[:, 21].mean(axis=0), mix.mean(axis=0) @ colours, atol=6 / charts.BAR_ROWS
+    )
+    # Columns are not smoothed.
+    assert axes.images[0].get_interpolation() == "none"
+
+
+def test_a_pairs_share_and_what_is_left_out_are_shown(drawn: Callable[..., Figure]) -> None:
+    figure = drawn(lambda: contingency(PAIRS + 2))
+    table = np.random.default_rng(0).integers(0, 50, (PAIRS + 2, PAIRS + 2))
+    shares = (table / table.sum(axis=1, keepdims=True))[:PAIRS, :PAIRS]
+    axes = figure.axes[0]
+    assert np.array_equal(axes.images[0].get_array(), shares)
+    assert axes.get_yticklabels()[0].get_text() == "sea 0, net, gull"
+    assert axes.get_xticklabels()[0].get_text() == f"sea {PAIRS + 1}, net, gull"
+    assert any("$5 is no formula" in text and "and 2 pairs more" in text for text in texts_of(figure))
+
+
+def test_the_recommended_number_is_marked_and_labels_do_not_touch(drawn: Callable[..., Figure]) -> None:
+    figure = drawn(k_calibration)
+    (axes,) = figure.axes
+    assert "30 clusters recommended" in texts_of(figure)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["5", "10", "30", "100"]
+    assert any(list(line.get_xdata()) == [2, 2] for line in axes.lines)
+    many = drawn(lambda: k_calibration(tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298))))
+    assert 5 < len(many.axes[0].get_xticks()) <= charts.TICKS
+
+
+def test_a_map_has_its_clusters_numbers_beside_their_names_and_sizes(drawn: Callable[..., Figure]) -> None:
+    figure = drawn(lambda: cluster_map(600, 6))
+    points, sizes = figure.axes
+    labels = documents(600, 6)[1]
+    assert {text.get_text() for text in points.texts} == {str(label) for label in set(labels.tolist())}
+    assert np.array_equal(points.collections[0].get_facecolor()[:, :3], drawing.cluster_colours(6)[labels])
+    assert [bar.get_width() for bar in sizes.patches] == sorted(np.bincount(labels), reverse=True)
+    assert sizes.get_yticklabels()[0].get_text().endswith("  0")
+
+
+def test_a_name_that_no_typeface_here_can_draw_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "OTHER_SCRIPTS", ())  # as on a machine without further typefaces
+    names = ["臺灣, 歷史", "축구, 시즌", "straße, łódź", "команда", "film ★, song"]
+    assert drawing.drawable(names) == ["cluster 0", "cluster 1", *names[2:]]
+    assert drawing.drawable([]) == []
+
+
+def test_long_names_are_cut_between_their_terms() -> None:
+    assert words.brief("encryption, crypto, clipper") == "encryption, crypto, clipper"
+    assert words.brief("encryption, cryptography, clipper chip") == "encryption, cryptography…"
+    assert words.brief("x" * 500) == "x" * (words.NAME - 1) + "…"
+
+
+def test_a_picture_can_say_below_what_it_is_of() -> None:
+    for few_colours in (False, True):
+        plain = drawing.sheet_picture([], "x", width=300, few_colours=few_colours)
+        stamped = drawing.stamped(plain, "corpus · 2026-11-22 · output 0123abcd")
+        assert stamped == drawing.stamped(plain, "corpus · 2026-11-22 · output 0123abcd")
+        assert stamped != drawing.stamped(plain, "corpus · 2026-11-22 · output 4567abcd")
+        before, after = (np.asarray(Image.open(io.BytesIO(of)).convert("RGB")) for of in (plain, stamped))
+        height = len(before)
+        assert after.shape == (height + drawing.STAMP, 300, 3)
+        assert np.abs(after[:height].astype(int) - before).mean() < 1
+        assert (after[height:] < 160).any()
+
+
+@pytest.mark.parametrize("k", [8, 30, 200])
+def test_colours_differ_and_those_of_the_largest_clusters_lie_far_apart(k: int) -> None:
+    colours = drawing.cluster_colours(k)
+    assert colours.shape == (k, 3) and (colours >= 0).all() and (colours <= 1).all()
+    assert len(np.unique(colours, axis=0)) == k and drawing.cluster_colours(0).shape == (0, 3)
+    gaps = np.linalg.norm(colours[:8, None] - colours[None, :8], axis=2)[np.triu_indices(8, 1)]
+    assert gaps.min() > 0.12
+
+
+@pytest.mark.parametrize("top", [8_500.0, 20_000.0, 3e5])
+def test_a_logarithmic_axis_has_few_labels_whatever_it_spans(top: float) -> None:
+    axes = Figure().add_subplot()
+    charts.along(
+        axes, [(np.linspace(0, 1, 50), np.linspace(1_300.0, top, 50), charts.SERIES["original"])], log=True
+    )
+    low, high = axes.get_ylim()
+    assert 2 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 7

@@ -16,10 +16,8 @@ Arithmetic is float64, in one thread: the same bytes on every run.
 import numpy as np
 
 from dagster_divorder.core.kernels import kernel
-from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints, SparseItems
-
-# Rows fetched together.
-FETCHED = 64
+from dagster_divorder.core.kernels.order_greedy import ROUNDING, Floats, Ints
+from dagster_divorder.core.rows import SparseItems
 
 
 @kernel
@@ -41,65 +39,34 @@ def sign_pass(queue: Ints, rows: SparseItems, shares: Floats, out: Ints) -> int:
     dense_sum = np.zeros(dims)
     largest = 0.0
     front, back = 0, queue.shape[0] - 1
-    # The rows of the next items lie side by side: fetched together, they wait for memory once.
-    starts = np.empty(FETCHED + 1, np.int64)
-    dense_of = np.empty((FETCHED, dims))
-    value_of = np.empty(0, np.int32)
-    group_of = np.empty(0, np.int32)
-    value = np.empty(0)
-    for first in range(0, queue.shape[0], FETCHED):
-        fetched = min(FETCHED, queue.shape[0] - first)
-        entries = 0
-        for i in range(fetched):
-            item = queue[first + i]
-            starts[i] = indptr[item]
-            entries += indptr[item + 1] - starts[i]
-            for d in range(dims):
-                dense_of[i, d] = dense[item, d]
-        if value_of.shape[0] < entries:
-            value_of = np.empty(2 * entries, np.int32)
-            group_of = np.empty(2 * entries, np.int32)
-            value = np.empty(2 * entries)
-        at = 0
-        for i in range(fetched):
-            begin, end = starts[i], indptr[queue[first + i] + 1]
-            starts[i] = at
-            for k in range(begin, end):
-                value_of[at] = indices[k]
-                group_of[at] = groups[indices[k]]
-                value[at] = data[k]
-                at += 1
-        starts[fetched] = at
-
-        for i in range(fetched):
-            item = queue[first + i]
-            product = 0.0
-            size = 0.0
-            for d in range(dims):
-                product += dense_sum[d] * dense_of[i, d]
-                size += abs(dense_of[i, d])
-            for k in range(starts[i], starts[i + 1]):
-                j = value_of[k]
-                g = group_of[k]
-                weighed = weights[g] * value[k]
-                product += weighed * (t_sum[j] - s_sum[g] * shares[j] - (p_sum[g] - s_sum[g] * q[g]))
-                size += weighed
-            plus = product <= ROUNDING * size * largest
-            # Both ends are written and one is kept; a branch on the sign would be mispredicted half the time.
-            out[front] = item if plus else out[front]
-            out[back] = out[back] if plus else item
-            front += plus
-            back -= not plus
-            sign = 1.0 if plus else -1.0
-            for d in range(dims):
-                dense_sum[d] += sign * dense_of[i, d]
-                largest = max(largest, abs(dense_sum[d]))
-            for k in range(starts[i], starts[i + 1]):
-                j = value_of[k]
-                g = group_of[k]
-                change = sign * value[k]
-                t_sum[j] += change
-                s_sum[g] += change
-                p_sum[g] += change * shares[j]
-                largest = max(largest, abs(t_sum[j]))
+    for item in queue:
+        product = 0.0
+        size = 0.0
+        for d in range(dims):
+            product += dense_sum[d] * dense[item, d]
+            size += abs(dense[item, d])
+        for k in range(indptr[item], indptr[item + 1]):
+            j = indices[k]
+            g = groups[j]
+            weighed = weights[g] * data[k]
+            product += weighed * (t_sum[j] - s_sum[g] * shares[j] - (p_sum[g] - s_sum[g] * q[g]))
+            size += weighed
+        plus = product <= ROUNDING * size * largest
+        # Both ends are written and one is kept; a branch on the sign would be mispredicted half the time.
+        out[front] = item if plus else out[front]
+        out[back] = out[back] if plus else item
+        front += plus
+        back -= not plus
+        sign = 1.0 if plus else -1.0
+        for d in range(dims):
+            dense_sum[d] += sign * dense[item, d]
+            largest = max(largest, abs(dense_sum[d]))
+        for k in range(indptr[item], indptr[item + 1]):
+            j = indices[k]
+            g = groups[j]
+            change = sign * data[k]
+            t_sum[j] += change
+            s_sum[g] += change
+            p_sum[g] += change * shares[j]
+            largest = max(largest, abs(t_sum[j]))
     return front

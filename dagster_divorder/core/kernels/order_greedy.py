@@ -20,12 +20,13 @@ equal length have one feature for any number of groups. Deviations come from raw
 no rounding error drifts. Arithmetic is float64, in one thread, in an order that depends on the input alone.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.kernels import kernel
+from dagster_divorder.core.rows import SparseItems
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -33,22 +34,12 @@ Floats = NDArray[np.float64]
 
 # A difference below this share of its terms is rounding, so a tie.
 ROUNDING = 1e-13
-# Candidates scored side by side: their running minima stay in the first-level cache.
+# Candidates scored side by side: their scores stay in the first-level cache.
 BLOCK = 256
+# Items whose lengths are compared at once.
+COMPARED = 1 << 16
 # The pool closes its gaps and is topped up when one of this many parts is gone.
 REFILL_PARTS = 4
-
-
-class SparseItems(NamedTuple):
-    """Items: indptr int64 (M+1,); indices int32, data int32, int64 or float64 (nnz,); groups int32 (J,); weights
-    float64 (G,); dense float32 (M, D), signed coordinates whose prefix sums should stay near zero."""
-
-    indptr: Ints
-    indices: Codes
-    data: NDArray[Any]
-    groups: Codes
-    weights: Floats
-    dense: NDArray[np.float32]
 
 
 class Classes(NamedTuple):
@@ -60,50 +51,22 @@ class Classes(NamedTuple):
     varies: NDArray[np.bool_]
 
 
-@kernel
-def _compare_lengths(rows: SparseItems, whole: Floats, like: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether lengths differ between items, bool (G,). Clears the pairs of groups whose proportion in some item differs
-    from that in the whole, float64 (G,): in `like`, bool (G, G), below the diagonal."""
-    indptr, indices, data, groups, weights, _ = rows
-    n_groups = weights.shape[0]
-    varies = np.zeros(n_groups, np.bool_)
-    first = np.zeros(n_groups)
-    length = np.empty(n_groups)
-    # Pairs that are alike so far; most drop out at the first items.
-    pairs = np.empty(n_groups * n_groups, np.int64)
-    left = 0
-    for g in range(n_groups):
-        for h in range(g):
-            if like[g, h]:
-                pairs[left] = g * n_groups + h
-                left += 1
-    for s in range(indptr.shape[0] - 1):
-        length[:] = 0.0
-        for k in range(indptr[s], indptr[s + 1]):
-            length[groups[indices[k]]] += data[k]
-        for g in range(n_groups):
-            if s == 0:
-                first[g] = length[g]
-            varies[g] |= length[g] != first[g]
-        at = 0
-        while at < left:
-            g, h = pairs[at] // n_groups, pairs[at] % n_groups
-            if length[g] * whole[h] == length[h] * whole[g]:
-                at += 1
-                continue
-            like[g, h] = False
-            left -= 1
-            pairs[at] = pairs[left]
-    return varies
-
-
 def classes_of(rows: SparseItems, whole: Floats) -> Classes:
     """Classes, by exact comparison of all items' lengths with the whole's totals, float64 (J,). If a group of the whole
-    is empty, every group is its own class. O(nnz + M (G + pairs of a class))."""
+    is empty, every group is its own class. O(nnz + M pairs of groups)."""
     n_groups = len(rows.weights)
     whole = np.bincount(rows.groups, weights=whole, minlength=n_groups).astype(np.float64)
-    like = np.full((n_groups, n_groups), (whole > 0.0).all())
-    varies = _compare_lengths(rows, whole, like)
+    like, varies = np.full((n_groups, n_groups), (whole > 0.0).all()), np.zeros(n_groups, np.bool_)
+    first = np.zeros(n_groups)
+    for begin in range(0, len(rows.indptr) - 1, COMPARED):
+        ends = rows.indptr[begin : begin + COMPARED + 1]
+        row, entries = np.arange(len(ends) - 1).repeat(np.diff(ends)), slice(ends[0], ends[-1])
+        cell = row * n_groups + rows.groups[rows.indices[entries]]
+        lengths = np.bincount(cell, rows.data[entries], (len(ends) - 1) * n_groups).reshape(-1, n_groups)
+        first = first if begin else lengths[0]
+        varies |= (lengths != first).any(axis=0)
+        for g, h in np.argwhere(np.tril(like, -1)):
+            like[g, h] = (lengths[:, g] * whole[h] == lengths[:, h] * whole[g]).all()
     lead = np.arange(n_groups)
     for g in range(n_groups):
         lead[g] = next((h for h in range(g) if lead[h] == h and like[g, h]), g)
@@ -123,69 +86,26 @@ def totals_of(items: Ints, rows: SparseItems) -> Floats:
 
 
 @kernel
-def choose(base: Floats, features: Floats, factors: Floats, blocks: int, rounding: float) -> int:
-    """The slot of the smallest score base[c] + sum_f factors[f] features[f, c]; the first of scores equal within
-    `rounding`.
-
-    Reads the first `blocks` blocks of BLOCK slots; free slots have base = inf. A single running minimum would wait for
-    itself at every candidate, so each of the BLOCK lanes has its own. There are 1 or an even number of features.
-    O(slots features).
+def choose(
+    base: Floats, features: Floats, factors: Floats, filled: int, rounding: float, score: Floats
+) -> int:
+    """The slot of the smallest score base[c] + sum_f factors[f] features[f, c] of the first `filled` slots; the first
+    of scores equal within `rounding`. Free slots have base = inf. Writes score, float64 (slots,). O(filled features).
     """
-    lane = np.full(BLOCK, np.inf)
-    score = np.empty(BLOCK)
-    count = factors.shape[0]
-    for b in range(blocks):
-        begin, end = b * BLOCK, (b + 1) * BLOCK
-        sum_ = base[begin:end]
-        if count == 1:
-            only, factor = features[0, begin:end], factors[0]
-            for c in range(BLOCK):
-                value = sum_[c] + factor * only[c]
-                lane[c] = value if value < lane[c] else lane[c]
-            continue
-        fours = (count - 1) // 4 * 4
-        for f in range(0, fours, 4):
-            x0, x1 = features[f, begin:end], features[f + 1, begin:end]
-            x2, x3 = features[f + 2, begin:end], features[f + 3, begin:end]
-            f0, f1, f2, f3 = factors[f], factors[f + 1], factors[f + 2], factors[f + 3]
-            for c in range(BLOCK):
-                score[c] = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
-            sum_ = score
-        x0, x1, f0, f1 = (
-            features[fours, begin:end],
-            features[fours + 1, begin:end],
-            factors[fours],
-            factors[fours + 1],
-        )
-        if count - fours == 2:
-            for c in range(BLOCK):
-                value = sum_[c] + f0 * x0[c] + f1 * x1[c]
-                lane[c] = value if value < lane[c] else lane[c]
-            continue
-        x2, x3 = features[fours + 2, begin:end], features[fours + 3, begin:end]
-        f2, f3 = factors[fours + 2], factors[fours + 3]
-        for c in range(BLOCK):
-            value = sum_[c] + f0 * x0[c] + f1 * x1[c] + f2 * x2[c] + f3 * x3[c]
-            lane[c] = value if value < lane[c] else lane[c]
-    # The least of all lanes, by halves, which need not wait for each other.
-    width = BLOCK
-    for c in range(BLOCK):
-        score[c] = lane[c]
-    while width > 1:
-        width //= 2
-        for c in range(width):
-            score[c] = min(score[c], score[c + width])
-    least = score[0]
-    best = -1
-    for c in range(BLOCK):
-        if lane[c] <= least + rounding:
-            for slot in range(c, blocks * BLOCK, BLOCK):
-                value = base[slot]
-                for f in range(factors.shape[0]):
-                    value += factors[f] * features[f, slot]
-                if value <= least + rounding and (best < 0 or slot < best):
-                    best = slot
-    return best
+    least = np.inf
+    for begin in range(0, filled, BLOCK):
+        end = min(begin + BLOCK, filled)
+        score[begin:end] = base[begin:end]
+        for f in range(factors.shape[0]):
+            for c in range(begin, end):
+                score[c] += factors[f] * features[f, c]
+        for c in range(begin, end):
+            if score[c] < least:
+                least = score[c]
+    for c in range(filled):
+        if score[c] <= least + rounding:
+            return c
+    return -1
 
 
 class Layout(NamedTuple):
@@ -214,9 +134,6 @@ def _lay_out(classes: Classes, dims: int) -> Layout:
             count += 1
     at_dense = count
     count += dims
-    # `choose` takes 1 or an even number; a spare feature stays 0.
-    if count > 1:
-        count += count % 2
     lead = np.empty(n_classes, np.int64)
     for g in range(classes.group_class.shape[0] - 1, -1, -1):
         lead[classes.group_class[g]] = g
@@ -432,13 +349,13 @@ def best_of_pool(
     )
     for j in range(groups.shape[0]):
         placed.s[groups[j]] += placed.t[j]
-    blocks = (size + BLOCK - 1) // BLOCK
     pool = Candidates(
-        np.empty(blocks * BLOCK, np.int64),
-        np.full(blocks * BLOCK, np.inf),
-        np.zeros((layout.features, blocks * BLOCK)),
+        np.empty(size, np.int64),
+        np.full(size, np.inf),
+        np.zeros((layout.features, size)),
         np.zeros(groups.shape[0] + 1, np.int64),
     )
+    score = np.empty(size)
     factors = np.empty(layout.features)
     entry_slot = np.empty(0, np.int32)
     entry_value = np.empty(0)
@@ -452,7 +369,6 @@ def best_of_pool(
         ):
             filled, coming = _close_gaps(pool, filled, queue, coming, size, part)
             alive = filled
-            blocks = (filled + BLOCK - 1) // BLOCK
             _sum_up(groups, share, placed)
             entries = _count_entries(rows, pool, filled)
             if entry_slot.shape[0] < entries:
@@ -466,7 +382,7 @@ def best_of_pool(
         if step >= fixed:
             _set_factors(rows.weights, classes, layout, placed, factors)
             rounding = ROUNDING * longest * (longest + placed.largest[0])
-            best = choose(pool.base, pool.features, factors, blocks, rounding)
+            best = choose(pool.base, pool.features, factors, filled, rounding, score)
         item = pool.item[best]
         out[step] = item
         pool.base[best] = np.inf

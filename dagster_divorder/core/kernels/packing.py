@@ -1,4 +1,4 @@
-"""Packs runs of tokens into sequences, and counts the contents of sequences: the hot loops under `core.packing`.
+"""Packs runs of tokens into sequences, and adds up vectors of sequences: the hot loops under `core.packing`.
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents, J trait values of one trait.
 
@@ -13,43 +13,6 @@ from numpy.typing import NDArray
 from dagster_divorder.core.kernels import kernel
 
 Ints = NDArray[np.int64]
-
-
-@kernel
-def cut_at_multiples(length: Ints, sequence_length: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Pieces laid end to end and cut at every multiple of L: (piece, offset, run length, indptr).
-
-    length int64 (P,), > 0. piece (Q,): the piece of a run; offset (Q,): the tokens of that piece before the run.
-    A piece over [a, b) has a run in each of the sequences a // L .. (b - 1) // L. O(Q + S).
-    """
-    runs = 0
-    total = 0
-    for p in range(length.shape[0]):
-        runs += (total + length[p] - 1) // sequence_length - total // sequence_length + 1
-        total += length[p]
-    piece = np.empty(runs, np.int64)
-    offset = np.empty(runs, np.int64)
-    run_length = np.empty(runs, np.int64)
-    indptr = np.zeros(-(-total // sequence_length) + 1, np.int64)
-    q = 0
-    room = sequence_length
-    closed = 0
-    for p in range(length.shape[0]):
-        done = 0
-        while done < length[p]:
-            take = min(room, length[p] - done)
-            piece[q] = p
-            offset[q] = done
-            run_length[q] = take
-            q += 1
-            done += take
-            room -= take
-            if room == 0:
-                closed += 1
-                indptr[closed] = q
-                room = sequence_length
-    indptr[-1] = q
-    return piece, offset, run_length, indptr
 
 
 @kernel
@@ -115,22 +78,6 @@ def best_fit(length: Ints, turns: Ints, copy: Ints, sequence_length: int) -> tup
         sequence[run] = s
         room_left[s] = room - length[run]
     return sequence, opened
-
-
-@kernel
-def distinct_per_sequence(
-    indptr: Ints, document: Ints, codes: NDArray[np.signedinteger], n_values: int
-) -> Ints:
-    """Distinct values of codes (N,) over the documents of each sequence, int64 (S,). O(Q + J)."""
-    met = np.full(n_values, -1, np.int64)
-    out = np.zeros(indptr.shape[0] - 1, np.int64)
-    for s in range(out.shape[0]):
-        for q in range(indptr[s], indptr[s + 1]):
-            value = codes[document[q]]
-            if met[value] != s:
-                met[value] = s
-                out[s] += 1
-    return out
 
 
 @kernel

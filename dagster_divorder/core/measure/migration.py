@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive
-from dagster_divorder.core.measure.stream import tokens_in_order
+from dagster_divorder.core.measure.along import tokens_in_order
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.measure.packed import ReadRuns, RunCounter, sequences_stream
-from dagster_divorder.core.measure.stationarity import TENTHS, Feature, distances_from_whole
+from dagster_divorder.core.measure.runs import ReadRuns, RunCounter, sequences_stream
+from dagster_divorder.core.measure.stationarity import TENTHS, Feature
 from dagster_divorder.core.packing import PackedSequences
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-DOCUMENTS = "documents a sequence"
 LONG = TENTHS
 """Sequences from which a document counts as long; its parts should be spread over the tenths."""
 
@@ -67,25 +66,16 @@ class SequenceRuns(ReadRuns):
         """Counted tokens of each sequence, float64 (S,), at least 1."""
         return np.maximum(np.bincount(self.sequence, self.counted, len(self)), 1.0)
 
-    @cached_property
-    def documents(self) -> tuple[Ints, Ints]:
-        """(distinct documents (U,), index in them of each run's document (Q,))."""
-        return np.unique(self.document, return_inverse=True)
-
     def mix(self, codes: NDArray[np.integer]) -> csr_matrix:
         """Counted tokens of each value in each sequence, CSR int64 (S, J). codes: int (Q,) by run."""
         return self._counts(codes, self.counted)
 
     def held(self, fewest: int) -> csr_matrix:
         """Which sequences hold each document that at least `fewest` of them hold, CSR (S, G) of ones."""
-        _, which = self.documents
+        _, which = np.unique(self.document, return_inverse=True)
         occurrences = self._counts(which, np.ones(len(which), np.int64))
         occurrences.data[:] = 1
         return occurrences[:, np.bincount(occurrences.indices, minlength=occurrences.shape[1]) >= fewest]
-
-    def per_token(self, values: NDArray[np.number]) -> NDArray[np.float64]:
-        """Mean of `values` (Q,) by run over the counted tokens of each sequence, float64 (S,)."""
-        return np.asarray(np.bincount(self.sequence, self.counted * values, len(self)) / self.tokens)
 
     def _counts(self, codes: NDArray[np.integer], counts: Ints) -> csr_matrix:
         from scipy.sparse import csr_matrix
@@ -96,30 +86,20 @@ class SequenceRuns(ReadRuns):
 
 
 def sequence_features(
-    runs: SequenceRuns, traits: Mapping[str, ArrayLike], tokens: ArrayLike, balanced: Collection[str]
+    runs: SequenceRuns, traits: Mapping[str, ArrayLike], balanced: Collection[str]
 ) -> Iterator[Feature]:
-    """Features of the sequences in `runs`.
+    """Features of the sequences in `runs` that the order did not balance: traits, pure sequences, long documents.
 
-    traits: name -> int codes (N,), possibly with "cluster". tokens: int (N,), of each document. balanced: names of the
-    features that the order balanced.
+    traits: name -> int codes (N,), possibly with "cluster". balanced: names of the traits that the order balanced.
     """
     from scipy.sparse import csr_matrix
 
     for trait, codes in traits.items():
-        mix = runs.mix(np.asarray(codes)[runs.document])
-        yield Feature(trait, "mix", mix, seen=trait in balanced)
-        if trait == "cluster":
-            yield Feature("distance of the cluster mix", "number", distances_from_whole(mix))
-            single = np.diff(mix.indptr) == 1
-            yield Feature(
-                "sequences of one cluster", "occurrences", csr_matrix(single[:, np.newaxis].astype(int))
-            )
-    documents = np.diff(runs.held(1).indptr)
-    yield Feature(DOCUMENTS, "number", documents, seen=DOCUMENTS in balanced)
-    lengths = np.log1p(np.asarray(tokens)[runs.document])
-    yield Feature("length of documents", "number", runs.per_token(lengths))
-    yield Feature("place in the input", "number", runs.per_token(runs.document))
+        if trait not in balanced:
+            yield Feature(trait, "mix", runs.mix(np.asarray(codes)[runs.document]))
+    if "cluster" in traits:
+        pure = np.diff(runs.mix(np.asarray(traits["cluster"])[runs.document]).indptr) == 1
+        yield Feature("sequences of one cluster", "occurrences", csr_matrix(pure[:, np.newaxis].astype(int)))
     long = runs.held(LONG)
     if long.shape[1]:
         yield Feature("parts of long documents", "occurrences", long, inside=True)
-    yield Feature("neighbours of one document", "neighbours", runs.held(2))

@@ -1,37 +1,37 @@
-"""Compares the windows of an order with the mean of several shuffles, size by size.
+"""Whether an order keeps every window of training closer to the asked mix than shuffling does.
 
-The rule, for each trait: in windows of a sequence the mean deviation is at most TOLERANCE times that of the shuffles;
-in larger windows mean and worst are both smaller, or both 0; across the seam between epochs neither is larger. A window
-size is left out if the tokens hold fewer than FITS of them, and fewer than `units.BATCHES` batches are not compared.
-Known weaknesses: those of `core.measure.window_deviation`; three shuffles differ from each other.
+Rule. In windows of a sequence, which hold few documents, the order passes if its mean share error is at most TOLERANCE
+times shuffling's. In larger windows and across the seam between epochs, both its mean and its worst are below
+shuffling's, or all are 0; across the seam, equal ones pass too.
+Windows are compared if an epoch holds FITS of them, and fewer than `units.BATCHES` batches are not compared.
+Known weakness: three shuffles differ from each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_divorder.core.measure.seam import Seam
-from dagster_divorder.core.measure.window_deviation import WindowDeviation
+from dagster_divorder.core.measure.order import LARGEST, WINDOWS
 from dagster_divorder.units import BATCHES
 
 TOLERANCE = 1.01
 FITS = 4
 GOOD_ENOUGH = 0.01
-"""Deviation, one percentage point, up to which shuffling is good enough for windows of a size."""
+"""Share error, one percentage point, up to which shuffling is good enough for windows of a size."""
 
 SEAM = "batch across the seam"
 """Name of the windows across the seam between epochs."""
 
-Windows = Mapping[str, Mapping[str, WindowDeviation]]
-Seams = Mapping[str, Seam]
+Figures = Mapping[str, Any]
+"""Of an order, as in `core.measure.order.Measures`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowComparison:
-    """One trait in windows of one size: max_j |p_j(window) - p_j|, mean and worst over every position, of the order and
-    of the shuffles. passed: by the rule."""
+    """The largest share error of one trait in windows of one size, mean and worst, of the order and of the shuffles.
+    passed: by the rule."""
 
     window: str
     trait: str
@@ -61,13 +61,13 @@ class ShufflingCheck:
         return list(dict.fromkeys(c.trait for c in self.comparisons))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a comparison: deviations of the order and of shuffling, in per cent of the tokens."""
+        """A row a comparison: share errors of the order and of shuffling, in percentage points."""
         return [
             {
                 "window": c.window,
                 "trait": c.trait,
-                "mean, %": f"{100 * c.mean:.2f}, shuffled {100 * c.shuffled_mean:.2f}",
-                "worst, %": f"{100 * c.worst:.2f}, shuffled {100 * c.shuffled_worst:.2f}",
+                "mean share error, points": f"{100 * c.mean:.2f}, shuffled {100 * c.shuffled_mean:.2f}",
+                "worst share error, points": f"{100 * c.worst:.2f}, shuffled {100 * c.shuffled_worst:.2f}",
                 "better": "yes" if c.passed else "no",
             }
             for c in self.comparisons
@@ -93,12 +93,12 @@ class ShufflingCheck:
         ]
         if lines:
             head += (
-                " How far the share of a trait's value strays from the corpus's, as a multiple of shuffling's (below 1 "
-                "is better than shuffled, 0.5 is half as far):\n"
+                " The largest share error of a trait's values, as a multiple of shuffling's (below 1 is better than "
+                "shuffled, 0.5 is half as far):\n"
             )
         lines += [f"- not compared: {reason}" for reason in self.skipped]
         lines += [
-            f"- shuffling is already good enough for any {window}: its worst window strays by at most "
+            f"- shuffling is already good enough for any {window}: its worst share error is at most "
             f"{100 * GOOD_ENOUGH:g} percentage point"
             for window in self.good_enough
         ]
@@ -106,62 +106,47 @@ class ShufflingCheck:
 
 
 def beats_shuffling(
-    ours: Windows,
-    shuffled: Windows,
-    traits: Iterable[str],
-    tokens: int,
-    *,
-    batches: int,
-    seams: tuple[Seams, Seams] | None = None,
+    ours: Figures, shuffled: Figures, traits: Sequence[str], *, seam: bool = True
 ) -> ShufflingCheck:
-    """Compares windows by name for the balanced traits.
-
-    ours, shuffled: window -> trait -> deviation, the window of a sequence first; `shuffled` is the mean over several
-    shuffles. tokens, batches: of an epoch. seams: trait -> (ours, shuffled) across the seam.
-    """
-    if batches < BATCHES:
-        return ShufflingCheck((), (f"{batches:,} batches are fewer than {BATCHES}",), ())
-    comparisons, skipped, good_enough = [], [], []
-    balanced = list(traits)
-    sizes = {name: next(iter(by_trait.values())).window_tokens for name, by_trait in ours.items() if by_trait}
-    smallest = min(sizes.values(), default=0)
-    compared: dict[
-        str, tuple[Mapping[str, WindowDeviation | Seam], Mapping[str, WindowDeviation | Seam], int]
-    ]
-    compared = {name: (ours[name], shuffled[name], size) for name, size in sizes.items()}
-    if seams and seams[0]:
-        compared[SEAM] = (*seams, next(iter(seams[0].values())).window_tokens)
-    for window, (mine, others, size) in compared.items():
-        if tokens < FITS * size:
-            skipped.append(f"{window}, since {size:,} tokens do not fit {FITS} times into {tokens:,}")
+    """Compares the windows of the balanced traits. shuffled: the mean over several shuffles. seam: compare batches
+    across the seam too."""
+    if ours["batches"] < BATCHES:
+        return ShufflingCheck((), (f"{ours['batches']:,} batches are fewer than {BATCHES}",), ())
+    compared = {window: (ours["windows"][window], shuffled["windows"][window]) for window in WINDOWS}
+    if seam:
+        compared[SEAM] = ours["seam"], shuffled["seam"]
+    batch = ours["batch"]
+    sizes = dict(zip((*WINDOWS, SEAM), (1, batch, LARGEST * batch, batch), strict=True))
+    comparisons: list[WindowComparison] = []
+    skipped, good_enough = [], []
+    for window, (mine, others) in compared.items():
+        if ours["sequences"] < FITS * sizes[window]:
+            reason = f"{sizes[window]:,} sequences do not fit {FITS} times into {ours['sequences']:,}"
+            skipped.append(f"{window}, since {reason}")
             continue
         in_window = [
             WindowComparison(
                 window=window,
                 trait=trait,
-                mean=mine[trait].mean,
-                shuffled_mean=others[trait].mean,
-                worst=mine[trait].worst,
-                shuffled_worst=others[trait].worst,
-                passed=_passes(mine[trait], others[trait], size == smallest, window == SEAM),
+                **mine[trait],
+                **{f"shuffled_{name}": value for name, value in others[trait].items()},
+                passed=_passes(mine[trait], others[trait], window),
             )
-            for trait in balanced
+            for trait in traits
         ]
         comparisons += in_window
-        larger = size != smallest and window != SEAM
+        larger = window not in (WINDOWS[0], SEAM)
         if larger and in_window and max(comparison.shuffled_worst for comparison in in_window) <= GOOD_ENOUGH:
             good_enough.append(window)
     return ShufflingCheck(tuple(comparisons), tuple(skipped), tuple(good_enough))
 
 
-def _passes(
-    ours: WindowDeviation | Seam, shuffled: WindowDeviation | Seam, smallest: bool, seam: bool
-) -> bool:
-    pairs = ((ours.mean, shuffled.mean), (ours.worst, shuffled.worst))
-    if seam:
+def _passes(ours: Figures, shuffled: Figures, window: str) -> bool:
+    pairs = [(ours[name], shuffled[name]) for name in ("mean", "worst")]
+    if window == SEAM:
         return all(one <= other for one, other in pairs)
-    if smallest:
-        return ours.mean <= TOLERANCE * shuffled.mean
+    if window == WINDOWS[0]:
+        return bool(ours["mean"] <= TOLERANCE * shuffled["mean"])
     return all(one < other or one == other == 0 for one, other in pairs)
 
 
@@ -169,3 +154,42 @@ def _times(ours: float, other: float) -> str:
     if other == 0:
         return "0 (both)" if ours == 0 else f"{ours:.3g} (shuffling: 0)"
     return f"{ours / other:.3g}"
+
+
+def findings(ours: Figures, shuffled: Figures, traits: Iterable[str]) -> list[str]:
+    """Sentences on the sequences in order that a summary adds: the errors of each trait along training, the seam, the
+    mix behind what stays, the distance from a schedule. ours: also with `trait_errors`, `mixes`, `off_schedule`
+    (`stages.measure.diversity_metrics.load_metrics`)."""
+    sentences, across = [], []
+    for trait in traits:
+        errors = ours["trait_errors"][trait]
+        closer = [
+            f"{'all' if one['always'] else format(one['better'], '.1%') + ' of'} {one['steps']:,} {unit}"
+            for one, unit in ((errors["cumulative"], "steps"), (errors["batch"], "batches"))
+            if one["steps"]
+        ]
+        if closer:
+            worst = ""
+            if errors["batch"]["steps"]:
+                worst = (
+                    f"; its worst batch is {errors['batch']['worst']:,.0f} tokens off, the best shuffled one "
+                    f"{errors['batch']['shuffled_least']:,.0f}"
+                )
+            sentences.append(
+                f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}{worst}"
+            )
+        if ours["sequences"] > ours["batch"]:
+            worst, other = (100 * order["seam"][trait]["worst"] for order in (ours, shuffled))
+            across.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
+    sentences += across
+    if (mixes := ours.get("mixes")) and "next" in mixes:
+        shares = (
+            f"{value} {100 * share:.1f} %"
+            for value, share in zip(mixes["values"], mixes["next"], strict=True)
+        )
+        sentences.append(f"the first batch behind what stays has, by {mixes['trait']}: {', '.join(shares)}")
+    if off := ours.get("off_schedule"):
+        sentences.append(
+            f"the mean rank of a batch is {off['achieved']:.3f} off the schedule, {off['shuffled']:.3f} shuffled"
+        )
+    return sentences

@@ -21,8 +21,8 @@ part is then the nearest from below that records allow, or within CLOSE.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
-Known weakness: a value of few long records may miss its plan; `realised` reports by how much. Books that fill up a
-share are chosen without regard to their clusters.
+Known weakness: a value of few long records may miss its plan. Books that fill up a share are chosen without regard to
+their clusters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,19 +74,6 @@ class MixPlan:
     shares: Floats
     tokens: Ints
     epochs: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class Realised:
-    """The mix that whole records give, by value. records int64 (K,): distinct records in the stream; unique_tokens
-    int64 (K,): their tokens, each record once; tokens int64 (K,): in the stream; epochs, shares float64 (K,): of
-    `tokens`."""
-
-    records: Ints
-    unique_tokens: Ints
-    tokens: Ints
-    epochs: Floats
-    shares: Floats
 
 
 def plan_mix(
@@ -301,23 +287,6 @@ def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDA
     return out
 
 
-def realised(plan: MixPlan, tokens: Ints, codes: NDArray[np.integer], times: NDArray[np.integer]) -> Realised:
-    """The stream's mix. tokens, codes: as for `times_of`; times: int (N,), occurrences of each record."""
-    values, used = len(plan.names), times > 0
-
-    def sums(amounts: NDArray[Any]) -> Ints:
-        return np.bincount(codes, weights=amounts, minlength=values).astype(np.int64)
-
-    stream = sums(tokens * times.astype(np.int64))
-    return Realised(
-        records=sums(used),
-        unique_tokens=sums(tokens * used),
-        tokens=stream,
-        epochs=np.divide(stream, plan.sizes, out=np.zeros(values), where=plan.sizes > 0),
-        shares=stream / max(1, int(stream.sum())),
-    )
-
-
 def _weights(
     weights: str | float | Mapping[str, float],
     names: tuple[str, ...],
@@ -346,8 +315,9 @@ def _weights(
             raise InputError(f"mixing.weights gives {name!r} a share of {share}; expected 0 or more")
         if share > 0 and not sizes[names.index(name)]:
             raise InputError(
-                f"mixing.weights names {name!r}, but none of its records that may be trained on has tokens; expected "
-                f"some of {_some(tuple(name for name, size in zip(names, sizes, strict=True) if size))}"
+                f"mixing.weights names {name!r}, but none of its records has tokens that may be trained on: they are "
+                "held out, not selected, cut, or empty; expected some of "
+                f"{_some(tuple(name for name, size in zip(names, sizes, strict=True) if size))}"
             )
     if not any(weights.values()):
         raise InputError("mixing.weights gives nothing a share; expected one above 0")

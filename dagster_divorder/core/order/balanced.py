@@ -36,7 +36,6 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +43,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.items import design_effect
 from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy
-
-if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.order_greedy import SparseItems
+from dagster_divorder.core.rows import SparseItems
 
 Floats = NDArray[np.float64]
 
@@ -103,19 +100,18 @@ prefixes stray twice as far. It has no effect on items of equal length."""
 def permute(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
-    from dagster_divorder.core.kernels.order_items import rows_of
 
     problem = _with_length(problem)
-    rows = problem.rows()
+    rows = problem.rows
     classes = classes_of(rows, problem.totals)
-    share = mix(problem.totals, problem.groups)
+    share = mix(problem.totals, rows.groups)
     pool, self_weight = _pool_and_weight(problem)
     # The rows in shuffled order, so that passes read memory nearly in sequence.
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
-    rows = rows_of(shuffled, rows)
+    rows = rows.take(shuffled)
     queue = np.arange(problem.items)
     ends: list[list[Order]] = [[], []]
-    so_far = [(np.zeros(len(problem.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
+    so_far = [(np.zeros(len(rows.groups)), np.zeros(rows.dense.shape[1])) for _ in ends]
     # The queue's first item goes first, so that every seed gives another order, even of few items.
     fixed = 1
 
@@ -166,9 +162,9 @@ def _passes(queue: Order, rows: SparseItems, shares: NDArray[np.float64], passes
 def _with_length(problem: Problem) -> Problem:
     """The problem with one more coordinate, an item's tokens minus the mean; unchanged if all items are equally
     long."""
-    first = problem.groups == 0
+    first = problem.rows.groups == 0
     mean = problem.totals[first].sum() / problem.items
-    excess = (problem.sizes - mean) * math.sqrt(LENGTH_WEIGHT * problem.weights[0])
+    excess = (problem.sizes - mean) * math.sqrt(LENGTH_WEIGHT * problem.rows.weights[0])
     return problem.with_coordinate(excess) if excess.any() else problem
 
 
@@ -178,15 +174,15 @@ def _pool_and_weight(problem: Problem) -> tuple[int, float]:
     the items that hold j)^2, and on the number of kinds. Items with the same set of trait values are of one kind."""
     effect = design_effect(problem.sizes)
     # Whole items are sampled: rows often have one width, so every n-th entry could be of the same trait.
-    sample = problem.part(np.arange(0, problem.items, -(-len(problem.indices) // SAMPLE) or 1))
-    holding = np.bincount(sample.indices) / sample.items
+    sample = problem.part(np.arange(0, problem.items, -(-len(problem.rows.indices) // SAMPLE) or 1))
+    holding = np.bincount(sample.rows.indices) / sample.items
     met = max(1.0, float(holding @ holding))
     # A set of values is identified by the sum of one random number for each value.
-    number = np.random.default_rng(0).random(len(problem.groups))[sample.indices]
+    number = np.random.default_rng(0).random(len(problem.rows.groups))[sample.rows.indices]
     kinds = len(
-        np.unique(np.bincount(np.arange(sample.items).repeat(np.diff(sample.indptr)), weights=number))
+        np.unique(np.bincount(np.arange(sample.items).repeat(np.diff(sample.rows.indptr)), weights=number))
     )
-    dims = problem.dense.shape[1]
+    dims = problem.rows.dense.shape[1]
     if dims > 1:
         # Every item is its own kind, and a step costs the coordinates of every candidate.
         pool = max(MIN_DENSE_POOL, round(POOL / (effect * met * (1.0 + dims / DIMS_PER_ENTRY))))

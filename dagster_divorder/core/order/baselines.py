@@ -1,12 +1,13 @@
 """Strategies that others use or have published, to compare `balanced` with.
 
-Letters: M items, K labels (values of group 0 in use), R runs (distinct pairs of label and length).
+Letters: M items, K labels (values of group 0 in use).
 Equal items come in random order, by the seed. The code of "Don't Shuffle, Optimize" is called TerRIFIC.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from bisect import bisect_left, bisect_right
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,19 +52,15 @@ def stratified(problem: Problem, *, within_cluster: str) -> Order:
     its share of all. But sequences count tokens: if labels differ in item length, batches stray further than in a
     shuffle. O(M K).
     """
-    from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
-
     items, starts = _queues(problem, within_cluster)
-    return items[largest_deficit_first(starts, np.ones(len(items), np.int64))]
-
-
-def token_deficit(problem: Problem, *, within_cluster: str) -> Order:
-    """`stratified` with tokens instead of items: each label's share of the tokens stays within a few of the longest
-    items. Labels of long items come rarely, so sequences hold fewer labels. Lengths are not balanced at all. O(M K)."""
-    from dagster_divorder.core.kernels.order_baselines import largest_deficit_first
-
-    items, starts = _queues(problem, within_cluster)
-    return items[largest_deficit_first(starts, problem.lengths[items])]
+    head, ends = starts[:-1].copy(), starts[1:]
+    order = np.empty(problem.items, np.int64)
+    for step in range(problem.items):
+        deficit = (ends - head) / (problem.items - step) - (head - starts[:-1]) / max(step, 1)
+        label = np.where(head < ends, deficit, -np.inf).argmax()
+        order[step] = items[head[label]]
+        head[label] += 1
+    return order
 
 
 def jittered(problem: Problem) -> Order:
@@ -86,17 +83,36 @@ def token_share_greedy(problem: Problem) -> Order:
 
         argmin over d of |(T_c + l_d) - tau_c (S + l_d)|,    c = label of d, l_d = its tokens,
 
-    with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens. Exact, for
-    fewer than 2**51 tokens. It sees only the item's own label, so short items of labels on track go first; long items
-    and labels that are behind come last. O(M K log R)."""
-    from dagster_divorder.core.kernels.order_baselines import MOST_TOKENS, nearest_to_share
-
-    if (tokens := int(problem.lengths.sum())) >= MOST_TOKENS:
-        raise InputError(
-            f"strategy 'token_share_greedy' got {tokens} tokens; it is exact below 2**51: use a coarser unit"
-        )
-    runs, shuffle = _runs(problem)
-    return shuffle[nearest_to_share(*runs)]
+    with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens. Exact. It
+    sees only the item's own label, so short items of labels on track go first; long items and labels that are behind
+    come last. O(M K log M)."""
+    labels, shuffle = _labels(problem)
+    tokens = [sum(label.lengths) for label in labels]
+    total, placed, all_placed = sum(tokens), [0] * len(labels), 0
+    if max(tokens) == total:
+        # Every item strays by 0 at every step.
+        return shuffle
+    order = np.empty(problem.items, np.int64)
+    for step in range(problem.items):
+        best: tuple[int, int, int, int] | None = None
+        for number, label in enumerate(labels):
+            # The deviation rises in l: the nearest are the first item with 0 or more, and the last one below.
+            enough = -((placed[number] * total - tokens[number] * all_placed) // (total - tokens[number]))
+            above = bisect_left(label.lengths, enough)
+            for at in (above - 1, above):
+                if 0 <= at < len(label.lengths):
+                    length = label.lengths[at]
+                    off = abs((placed[number] + length) * total - tokens[number] * (all_placed + length))
+                    at = label.first_of(at)
+                    if best is None or (off, label.items[at]) < best[:2]:
+                        best = off, label.items[at], number, at
+        assert best is not None
+        _, item, number, at = best
+        placed[number] += labels[number].lengths[at]
+        all_placed += labels[number].lengths[at]
+        labels[number].take(at)
+        order[step] = item
+    return shuffle[order]
 
 
 def bin_packing(problem: Problem) -> Order:
@@ -104,12 +120,28 @@ def bin_packing(problem: Problem) -> Order:
     follow each other as they close; an item longer than a bin gets its own. Padded bins cut no item, but lengths fall
     from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered Training.
     """
-    from dagster_divorder.core.kernels.order_baselines import largest_that_fits
-
     if problem.sequence_length is None:
         raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
-    runs, shuffle = _runs(problem)
-    return shuffle[largest_that_fits(*runs, problem.sequence_length)]
+    labels, shuffle = _labels(problem)
+    order: list[int] = []
+    room, in_bin = -1, set[int]()
+    while len(order) < problem.items:
+        best: tuple[bool, int, int, int, int] | None = None
+        for number, label in enumerate(labels):
+            # An empty bin takes any item.
+            fits = bisect_right(label.lengths, room) if in_bin else len(label.lengths)
+            if fits:
+                at = label.first_of(fits - 1)
+                found = (number not in in_bin, label.lengths[at], -label.items[at], number, at)
+                best = found if best is None else max(best, found)
+        if best is None:
+            in_bin = set()
+            continue
+        _, length, _, number, at = best
+        room = (room if in_bin else problem.sequence_length) - length
+        in_bin = in_bin | {number} if room >= 0 else set()
+        order.append(labels[number].take(at))
+    return shuffle[order]
 
 
 class ShardOptions(StrategyOptions):
@@ -133,10 +165,14 @@ class BufferOptions(StrategyOptions):
 def buffer(problem: Problem, *, buffer: int) -> Order:
     """A buffer of items: as one enters, a random one leaves. No item moves forward by `buffer` places or more, so the
     mix moves as in the input, smoothed. O(M). Source: tf.data, webdataset, Hugging Face streaming."""
-    from dagster_divorder.core.kernels.order_baselines import through_buffer
-
-    draws = np.random.default_rng(problem.seed).random(problem.items)
-    return through_buffer(draws, min(buffer, problem.items))
+    size = min(buffer, problem.items)
+    slots, order = list(range(size)), np.empty(problem.items, np.int64)
+    for step, draw in enumerate(np.random.default_rng(problem.seed).random(problem.items).tolist()):
+        slot = int(draw * len(slots))
+        order[step], last = slots[slot], slots.pop() if size + step >= problem.items else size + step
+        if slot < len(slots):
+            slots[slot] = last
+    return order
 
 
 BASELINES = (
@@ -144,7 +180,6 @@ BASELINES = (
     Strategy("random", random, sees_traits=False),
     Strategy("round_robin", round_robin, QueueOptions),
     Strategy("stratified", stratified, QueueOptions),
-    Strategy("token_deficit", token_deficit, QueueOptions),
     Strategy("token_share_greedy", token_share_greedy),
     Strategy("bin_packing", bin_packing, reads=frozenset({"sequence_length"})),
     Strategy("jittered", jittered),
@@ -182,27 +217,26 @@ def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
     return moved, starts
 
 
-class ItemRuns(NamedTuple):
-    """Items sorted by label and length, so that a search finds the item of a label whose length is nearest to a given
-    one.
+class _Label:
+    """The items of a label that are left, by length: positions in a shuffle, equally long ones rising."""
 
-    items int64 (M,): positions in a shuffle. Run r is items[first[r]:first[r+1]], rising, so that the first of equal
-    items is a random one; each has `lengths[r]` tokens. first int64 (R+1,); lengths int64 (R,), rising inside a label;
-    label k owns the runs of_label[k]:of_label[k+1].
-    """
+    def __init__(self, items: list[int], lengths: list[int]) -> None:
+        self.items, self.lengths = items, lengths
 
-    items: Ints
-    first: Ints
-    lengths: Ints
-    of_label: Ints
+    def first_of(self, at: int) -> int:
+        """The place of the first item that is as long as the one at a place."""
+        return bisect_left(self.lengths, self.lengths[at])
+
+    def take(self, at: int) -> int:
+        """Removes the item at a place; returns its position."""
+        del self.lengths[at]
+        return self.items.pop(at)
 
 
-def _runs(problem: Problem) -> tuple[ItemRuns, Ints]:
-    """(the runs, the shuffle: int64 (M,), the item at each position)."""
+def _labels(problem: Problem) -> tuple[list[_Label], Ints]:
+    """(the labels, the shuffle: int64 (M,), the item at each position)."""
     shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
-    labels, lengths = problem.labels[shuffle], problem.lengths[shuffle]
-    items = np.lexsort((lengths, labels))
-    label, length = labels[items], lengths[items]
-    starts = np.flatnonzero(np.r_[True, (label[1:] != label[:-1]) | (length[1:] != length[:-1])])
-    of_label = np.searchsorted(label[starts], np.arange(label[-1] + 2))
-    return ItemRuns(items, np.r_[starts, len(items)], length[starts], of_label), shuffle
+    label, length = problem.labels[shuffle], problem.lengths[shuffle]
+    items = np.lexsort((length, label))
+    parts = np.split(items, np.flatnonzero(np.diff(label[items])) + 1)
+    return [_Label(part.tolist(), length[part].tolist()) for part in parts], shuffle

@@ -16,18 +16,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dagster_divorder.core.order.arguments import make_problem
+from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.errors import InputError
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array, csr_matrix
 
 BLOCKS = 16
 """B: with more blocks an item comes again later, and meets fewer others."""
@@ -56,31 +54,26 @@ class Epochs:
         return _order_in_blocks(self.problem, self.strategy, self.first, self.bounds, epoch)
 
 
-def plan_epochs(
-    counts: csr_matrix | csr_array, groups: ArrayLike, *, first: Order | None = None, **arguments: Any
-) -> Epochs:
+def plan_epochs(items: Items, *, first: Order | None = None, **arguments: Any) -> Epochs:
     """A plan for any number of epochs.
 
-    first: int64 (M,), the first epoch; by default the strategy's order. counts, groups, arguments: as in
-    `core.order.order`.
+    first: int64 (M,), the first epoch; by default the strategy's order. items, arguments: as in `core.order.order`.
 
     Raises:
         InputError: an argument cannot be used.
     """
-    problem, strategy = make_problem(counts, groups, **arguments)
+    problem, strategy = make_problem(items, **arguments)
     if first is None:
         first = strategy.permute(problem) if problem.items else np.zeros(0, np.int64)
     return Epochs(problem, strategy, first, _block_bounds(problem.items, problem.batch))
 
 
-def epoch_orders(
-    counts: csr_matrix | csr_array, groups: ArrayLike, epochs: int, **arguments: Any
-) -> NDArray[np.int64]:
+def epoch_orders(items: Items, epochs: int, **arguments: Any) -> NDArray[np.int64]:
     """Permutations of the M items, int64 (E, M), one a row. Row e is the same for any number of epochs above e.
     Arguments and errors: as in `plan_epochs`."""
     if epochs < 1:
         raise InputError(f"epochs is {epochs}; expected 1 or more")
-    plan = plan_epochs(counts, groups, **arguments)
+    plan = plan_epochs(items, **arguments)
     return np.stack([plan.order(epoch) for epoch in range(epochs)])
 
 

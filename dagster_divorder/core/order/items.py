@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.order.traits import ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 
@@ -51,6 +50,9 @@ LEAST_ROOT = 0.01
 """Weight of a trait in square roots of tokens over its weight in documents, just below `within` = 1. It rises to 1 at
 `within` = 0 on a logarithmic scale, so that the effect of `within` changes evenly."""
 
+LEAST_WEIGHT = 1e-6
+"""Least weight of a trait, so that weighted squares of totals stay far inside float64 and none vanishes."""
+
 TABLE_WITHIN = 0.0
 """`within` of a table whose records are not packed: there, batches of records count."""
 
@@ -61,8 +63,13 @@ clusters a sequence, with 4 11.17, 8 11.29, 16 11.36, 32 11.20."""
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Arguments of `core.order.order`: counts CSR (N, J), int32 or int64; groups int32 (J,); weights float64 (G,);
-    coordinates float32 (N, D), or None."""
+    """Items to order. counts: CSR (N, J), item x trait value, finite and >= 0, in tokens or documents; stored zeros are
+    kept. groups: int32 (J,), the group 0..G-1 of each trait value, none empty. Each group has its own running total, so
+    one may count tokens and another documents. weights: float64 (G,), > 0, the importance of each group, in squared
+    units of its counts.
+    coordinates: float32 (N, D), signed numbers, such as an item's mean vector times its tokens; or None. Every prefix
+    should have its share of their sum, by token. A coordinate counts like a trait value of weight 1, in the unit of
+    `counts`; scale it to change its weight. For strategies with `takes_coordinates`."""
 
     counts: csr_matrix
     groups: NDArray[np.int32]
@@ -94,71 +101,46 @@ def document_items(
 
     tokens: int (N,), >= 0, the tokens of each document that shares count. traits: name -> int codes (N,), >= 0; the
     first trait gives the label. Several values of one document share its tokens.
-    weights: name -> number above 0, for every trait; equal by default.
+    weights: name -> number from LEAST_WEIGHT to its inverse, for every trait; equal by default.
     within: 0 keeps windows of whole documents near the mix, 1 puts more values into packed sequences.
     lengths: int (N,), all tokens of each document, for the coarse bins of length; `tokens` by default.
 
     Raises:
-        InputError: shapes differ, a number is negative, no trait is given, weights name other traits, or `within` is no
-            number from 0 to 1.
+        InputError: a weight is out of range, or `within` is no number from 0 to 1.
     """
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_matrix, hstack
 
-    sizes = whole_numbers("tokens", tokens, each="document")
-    columns = [
-        values
-        if isinstance(values, ManyCodes)
-        else whole_numbers(f"trait {name!r}", values, len(sizes), each="document")
-        for name, values in traits.items()
-    ]
-    if not columns:
-        raise InputError("traits is empty; expected at least one trait, such as the cluster of each document")
+    sizes = np.asarray(tokens)
+    columns = [values if isinstance(values, ManyCodes) else np.asarray(values) for values in traits.values()]
     weight = _trait_weights(list(traits), weights)
     document_weight = _document_weight(sizes, within)
-    in_tokens, in_documents = len(traits), 2 * len(traits) + 1
-    every = sizes if lengths is None else whole_numbers("lengths", lengths, len(sizes), each="document")
-    roots = columns if within < 1.0 else []
-    columns = [
-        *columns,
-        *columns,
-        bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS)),
-        *roots,
-    ]
-    codes = [column.codes if isinstance(column, ManyCodes) else column for column in columns]
-    n_values = [int(column_codes.max(initial=0)) + 1 for column_codes in codes]
-    starts = np.cumsum([0, *n_values])
-
+    every = sizes if lengths is None else np.asarray(lengths)
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
-    lists = [column.indptr for column in columns if isinstance(column, ManyCodes)]
-    indptr = np.arange(len(sizes) + 1) * (len(columns) - len(lists))
-    for ends in lists:
-        indptr += ends
-    indices = np.empty(indptr[-1], np.int32)
-    data = np.empty(indptr[-1], dtype)
-    free = indptr[:-1]
     units = np.full(len(sizes), unit, dtype)
-    root_amounts = np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype) if roots else units
-    for group, column in enumerate(columns):
-        amounts = (sizes, units, root_amounts)[(group >= in_tokens) + (group >= in_documents)]
-        at: NDArray[np.int64] | slice = free
+    roots = columns if within < 1.0 else []
+    groups = [
+        *((column, sizes.astype(dtype)) for column in columns),
+        *(
+            (column, units)
+            for column in [*columns, bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS))]
+        ),
+        *((column, np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype)) for column in roots),
+    ]
+    blocks = []
+    for column, amounts in groups:
         if isinstance(column, ManyCodes):
-            widths = np.diff(column.indptr)
-            at = (free - column.indptr[:-1]).repeat(widths) + np.arange(column.indptr[-1])
-            amounts, free = column.shared(amounts), free + widths
-        elif lists:
-            free = free + 1
+            entries = column.shared(amounts), column.codes.copy(), column.indptr
         else:
-            at = slice(group, None, len(columns))
-        indices[at] = codes[group] + np.int32(starts[group])
-        data[at] = amounts
-    counts: csr_matrix = csr_matrix((data, indices, indptr), shape=(len(sizes), starts[-1]))
-    if lists:
+            entries = amounts, column, np.arange(len(sizes) + 1)
+        block: csr_matrix = csr_matrix(entries, shape=(len(sizes), int(entries[1].max(initial=0)) + 1))
         # A list may repeat values and may have any order.
-        counts.sum_duplicates()
+        block.sum_duplicates()
+        blocks.append(block)
+    counts: csr_matrix = hstack(blocks, format="csr", dtype=dtype)
     return Items(
         counts=counts,
-        groups=np.repeat(np.arange(len(columns), dtype=np.int32), n_values),
+        groups=np.repeat(np.arange(len(blocks), dtype=np.int32), [block.shape[1] for block in blocks]),
         weights=np.concatenate(
             [
                 weight,
@@ -189,12 +171,10 @@ def _document_weight(sizes: NDArray[np.signedinteger], within: float) -> float:
 def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(len(names))
-    if set(weights) != set(names):
-        raise InputError(f"weights names {sorted(weights)}; expected one for each trait: {sorted(names)}")
     for name in names:
-        if not (np.isfinite(weights[name]) and weights[name] > 0):
+        if not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
             raise InputError(
-                f"the weight of trait {name!r} is {weights[name]}; expected a number above 0: "
-                "leave the trait out to ignore it"
+                f"the weight of trait {name!r} is {weights[name]}; expected a number from {LEAST_WEIGHT:g} to "
+                f"{1 / LEAST_WEIGHT:g}: leave the trait out to ignore it"
             )
     return np.array([weights[name] for name in names], np.float64)

@@ -1,26 +1,24 @@
-"""The input of every strategy: sparse trait rows of items, checked once.
+"""The input of every strategy: sparse trait rows of items.
 
 Letters: M items, J trait values, G groups of trait values, K labels, nnz stored entries.
-Guarantee: all counts of a `Problem` are finite, non-negative and in range, so strategies do not check again. The
-caller's matrix is never written to.
+Guarantee: the caller's matrix is never written to.
 Cost: O(nnz + J + M); index arrays are shared with the caller's matrix if dtypes allow.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
+from dagster_divorder.core.rows import SparseItems
 from dagster_divorder.errors import InputError
-
-if TYPE_CHECKING:
-    from dagster_divorder.core.kernels.order_greedy import SparseItems
 
 Order = NDArray[np.int64]
 
@@ -30,26 +28,19 @@ tenths of the mixture corpus, chi2 by degree of freedom (1 in a shuffle): withou
 0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; newsgroups 4.0, 1.1, 1.5, 0.7. Prefixes of synthetic sequences stray 0.98,
 1.04, 1.04 and 1.07 times as far as f3's in clusters."""
 
-CENTRED_AT_ONCE = 1 << 16
-"""Rows of dense coordinates that are shifted at once; this avoids a second copy in float64."""
+AT_ONCE = 1 << 16
+"""Rows that are summed or shifted at once; this avoids a second copy in float64."""
+
+ROUNDING = 1e-13
+"""A difference below this share of its terms is rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Items to order. Rows are CSR: item s has `data[k]` of trait value `indices[k]` for indptr[s] <= k < indptr[s+1].
+    """Items to order, with dense coordinates that are centred by token, so that they sum to zero; what strategies need
+    besides."""
 
-    indptr int64 (M+1,); indices int32 (nnz,) in [0, J), rising inside a row; data int32, int64 or float64 (nnz,),
-    >= 0; groups int32 (J,) in [0, G), none empty; weights float64 (G,) > 0. A stored zero is kept: it gives an item
-    without tokens its trait value.
-    dense float32 (M, D): signed coordinates, centred by token, so that they sum to zero.
-    """
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    data: NDArray[Any]
-    groups: NDArray[np.int32]
-    weights: NDArray[np.float64]
-    dense: NDArray[np.float32]
+    rows: SparseItems
     seed: int
     sequence_length: int | None
     batch: int
@@ -57,7 +48,7 @@ class Problem:
     @property
     def items(self) -> int:
         """M."""
-        return len(self.indptr) - 1
+        return len(self.rows.indptr) - 1
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
@@ -67,7 +58,7 @@ class Problem:
         in group 0 gets the group's first.
         """
         values, _ = self._first_group()
-        used = np.zeros(len(self.groups), bool)
+        used = np.zeros(len(self.rows.groups), bool)
         used[values] = True
         numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)
         return numbers[values]
@@ -99,43 +90,32 @@ class Problem:
     @cached_property
     def totals(self) -> NDArray[np.float64]:
         """Sum of the items' rows, float64 (J,)."""
-        return self._norms_into(np.zeros(1))
-
-    @property
-    def norms(self) -> NDArray[np.float64]:
-        """L2 norms of the items' rows in group 0, float64 (M,)."""
-        norms = np.zeros(self.items)
-        self._norms_into(norms)
-        return norms
-
-    def _norms_into(self, norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        from dagster_divorder.core.kernels.order_items import norms_and_sums
-
-        return norms_and_sums(self.rows(), norms)
+        # Without entries, bincount counts in whole numbers.
+        return np.bincount(self.rows.indices, self.rows.data, len(self.rows.groups)).astype(np.float64)
 
     def part(self, items: NDArray[np.int64]) -> Problem:
         """The problem of ordering `items` alone, in [0, M). Its item i is items[i]."""
-        from dagster_divorder.core.kernels.order_items import rows_of
+        return replace(self, rows=self.rows.take(items)).recentred()
 
-        rows = rows_of(items, self.rows())
-        part = replace(self, indptr=rows.indptr, indices=rows.indices, data=rows.data, dense=rows.dense)
-        return part.recentred()
-
-    def rows(self) -> SparseItems:
-        """The items as kernels read them; nothing is copied."""
-        from dagster_divorder.core.kernels.order_greedy import SparseItems
-
-        return SparseItems(self.indptr, self.indices, self.data, self.groups, self.weights, self.dense)
+    def chunks(self) -> Iterator[tuple[slice, slice, NDArray[np.int64]]]:
+        """(items, their entries, the item of each entry counted in the chunk, int64), AT_ONCE items at a time."""
+        for first in range(0, self.items, AT_ONCE):
+            ends = self.rows.indptr[first : first + AT_ONCE + 1]
+            rows = np.arange(len(ends) - 1).repeat(np.diff(ends))
+            yield slice(first, first + AT_ONCE), slice(ends[0], ends[-1]), rows
 
     def with_coordinate(self, values: NDArray[np.float64]) -> Problem:
         """The problem with one more dense coordinate, float64 (M,)."""
-        return replace(self, dense=np.column_stack([self.dense, values.astype(np.float32)]))
+        dense = np.column_stack([self.rows.dense, values.astype(np.float32)])
+        return replace(self, rows=self.rows._replace(dense=dense))
 
     def recentred(self) -> Problem:
         """The problem with dense coordinates shifted, by token, so that they sum to zero."""
-        sizes = self.sizes.astype(np.float64)
-        rate = self.dense.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0)
-        return replace(self, dense=less_rate(self.dense, sizes, rate)) if len(rate) else self
+        sizes, dense = self.sizes.astype(np.float64), self.rows.dense
+        rate = dense.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0)
+        if not len(rate):
+            return self
+        return replace(self, rows=self.rows._replace(dense=less_rate(dense, sizes, rate)))
 
     def with_norms(self) -> Problem:
         """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
@@ -143,57 +123,90 @@ class Problem:
         A score of <D, a> + |a|^2 / 2 delays rows of large norm to the end, where they drift. Balanced like any trait,
         they come evenly. Source: the term of f2, which keeps the mean norm in pace but not its spread.
         """
-        from dagster_divorder.core.kernels.order_items import row_norms, with_entry
-
         if not self.items:
             return self
-        shares = mix(self.totals, self.groups)
-        exact = row_norms(self.rows(), shares)
+        exact = self._row_norms()
         # Rows that differ only by rounding get one bin.
         norms = np.round(exact / (float(exact.max()) or 1.0), 9)
         edges = quantile_edges(norms, NORM_BINS)
         bins = bin_codes(norms, edges)
         if not len(edges):
             return self
-        first = len(self.groups)
+        rows, first = self.rows, len(self.rows.groups)
         mean = float(self.sizes.sum()) / self.items
         # An item enters its bin as `unit` tokens; the weight makes it count as `mean` tokens. The unit is a power of
         # two near the mean, so that the order is the same if all items have 2**22 times the tokens.
         unit = 1 << max(0, math.frexp(mean)[1] - 1)
-        weight = NORM_WEIGHT * self.weights.max() * (mean / unit or 1.0) ** 2
-        indptr, indices, data = with_entry(self.rows(), bins + np.int32(first), unit)
-        return replace(
-            self,
-            indptr=indptr,
-            indices=indices,
-            data=data,
-            groups=np.append(self.groups, np.full(len(edges) + 1, len(self.weights), np.int32)),
-            weights=np.append(self.weights, weight),
+        weight = NORM_WEIGHT * rows.weights.max() * (mean / unit or 1.0) ** 2
+        wider = SparseItems(
+            indptr=rows.indptr + np.arange(self.items + 1),
+            indices=np.insert(rows.indices, rows.indptr[1:], bins + np.int32(first)),
+            data=np.insert(rows.data, rows.indptr[1:], unit),
+            groups=np.append(rows.groups, np.full(len(edges) + 1, len(rows.weights), np.int32)),
+            weights=np.append(rows.weights, weight),
+            dense=rows.dense,
         )
+        return replace(self, rows=wider)
+
+    def _row_norms(self) -> NDArray[np.float64]:
+        """L2 norms of the whole rows, float64 (M,), with their dense coordinates: weighed, and centred by the values'
+        shares of their groups."""
+        _, indices, counts, of_value, weights, dense = self.rows
+        shares, groups = mix(self.totals, of_value), len(weights)
+        square_of = np.bincount(of_value, shares * shares)
+        norms = np.empty(self.items)
+        for items, entries, row in self.chunks():
+            out = norms[items]
+            value, data = indices[entries], counts[entries].astype(np.float64)
+            cell = row * groups + of_value[value]
+            length = np.bincount(cell, data, len(out) * groups)
+            excess = data - 2.0 * length[cell] * shares[value]
+            square = np.bincount(row, weights[of_value[value]] * data * excess, len(out)) + 0.0
+            size = np.zeros(len(out))
+            for group, of_group in enumerate(length.reshape(-1, groups).T):
+                square += weights[group] * of_group * of_group * square_of[group]
+                size += weights[group] * of_group * of_group
+            for coordinate in dense[items].T.astype(np.float64):
+                square += coordinate * coordinate
+                size += coordinate * coordinate
+            # The norm of a row equal to the mix is only rounding error.
+            out[:] = np.sqrt(np.where(square > ROUNDING * size, square, 0.0))
+        return norms
 
     def first_group(self) -> Problem:
         """The same items with only the trait values of group 0."""
-        kept = self.groups == 0
-        if kept.all() and not self.dense.shape[1]:
+        rows = self.rows
+        kept = rows.groups == 0
+        if kept.all() and not rows.dense.shape[1]:
             return self
-        entries = kept[self.indices]
+        entries = kept[rows.indices]
         before = np.concatenate([[0], np.cumsum(entries)])
-        return replace(
-            self,
-            indptr=before[self.indptr],
-            indices=(np.cumsum(kept, dtype=np.int32) - np.int32(1))[self.indices[entries]],
-            data=self.data[entries],
-            groups=self.groups[kept],
-            weights=self.weights[:1],
-            dense=self.dense[:, :0],
+        narrower = SparseItems(
+            indptr=before[rows.indptr],
+            indices=(np.cumsum(kept, dtype=np.int32) - np.int32(1))[rows.indices[entries]],
+            data=rows.data[entries],
+            groups=rows.groups[kept],
+            weights=rows.weights[:1],
+            dense=rows.dense[:, :0],
         )
+        return replace(self, rows=narrower)
 
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        from dagster_divorder.core.kernels.order_items import largest_and_sum
-
+        _, indices, counts, groups, _, _ = self.rows
         # Whole numbers stay whole.
-        sums = np.zeros(self.items, np.float64 if self.data.dtype.kind == "f" else np.int64)
-        values = largest_and_sum(self.rows(), sums)
+        sums = np.zeros(self.items, np.float64 if counts.dtype.kind == "f" else np.int64)
+        values = np.empty(self.items, np.int32)
+        for items, entries, row in self.chunks():
+            values[items] = np.argmax(groups == 0)
+            kept = groups[indices[entries]] == 0
+            row, value = row[kept], indices[entries][kept]
+            data = counts[entries][kept].astype(sums.dtype)
+            np.add.at(sums[items], row, data)
+            largest = np.zeros_like(sums[items])
+            np.maximum.at(largest, row, data)
+            # The first of equal ones is written last.
+            top = np.flatnonzero(data == largest[row])[::-1]
+            values[items][row[top]] = value[top]
         return values, sums
 
 
@@ -208,7 +221,7 @@ def less_rate(
 ) -> NDArray[np.float32]:
     """coordinates (M, D) - sizes (M,) x rate (D,), float32 (M, D)."""
     out = np.empty(coordinates.shape, np.float32)
-    for first in range(0, len(out), CENTRED_AT_ONCE):
-        chunk = slice(first, first + CENTRED_AT_ONCE)
+    for first in range(0, len(out), AT_ONCE):
+        chunk = slice(first, first + AT_ONCE)
         out[chunk] = coordinates[chunk] - sizes[chunk, np.newaxis] * rate
     return out

@@ -27,16 +27,14 @@ to window in steps. With n folds a window holds ranks of n times its own width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
 
 from dagster_divorder.core.order.sections import FEWEST_SEQUENCES
-from dagster_divorder.core.order.strategy import StrategyOptions, checked
 
 Floats = NDArray[np.float64]
 Pieces = NDArray[np.float64]
@@ -49,98 +47,11 @@ SHORT = 2.0**-20
 """Length of an item without tokens, in mean items, so that such items have places of their own."""
 
 
-class FoldOptions(StrategyOptions):
-    folds: int = Field(5, ge=1)
-    """How often training passes over all ranks."""
-    descending: bool = False
-    """From the highest score down."""
-
-
-class StairOptions(StrategyOptions):
-    sections: int = Field(2, ge=1)
-    """Equal sections of the ranking; the ranks around their borders are folded."""
-    ratio: float = Field(0.225, ge=0, le=1)
-    """Share of the ranking on each side of a border that is folded."""
-    folds: int = Field(3, ge=1)
-    """How often training passes over a border."""
-    descending: bool = False
-    """From the highest score down."""
-
-
-class SawOptions(StairOptions):
-    sections: int = Field(3, ge=1)
-    ratio: float = Field(0.075, ge=0, le=1)
-    folds: int = Field(2, ge=1)
-
-
-class SegmentOptions(StrategyOptions):
-    first: float = Field(0.1, ge=0, le=1)
-    """Share of training, at its beginning, for one end of the ranking."""
-    last: float = Field(0.1, ge=0, le=1)
-    """Share of training, at its end, for one end of the ranking."""
-    ends: Literal["low-high", "high-low", "low-low", "high-high"] = "low-high"
-    """The ends of the ranking that come first and last."""
-
-    @field_validator("last")
-    @classmethod
-    def _both(cls, last: float, info: ValidationInfo) -> float:
-        first = info.data.get("first", 0.0)
-        if first + last > 1.0 + ATOM:
-            raise ValueError(
-                f"with first = {first:g}, expected {1.0 - first:g} at most: they share one training"
-            )
-        return last
-
-
-class PointsOptions(StrategyOptions):
-    points: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
-    """(progress, rank), both from 0 to 1: the rank at each progress, joined by straight lines."""
-
-    @field_validator("points")
-    @classmethod
-    def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        progress = [point[0] for point in points]
-        rises = all(before < after for before, after in pairwise(progress))
-        if not rises or len(points) < 2 or progress[0] != 0 or progress[-1] != 1:
-            raise ValueError(f"progress is {progress}; expected numbers that rise from 0 to 1")
-        if wrong := [rank for _, rank in points if not 0 <= rank <= 1]:
-            raise ValueError(f"rank is {wrong[0]}; expected a number from 0 to 1")
-        return points
-
-
-SHAPES: Mapping[str, type[StrategyOptions]] = {
-    "rise": StrategyOptions,
-    "fall": StrategyOptions,
-    "fold": FoldOptions,
-    "zigzag": FoldOptions,
-    "stair": StairOptions,
-    "saw": SawOptions,
-    "segment": SegmentOptions,
-    "points": PointsOptions,
-}
-"""The shapes of schedules, with their options."""
-
 WINDOW = 1 / 32
-"""Share of training of a window, if none is set."""
+"""Share of training of a window."""
 
 LARGEST_LEAST = 1 / 8
 """A window has at least FEWEST_SEQUENCES, or this share of a shorter training."""
-
-
-def pieces_of(shape: str, options: Mapping[str, Any]) -> Pieces:
-    """The schedule of a shape with its options, float64 (P, 4)."""
-    options = checked(SHAPES[shape], options).model_dump()
-    if shape in ("rise", "fall"):
-        pieces = folded(1)
-    elif shape in ("fold", "zigzag"):
-        pieces = folded(options["folds"], turning=shape == "zigzag")
-    elif shape in ("stair", "saw"):
-        pieces = bordered(options["sections"], options["ratio"], options["folds"], turning=shape == "saw")
-    elif shape == "segment":
-        pieces = segments(options["first"], options["last"], options["ends"])
-    else:
-        pieces = through(options["points"])
-    return reversed_ranks(pieces) if shape == "fall" or options.get("descending") else pieces
 
 
 def folded(folds: int, *, turning: bool = False) -> Pieces:
@@ -166,27 +77,17 @@ def bordered(sections: int, ratio: float, folds: int, *, turning: bool) -> Piece
     return np.concatenate(pieces)
 
 
-def segments(first: float, last: float, ends: str) -> Pieces:
-    """A share `first` of the lowest or highest ranks, the rest, then a share `last`; each in random order, at its mean
-    rank. ends: "low-high" and the like. If both ends are on one side, they share it at random."""
-    begins, closes = ends.split("-")
-    sides = [(begins, first), (closes, last)]
-    low, high = (sum(share for end, share in sides if end == side) for side in ("low", "high"))
-    rank = {"low": low / 2, "high": 1.0 - high / 2}
-    rest = (1.0 + low - high) / 2
-    pieces = [(0.0, first, rank[begins]), (first, 1.0 - last, rest), (1.0 - last, 1.0, rank[closes])]
-    return np.array([(begin, end, at, at) for begin, end, at in pieces if end - begin > ATOM])
-
-
-def through(points: Sequence[tuple[float, float]]) -> Pieces:
-    """Straight lines through points (progress, rank), whose progress rises from 0 to 1."""
-    at = np.asarray(points, np.float64)
-    return np.column_stack([at[:-1, 0], at[1:, 0], at[:-1, 1], at[1:, 1]])
-
-
-def reversed_ranks(pieces: Pieces) -> Pieces:
-    """The pieces for the opposite score."""
-    return np.column_stack([pieces[:, :2], 1.0 - pieces[:, 2:]])
+SHAPES: dict[str, Pieces] = {
+    "rise": folded(1),
+    "fall": np.array([[0.0, 1.0, 1.0, 0.0]]),
+    "fold": folded(5),
+    "zigzag": folded(5, turning=True),
+    "stair": bordered(2, 0.225, 3, turning=False),
+    "saw": bordered(3, 0.075, 2, turning=True),
+    # A tenth of the lowest ranks, the rest, a tenth of the highest; each in random order, at its mean rank.
+    "segment": np.array([[0.0, 0.1, 0.05, 0.05], [0.1, 0.9, 0.5, 0.5], [0.9, 1.0, 0.95, 0.95]]),
+}
+"""The schedules by name, as the papers have them."""
 
 
 def asked_rank(pieces: Pieces, progress: Floats) -> Floats:
@@ -214,15 +115,10 @@ def due_times(
     return due
 
 
-def window_share(window: int | None, batch: float, sequence: float, pieces: Pieces) -> float:
-    """The share of training of a window.
-
-    window: in batches. None: a 32nd of training, within 4 to 64 batches, at most an eighth of training, and at most a
-    quarter of the ranks. batch, sequence: the share of a batch and of a sequence. pieces: the schedule.
-    """
+def window_share(batch: float, sequence: float, pieces: Pieces) -> float:
+    """The share of training of a window: a 32nd, within 4 to 64 batches, at most an eighth of training, and at most a
+    quarter of the ranks. batch, sequence: the share of a batch and of a sequence. pieces: the schedule."""
     least = min(FEWEST_SEQUENCES * sequence, LARGEST_LEAST)
-    if window is not None:
-        return min(1.0, max(window * batch, least))
     steepest = float(np.max(np.abs(pieces[:, 3] - pieces[:, 2]) / (pieces[:, 1] - pieces[:, 0])))
     return max(least, min(max(WINDOW, min(4 * batch, 1 / 8)), 64 * batch, 1 / (4 * max(1.0, steepest))))
 
@@ -329,9 +225,14 @@ def _turns(share: Floats, sizes: NDArray[np.generic]) -> NDArray[np.int64]:
         return np.zeros(len(sizes), np.int64)
     if np.ptp(share) <= ATOM and (sizes == sizes[0]).all():
         return np.arange(len(sizes)) % len(share)
-    from dagster_divorder.core.kernels.turns import take_turns
-
-    pieces: NDArray[np.int64] = take_turns(np.ascontiguousarray(_weights(sizes)), share)
+    # Each piece begins with half a mean item, as in Webster's method; the least of the sums over the shares is next.
+    weights = _weights(sizes)
+    heap = [(0.5 * weights.mean() / part, piece, part) for piece, part in enumerate(share.tolist())]
+    heapq.heapify(heap)
+    pieces = np.empty(len(sizes), np.int64)
+    for item, weight in enumerate(weights):
+        reached, pieces[item], part = heap[0]
+        heapq.heapreplace(heap, (reached + weight / part, heap[0][1], part))
     return pieces
 
 

@@ -35,18 +35,13 @@ _MAX_WHOLE = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of N records in input order: `tokens` int64 (N,); `codes[trait]` int32 (N,) in [0, len(names[trait]));
-    `trained` int64 (N,), the tokens that are trained on, if shares count only these; None if shares count all."""
+    """Traits of N records in input order: `tokens` int64 (N,); `counted` int64 (N,), the tokens that shares count: of
+    conversations those that are trained on; `codes[trait]` int32 (N,) in [0, len(names[trait]))."""
 
     tokens: NDArray[np.int64]
+    counted: NDArray[np.int64]
     codes: dict[str, NDArray[np.int32]]
     names: dict[str, tuple[str, ...]]
-    trained: NDArray[np.int64] | None = None
-
-    @property
-    def counted(self) -> NDArray[np.int64]:
-        """The tokens that shares count, int64 (N,)."""
-        return self.tokens if self.trained is None else self.trained
 
     def sizes(self) -> dict[str, int]:
         """Number of values of each trait."""
@@ -55,8 +50,7 @@ class Traits:
     def take(self, records: NDArray[np.int64]) -> "Traits":
         """The traits of these records."""
         codes = {trait: codes[records] for trait, codes in self.codes.items()}
-        trained = None if self.trained is None else self.trained[records]
-        return Traits(self.tokens[records], codes, self.names, trained)
+        return Traits(self.tokens[records], self.counted[records], codes, self.names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import positive, whole_numbers
 from dagster_divorder.core.packing import best_fit, concat, none, related
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts, with_all_tokens
@@ -27,7 +26,6 @@ from dagster_divorder.core.packing.pieces import (
     cut,
 )
 from dagster_divorder.core.packing.report import PackingReport, packing_report
-from dagster_divorder.errors import InputError
 
 __all__ = [
     "FILLED",
@@ -75,13 +73,8 @@ def pack(
     The same arguments give the same bytes.
 
     Raises:
-        InputError: an argument is invalid.
+        InputError: the vectors are not finite.
     """
-    if method not in METHODS:
-        raise InputError(f"packing method is {method!r}; expected one of {', '.join(METHODS)}")
-    positive("sequence_length", sequence_length)
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected 0 or more")
     # Without empty pieces, the pieces' arrays are used as they are.
     kept = slice(None) if pieces.length.all() else np.flatnonzero(pieces.length)
     with_tokens = pieces.take(kept)
@@ -89,13 +82,9 @@ def pack(
         pieces=with_tokens,
         sequence_length=sequence_length,
         seed=seed,
-        labels=None if labels is None else whole_numbers("labels", labels, len(pieces), each="piece")[kept],
+        labels=None if labels is None else np.asarray(labels)[kept],
         vectors=None if vectors is None else _vectors(vectors, np.arange(len(pieces))[kept]),
-        copies=None
-        if copies is None
-        else np.unique(whole_numbers("copies", copies, len(pieces), each="piece")[kept], return_inverse=True)[
-            1
-        ],
+        copies=None if copies is None else np.unique(np.asarray(copies)[kept], return_inverse=True)[1],
     )
     return replace(METHODS[method](problem), without_tokens=len(pieces) - len(with_tokens))
 

@@ -16,24 +16,19 @@ def remaining(pieces: Pieces, consumed: PackedSequences | Pieces) -> Pieces:
     """
     # Documents laid side by side, a width apart, form one line.
     width = max(int((runs.start + runs.length).max(initial=0)) for runs in (pieces, consumed)) + 1
-    begins = consumed.document * width + consumed.start
-    order = np.argsort(begins)
-    spans = Spans(begins[order], (begins + consumed.length)[order])
-    at, start, end = spans.cut(pieces.document * width + pieces.start, pieces.length)
-    # Remaining pieces begin where a piece begins and at the end of each run; they end at the next run or at the piece's
-    # end.
-    runs = np.bincount(at, minlength=len(pieces))
-    first = np.cumsum(runs + 1) - (runs + 1)
-    after = np.arange(len(at)) + at + 1
-    begin = np.zeros(len(pieces) + len(at), np.int64)
-    begin[after] = end
-    until = np.empty_like(begin)
-    until[after - 1] = start
-    until[first + runs] = pieces.length
-    piece = np.repeat(np.arange(len(pieces)), runs + 1)
-    kept = (until > begin) | (pieces.length[piece] == 0)
-    piece, begin, until = piece[kept], begin[kept], until[kept]
-    return Pieces(pieces.document[piece], pieces.start[piece] + begin, until - begin)
+    begins = np.sort(consumed.document * width + consumed.start)
+    ends = np.sort(consumed.document * width + consumed.start + consumed.length)
+    line = width * (int(pieces.document.max(initial=0)) + 1)
+    first, last = np.append(0, ends), np.append(begins, max(line, ends.max(initial=0)))
+    gaps = Spans(first[first < last], last[first < last])
+    full = np.flatnonzero(pieces.length)
+    at, start, end = gaps.cut((pieces.document * width + pieces.start)[full], pieces.length[full])
+    # Pieces without tokens remain.
+    piece = np.concatenate([full[at], np.flatnonzero(pieces.length == 0)])
+    start, end = (np.append(of, np.zeros(len(piece) - len(at), np.int64)) for of in (start, end))
+    order = np.argsort(piece, kind="stable")
+    piece, start, end = piece[order], start[order], end[order]
+    return Pieces(pieces.document[piece], pieces.start[piece] + start, end - start)
 
 
 def join(*plans: PackedSequences) -> PackedSequences:

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
-
-
-def _copies(document: Ints, texts: Ints) -> Ints:
-    """Number of documents with each text, int64 (texts,)."""
-    present = np.flatnonzero(np.bincount(document))
-    return np.bincount(texts[present], minlength=texts.max(initial=-1) + 1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,8 @@ def sequence_spacing(
     """
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
     step = step or packed.sequence_length
-    copies = _copies(packed.document, texts)
+    # Documents with each text.
+    copies = np.bincount(texts[distinct_values(packed.document)], minlength=texts.max(initial=-1) + 1)
     run = np.flatnonzero(copies[texts[packed.document]] > 1)
     first = -(-packed.start[run] // step)
     tokens = np.maximum(-(-(packed.start[run] + packed.length[run]) // step) - first, 0)

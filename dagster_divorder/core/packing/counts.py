@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.packing.pieces import PackedSequences
-from dagster_divorder.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -39,24 +37,15 @@ def sequence_counts(
     codes: trait -> int (N,), the value of each document, in [0, n_values[trait]). Columns have the order of `codes`.
     counted: int (Q,), tokens of each run that count; by default all.
     Entries are int32, or int64 if a sequence may have more than 2**31 - 1 tokens.
-
-    Raises:
-        InputError: there is no trait, a value lies outside [0, n_values), or `counted` has another shape.
     """
     from scipy.sparse import csr_matrix, hstack
 
-    if not codes:
-        raise InputError("codes is empty; expected at least one trait, such as the cluster of each document")
     small = packed.sequence_length <= np.iinfo(np.int32).max
-    tokens = (
-        packed.length
-        if counted is None
-        else whole_numbers("counted", counted, len(packed.length), each="run")
-    )
+    tokens = np.asarray(packed.length if counted is None else counted)
     length: NDArray[Any] = tokens.astype(np.int32 if small else np.int64)
     blocks = []
     for name in codes:
-        column = document_codes(packed, name, codes[name], n_values[name])
+        column = np.asarray(codes[name], np.int32)
         # The runs of a sequence are the entries of its row; scipy sums the entries of one value.
         block = csr_matrix(
             (length.copy(), column[packed.document], packed.indptr), shape=(len(packed), n_values[name])
@@ -70,13 +59,16 @@ def sequence_counts(
 def with_all_tokens(
     items: Items, packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
 ) -> Items:
-    """Adds groups to items that count only some of their tokens: the same traits in all tokens.
+    """Adds groups to items that count only some of their tokens: the same traits in all tokens, which decide what a
+    batch costs and what its prompts are about.
 
     items: from `sequence_counts` with `counted`, one group for each of `codes`. A trait weighs as much in all tokens as
     in counted ones, but at least LEAST_SCALE of its weight.
     """
     from scipy.sparse import hstack
 
+    if int(items.counts.sum()) == len(codes) * int(packed.length.sum()):
+        return items
     whole, groups = sequence_counts(packed, codes, n_values)
     scale = max(LEAST_SCALE, (int(items.counts.sum()) / max(1, int(whole.sum()))) ** 2)
     return replace(
@@ -85,14 +77,3 @@ def with_all_tokens(
         groups=np.concatenate([items.groups, groups + np.int32(len(codes))]),
         weights=np.concatenate([items.weights, scale * items.weights]),
     )
-
-
-def document_codes(packed: PackedSequences, name: str, codes: ArrayLike, n_values: int) -> NDArray[np.int32]:
-    """`codes` as int32 (N,), checked against the plan's documents."""
-    array = whole_numbers(f"trait {name!r}", codes, each="document", below=n_values)
-    documents = int(packed.document.max(initial=-1)) + 1
-    if len(array) < documents:
-        raise InputError(
-            f"trait {name!r} has {len(array)} values; expected one for each of {documents} documents"
-        )
-    return np.ascontiguousarray(array, np.int32)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.checks import positive, whole_numbers
-
 Ints = NDArray[np.int64]
 Vectors = Callable[[Ints], NDArray[np.float32]]
 
@@ -24,19 +22,11 @@ class Pieces:
 
     document, start, length: int64 (P,), >= 0. Usually whole documents; the rest of a partly consumed document starts
     above 0. A document may occur more than once.
-
-    Raises:
-        InputError: shapes differ, or a number is negative or not whole.
     """
 
     document: Ints
     start: Ints
     length: Ints
-
-    def __post_init__(self) -> None:
-        for name in ("document", "start", "length"):
-            array = whole_numbers(name, getattr(self, name), len(self.document), each="piece")
-            object.__setattr__(self, name, array.astype(np.int64, copy=False))
 
     def __len__(self) -> int:
         """P."""
@@ -117,12 +107,7 @@ class PackedSequences:
 
 
 def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
-    """The pieces; longer ones are cut into pieces of `piece_tokens` tokens and a shorter last one.
-
-    Raises:
-        InputError: piece_tokens is below 1.
-    """
-    positive("piece_tokens", piece_tokens)
+    """The pieces; longer ones are cut into pieces of `piece_tokens` tokens, 1 or more, and a shorter last one."""
     parts = np.maximum(-(-pieces.length // piece_tokens), 1)
     piece = np.arange(len(pieces)).repeat(parts)
     before = (np.arange(len(piece)) - (np.cumsum(parts) - parts).repeat(parts)) * piece_tokens

@@ -21,7 +21,6 @@ from dagster_divorder.core.blas import one_faiss_thread
 from dagster_divorder.core.checks import finite
 from dagster_divorder.core.packing import concat
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, Vectors
-from dagster_divorder.errors import InputError
 
 NEIGHBOURS = 32
 """Neighbours of a piece in the graph: more make fewer leaps and cost more."""
@@ -31,8 +30,7 @@ BLOCK = 8192
 
 
 def pack(problem: PackingProblem) -> PackedSequences:
-    if problem.labels is None or problem.vectors is None:
-        raise InputError("method 'related' got no labels or no vectors; it needs both, for every piece")
+    assert problem.labels is not None and problem.vectors is not None
     by_label = np.argsort(problem.labels, kind="stable")
     starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
     paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
@@ -44,10 +42,6 @@ def _path(cluster: Ints, vectors: Vectors) -> Ints:
     if not len(cluster):
         return cluster
     rows = np.asarray(vectors(cluster), np.float32)
-    if rows.ndim != 2 or len(rows) != len(cluster):
-        raise InputError(
-            f"vectors have the shape {rows.shape}; expected one row a piece: ({len(cluster)}, D)"
-        )
     finite("the vectors", rows)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     points = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.distinct import distinct_values
-from dagster_divorder.core.packing.counts import document_codes
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 
@@ -45,21 +44,13 @@ class PackingReport:
 
 def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> PackingReport:
     """Report on a plan. labels: int (N,), the cluster of each document. O(Q log Q) in the cut documents."""
-    from dagster_divorder.core.kernels.packing import distinct_per_sequence
-
-    documents = int(packed.document.max(initial=-1)) + 1
-    itself = np.arange(documents, dtype=np.int32)
-    packed_documents = int(
-        distinct_per_sequence(np.array([0, len(packed.document)]), packed.document, itself, documents).sum()
-    )
+    packed_documents = len(distinct_values(packed.document))
     tokens = int(packed.length.sum())
     padding = len(packed) * packed.sequence_length - tokens
     cut_documents = _cut_documents(packed)
     clusters = None
     if labels is not None:
-        n_values = int(np.max(labels, initial=0)) + 1
-        codes = document_codes(packed, "cluster", labels, n_values)
-        clusters = _summary(distinct_per_sequence(packed.indptr, packed.document, codes, n_values))
+        clusters = _summary(distinct_per_sequence(packed.indptr, np.asarray(labels)[packed.document]))
     return PackingReport(
         sequences=len(packed),
         packed_documents=packed_documents,
@@ -69,11 +60,17 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
         padding_share=padding / max(tokens + padding, 1),
         cut_documents=cut_documents,
         cut_share=cut_documents / max(packed_documents, 1),
-        documents_per_sequence=_summary(
-            distinct_per_sequence(packed.indptr, packed.document, itself, documents)
-        ),
+        documents_per_sequence=_summary(distinct_per_sequence(packed.indptr, packed.document)),
         clusters_per_sequence=clusters,
     )
+
+
+def distinct_per_sequence(indptr: Ints, values: NDArray[np.integer]) -> Ints:
+    """Distinct values, int (Q,) >= 0, in each sequence, int64 (S,). O(Q log Q)."""
+    sequence = np.arange(len(indptr) - 1).repeat(np.diff(indptr))
+    values_of_all = int(values.max(initial=0)) + 1
+    met = distinct_values(sequence * values_of_all + values)
+    return np.bincount(met // values_of_all, minlength=len(indptr) - 1)
 
 
 def _cut_documents(packed: PackedSequences) -> int:

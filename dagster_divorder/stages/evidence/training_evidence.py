@@ -52,7 +52,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, vector_sums
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
 from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
@@ -109,11 +109,11 @@ def _train_in_each_order(run: Run) -> Made:
     trainings, arrays = _name_trainings(sequences, task, known)
     # If a run is stopped, all orders are trained with the first seeds.
     missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
-    tokens = sequences.epochs * sequences.rows * sequences.plan.sequence_length
+    tokens = EPOCHS * sequences.rows * sequences.plan.sequence_length
     if missing:
         run.progress.note(
             f"training {len(missing):,} of {len(trainings):,} models, "
-            f"{sequences.epochs * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
+            f"{EPOCHS * sequences.steps:,} steps of {count(sequences.batch, 'sequence')} each"
         )
         doing = f"training {count(len(missing), 'model')}"
         with run.progress(doing, tokens * len(missing), "tokens") as advance:
@@ -149,9 +149,9 @@ def _train_in_each_order(run: Run) -> Made:
         "verdict": " ".join(summary["verdict"]),
         "trainings": len(trainings),
         "trained_now": len(missing),
-        "tokens_an_epoch": tokens // sequences.epochs,
+        "tokens_an_epoch": tokens // EPOCHS,
         "weights": summary["weights"],
-        "steps": sequences.epochs * sequences.steps,
+        "steps": EPOCHS * sequences.steps,
         "notes": notes,
     }
     return Made(files, figures=figures)
@@ -210,7 +210,7 @@ class Sequences:
         """
         settings, evidence, packed = run.settings, run.settings.evidence, load_packed(run)
         assert evidence.tokens is not None
-        numbers, stream, mask = first_reads(load_sequence_order(run)), load_stream(run), load_loss_mask(run)
+        numbers, stream, mask = load_sequence_order(run)[0], load_stream(run), load_loss_mask(run)
         if mask is not None:
             rows = stream.record_of[packed.document]
             before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
@@ -242,11 +242,6 @@ class Sequences:
         return cls(run, stream, plan, numbers, full // batch, batch)
 
     @property
-    def epochs(self) -> int:
-        """Epochs of a training; as many as one schedule of the plan spans."""
-        return max(EPOCHS, self.run.settings.schedule_epochs)
-
-    @property
     def rows(self) -> int:
         """Number of sequences in an epoch; a last incomplete batch is left out, as trainers do."""
         return self.steps * self.batch
@@ -270,7 +265,7 @@ class Sequences:
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
         """(the sequences of an order, the sequences that each epoch reads in order, int64 (E, n))."""
-        rows, epochs = self.rows, self.epochs
+        rows, epochs = self.rows, EPOCHS
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
         if order.sequences == "curated":
             return plan, self.curated_epochs()
@@ -281,20 +276,16 @@ class Sequences:
             shuffled = rng.permutation(len(plan))[:rows]
             return plan, np.stack([shuffled, *(rng.permutation(shuffled) for _ in range(epochs - 1))])
         items = self.items(plan)
-        arguments = self.arguments(order.sequences, items, seed)
-        ordered = make_order(items.counts, items.groups, coordinates=items.coordinates, **arguments)
+        ordered = make_order(items, **self.arguments(order.sequences, seed))
         return plan, np.tile(ordered[:rows], (epochs, 1))
 
     def curated_epochs(self) -> np.ndarray:
         """The plan's own orders of these sequences, int64 (E, n), as places in `plan`."""
         orders = load_sequence_order(self.run)
-        if self.run.settings.schedule_epochs > 1:
-            # One order covers all epochs, and no epoch reads every sequence.
-            orders = orders.reshape(1, -1)
         place = np.full(orders.max(initial=-1) + 1, -1)
         place[self.numbers[: self.rows]] = np.arange(self.rows)
-        read = [row for order in orders for row in place[order][place[order] >= 0].reshape(-1, self.rows)]
-        return np.stack([read[epoch % len(read)] for epoch in range(self.epochs)])
+        read = [place[order][place[order] >= 0] for order in orders]
+        return np.stack([read[epoch % len(read)] for epoch in range(EPOCHS)])
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
         """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
@@ -307,7 +298,7 @@ class Sequences:
             settings.order.traits,
             lengths=pieces.length,
         )
-        order = make_order(items.counts, items.groups, **self.arguments(documents, items, seed))
+        order = make_order(items, **self.arguments(documents, seed))
         own = settings.packing.method
         method = own if own == "none" or (settings.masked and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
@@ -321,13 +312,12 @@ class Sequences:
         tokens = run_counter(self.run, self.stream.record_of)(plan)
         counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
         items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
-        if traits.trained is not None:
-            items = with_all_tokens(items, plan, codes, traits.sizes())
+        items = with_all_tokens(items, plan, codes, traits.sizes())
         return with_coordinates(items, plan, vector_sums(self.run, plan))
 
-    def arguments(self, strategy: str, items: Items, seed: int) -> dict[str, Any]:
+    def arguments(self, strategy: str, seed: int) -> dict[str, Any]:
         common = self.run.settings.order_arguments(strategy)
-        return {**common, "weights": items.weights, "seed": common["seed"] + seed}
+        return {**common, "seed": common["seed"] + seed}
 
 
 def _whole_pieces(plan: PackedSequences) -> Pieces:
@@ -443,7 +433,7 @@ def _summary(
     first = "curated" if "curated" in orders else next(name for name in orders if name != SHUFFLED)
     pairs = zip(figures[first], figures[SHUFFLED], strict=True)
     differences = [ours[HELD_OUT] - shuffled[HELD_OUT] for ours, shuffled in pairs]
-    read = sequences.epochs * sequences.rows * sequences.plan.sequence_length
+    read = EPOCHS * sequences.rows * sequences.plan.sequence_length
     return {
         "verdict": [*filter(None, [*verdict(compared, first, SHUFFLED), sensitivity(differences, read)])],
         "orders": [
@@ -456,7 +446,7 @@ def _summary(
         "learning rate": best,
         "weights": count_weights(task.class_count),
         "seeds": SEEDS,
-        "epochs": sequences.epochs,
+        "epochs": EPOCHS,
         "steps": sequences.steps,
         "batch": sequences.batch,
         "length": sequences.plan.sequence_length,

@@ -1,56 +1,38 @@
-"""diversity_metrics: measures of all orders, for every window of training.
+"""diversity_metrics: measures of all orders, for every window of training (`core.measure.order`).
 
-Documents: in their original order, shuffled (mean of three seeds), and curated. Sequences: shuffled documents packed by
-`concat` and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch after epoch. Windows
-are compared with the mix of their stretch (`core.measure.stretches`), and shuffles stay inside stretches; most orders
-have one. With a loss mask, windows are whole sequences, shares count trained tokens, and shuffled documents are
-packed by `best_fit` if the plan is.
+Documents: in their original order, shuffled (mean of three seeds), and curated, each packed by `concat`. Sequences:
+shuffled documents packed and shuffled again (mean of three), and the packed sequences as a trainer gets them, epoch
+after epoch. Windows are compared with the mix of their stretch (`core.measure.windows`), and shuffles stay inside
+stretches; most orders have one. Shares are of the tokens that count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
 from dagster_divorder.core.measure import (
-    Diversity,
-    Seam,
-    WindowDeviation,
+    Measures,
     average,
     beats_shuffling,
     cluster_mix,
     compare_errors,
-    distinct_clusters,
     error_curves,
     measure,
-    measure_packed,
-    worse_batches,
+    packed_counts,
 )
-from dagster_divorder.core.measure.distinct import distinct_in_sequences
-from dagster_divorder.core.measure.packed import (
-    ReadRuns,
-    RunCounter,
-    documents_stream,
-    runs_in_order,
-    sequences_stream,
-    stretch_of_runs,
-)
+from dagster_divorder.core.measure.runs import ReadRuns, RunCounter, runs_in_order, sequences_stream
+from dagster_divorder.core.measure.shuffling_check import findings
 from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
-from dagster_divorder.core.measure.stretches import off_schedule, shuffled_inside
-from dagster_divorder.core.measure.tables import (
-    SHUFFLED,
-    drift_columns,
-    findings,
-    table_rows,
-)
+from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
 from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
+from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -68,17 +50,18 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.greedy_order import load_order, load_stretches
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.scores import score_reads, stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.measures import (
-    MEASURES,
+    drift_columns,
     followed,
+    full_table,
     measures,
     mix_rows,
     side_by_side,
@@ -88,6 +71,8 @@ from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 
 SHUFFLES = 3
+SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
+"""The shuffled order that each of our orders is compared with."""
 SLICES, SHOWN_VALUES = 100, 8
 """Most slices and values of a trait in the mix along training."""
 ORDER_BYTES = 100
@@ -96,62 +81,132 @@ FEWEST_COLUMNS = 60
 """Fewest columns of a bar in the picture. With more batches, a column is a batch."""
 
 COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
-"""`Settings.counts_trained` -> what shares are of."""
+"""Whether there is a loss mask -> what shares are of."""
 
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 """Order of documents -> order of sequences that it equals if records are not packed."""
 
-LEGEND = "\n".join(
-    [
-        "Training sequences in order are what a trainer reads. Shuffled: the mean of three shuffles. Original order: "
-        "the input as it is. Clusters are those that were found in the corpus.",
-        "",
-        *(f"- **{known.of_trait('a trait').label}**: {known.meaning}." for known in MEASURES.values()),
-    ]
-)
-
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
-    """Order name -> measures, as in `core.measure.Diversity.to_dict`. The orders that DivOrder made also have
+    """Order name -> figures, as in `core.measure.order.Measures`. The orders that DivOrder made also have
 
-    shuffled_batches_worse: by trait, the share of the shuffles' batches with a higher total variation than our worst
-        batch. trait_errors: by trait, see `core.measure.compare_errors`. curves: trait_errors along the order.
-        off_schedule: `achieved` and `shuffled` distance of a batch's mean rank from the asked one, along a score.
-        mixes: of several stretches, see `_mixes_along`.
+    trait_errors: by trait, see `core.measure.compare_errors`. curves: trait_errors along the order. off_schedule:
+        `achieved` and `shuffled` distance of a batch's mean rank from the asked one, along a score. mixes: of several
+        stretches, see `_mixes_along`.
     """
     metrics: dict[str, dict[str, Any]] = orjson.loads(run.read("diversity_metrics", "metrics"))
     return metrics
 
 
 def load_table(run: Run) -> list[dict[str, Any]]:
-    """Every measure as a row: `trait`, `window`, `measure`, then its value in each order."""
+    """Every measure as a row; see `full_table`."""
     return run.rows("diversity_metrics", "table")
 
 
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Packed sequences as a trainer reads them. epochs: int64 (E, S). stretch: int64 (S,), of each sequence."""
+
+    packed: PackedSequences
+    epochs: np.ndarray
+    stretch: np.ndarray
+
+    def measures(self, stream: TrainingStream, count: RunCounter, batch: int) -> Measures:
+        traits = stream.traits
+        return measure(
+            packed_counts(self.packed, traits.codes, traits.sizes(), count(self.packed)),
+            self.epochs,
+            batch=batch,
+            sequence_length=self.packed.sequence_length,
+            documents=len(np.unique(self.packed.document)),
+            stretch=self.stretch,
+        )
+
+
+def load_trained(run: Run, name: str, number: int = 0) -> Trained:
+    """An order of `ORDERS`. number: of the shuffle."""
+    plan, stretches = load_packed(run), load_bounds(run)[1]
+    packs, random = run.settings.packing.packs, _random(run, number)
+    stretch = np.searchsorted(stretches[1:], np.arange(len(plan)), side="right")
+    if name == "sequences" or (name == "curated" and not packs):
+        return Trained(plan, load_sequence_order(run), stretch)
+    if name == "original" and not packs:
+        as_read = np.lexsort((plan.start, plan.document))
+        return Trained(plan, np.tile(as_read, (run.settings.epochs, 1)), np.zeros_like(stretch))
+    if name == "sequences_random" or not packs:
+        return _shuffled_sequences(run, plan, stretch, number)
+    order, begins = load_order(run), load_stretches(run)
+    of_document = np.zeros(len(order), np.int64)
+    if name == "original":
+        order = np.arange(len(order))
+    else:
+        of_document[order] = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+    if name == "random":
+        order = shuffled_inside(of_document, random)
+    packed = _packed_anew(plan, order, "concat")
+    return Trained(
+        packed, np.arange(len(packed))[np.newaxis], of_document[packed.document[packed.indptr[:-1]]]
+    )
+
+
+def _shuffled_sequences(run: Run, plan: PackedSequences, stretch: np.ndarray, number: int) -> Trained:
+    """Training data without an order: documents shuffled and packed, and the sequences shuffled for every epoch; in an
+    order of several stretches, or without packing, the plan's sequences shuffled inside them. A partial last sequence
+    stays last, unless all are padded."""
+    settings, random = run.settings, _random(run, number)
+    packed, method = plan, settings.packing.method
+    if settings.packing.packs and not stretch.any():
+        method = "best_fit" if method == "best_fit" else "concat"
+        packed = _packed_anew(plan, random.permutation(len(load_order(run))), method)
+        stretch, random = np.zeros(len(packed), np.int64), np.random.default_rng([settings.seed, number, 1])
+    full = len(packed) - bool(method in FILLED and len(packed) and packed.padding[-1] > 0)
+    rest = np.arange(full, len(packed))
+    epochs = [np.append(shuffled_inside(stretch[:full], random), rest) for _ in range(settings.epochs)]
+    return Trained(packed, np.stack(epochs), stretch)
+
+
+def _packed_anew(plan: PackedSequences, order: np.ndarray, method: str) -> PackedSequences:
+    """The runs of a plan with their documents in another order, int64 (M,), packed anew: the tokens are the same."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    runs = np.lexsort((plan.start, place[plan.document]))
+    pieces = Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
+    return pack(pieces, method=method, sequence_length=plan.sequence_length)
+
+
+def _random(run: Run, number: int) -> np.random.Generator:
+    return np.random.default_rng([run.settings.seed, number])
+
+
 def _measure_diversity(run: Run) -> Made:
-    stream = load_stream(run)
+    settings, stream = run.settings, load_stream(run)
     traits, count = stream.traits, run_counter(run, stream.record_of)
-    measured = _measure_orders(run, traits, count)
-    worse = {ours: worse_batches(measured[other], measured[ours]) for ours, other in SHUFFLED.items()}
-    metrics = {name: diversity.to_dict() for name, diversity in measured.items()}
-    for ours, shares in worse.items():
-        metrics[ours]["shuffled_batches_worse"] = shares
-        metrics[ours] |= _against_shuffles(measured[ours], measured[SHUFFLED[ours]])
-    metrics["sequences"] |= _along_training(run, traits, count)
+    measured = _measure_orders(run, stream, count)
+    metrics = {name: one.figures for name, one in measured.items()}
+    for ours, other in SHUFFLED.items():
+        pairs = {
+            trait: (errors, measured[other].errors[trait]) for trait, errors in measured[ours].errors.items()
+        }
+        metrics[ours] = metrics[ours] | {
+            "trait_errors": {trait: compare_errors(*pair) for trait, pair in pairs.items()},
+            "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in pairs.items()}},
+        }
+    metrics["sequences"] |= _along_training(run, stream, count)
     files: dict[str, Any] = {
         "metrics": File(orjson.dumps(metrics), "json"),
-        "table": table_rows(measured, metrics),
+        "table": full_table(metrics),
     }
-    alike = [trait for trait in run.settings.order.traits if not np.ptp(traits.codes[trait])]
-    balanced = [trait for trait in _fields_first(run.settings) if trait not in alike]
+    alike = [trait for trait in settings.order.traits if not np.ptp(traits.codes[trait])]
+    balanced = [trait for trait in _fields_first(settings) if trait not in alike]
     shown = list(dict.fromkeys([*balanced, "cluster"]))
-    if "plot" in run.settings.output.sidecars:
-        files["picture"] = File(_picture(run, traits, count, measured, shown), "png")
+    if "plot" in settings.output.sidecars:
+        files["picture"] = File(_picture(run, stream, count, metrics, shown), "png")
     summary = [summary_row(name, metrics[name], shown) for name in ORDERS]
-    told = findings(metrics, [trait for trait in shown if trait not in alike])
+    of = [trait for trait in shown if trait not in alike]
+    told = findings(metrics["sequences"], metrics["sequences_random"], of)
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
-    if run.settings.masked:
-        told.insert(0, f"shares are of {COUNTED[run.settings.counts_trained]}")
+    if settings.masked:
+        told.insert(0, f"shares are of {COUNTED[has_loss_mask(settings)]}")
     return Made(files, figures={"balanced": balanced, "traits": shown, "summary": summary, "findings": told})
 
 
@@ -161,116 +216,46 @@ def _fields_first(settings: Settings) -> list[str]:
     return sorted(settings.order.traits, key=lambda trait: (trait in computed, trait != "cluster"))
 
 
-def _measure_orders(run: Run, traits: Traits, count: RunCounter) -> dict[str, Diversity]:
-    settings, whole = run.settings.sequence, run.settings.whole_windows
-    packs, stretches = run.settings.packing.packs, load_bounds(run)[1]
-
-    def documents(order: np.ndarray, stretch: np.ndarray | None = None) -> Diversity:
-        if whole:
-            pieces = _planned_pieces(load_packed(run), order)
-            packed = pack(pieces, method="concat", sequence_length=settings.length)
-            return sequences(packed, np.arange(len(packed)), None)
-        return measure(
-            order,
-            traits.tokens,
-            traits.codes,
-            traits.sizes(),
-            sequence_length=settings.length,
-            batch=settings.batch,
-            stretch=stretch,
-        )
-
-    def sequences(packed: PackedSequences, epochs: np.ndarray, stretches: np.ndarray | None) -> Diversity:
-        return measure_packed(
-            packed,
-            epochs,
-            traits.codes,
-            traits.sizes(),
-            batch=settings.batch,
-            whole=whole,
-            counted=count(packed),
-            stretches=stretches,
-        )
-
-    in_order = _document_stretches(run)
-
-    def shuffled_documents(number: int) -> Diversity:
-        if in_order is None:
-            return documents(_shuffle(run, len(traits.tokens), number))
-        return documents(shuffled_inside(in_order, _random(run, number)), in_order)
-
-    def shuffled_sequences(number: int) -> Diversity:
-        return sequences(*_shuffled_sequences(run, traits, number))
-
-    # Each task makes its own order, so that waiting tasks take no memory.
-    tasks: list[tuple[str, Callable[[], Diversity]]] = [
-        *(("sequences_random", partial(shuffled_sequences, number)) for number in range(SHUFFLES)),
-        ("sequences", lambda: sequences(load_packed(run), load_sequence_order(run), stretches)),
+def _measure_orders(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Measures]:
+    equal = {} if run.settings.packing.packs else UNPACKED
+    tasks = [
+        (name, number)
+        for name in ORDERS
+        if name not in equal
+        for number in range(SHUFFLES if name in SHUFFLED.values() else 1)
     ]
-    if packs:
-        tasks = [
-            ("original", lambda: documents(np.arange(len(traits.tokens)))),
-            *(("random", partial(shuffled_documents, number)) for number in range(SHUFFLES)),
-            ("curated", lambda: documents(load_order(run), in_order)),
-            *tasks,
-        ]
-    else:
-        tasks.insert(0, ("original", lambda: sequences(*_sequences_as_read(run), None)))
-    at_once = 2 if ORDER_BYTES * len(traits.tokens) <= MEASURED_BYTES else 1
-    measured: dict[str, list[Diversity]] = {}
+    at_once = 2 if ORDER_BYTES * len(stream.traits.tokens) <= MEASURED_BYTES else 1
+    measured: dict[str, list[Measures]] = {}
+
+    def measures_of(task: tuple[str, int]) -> Measures:
+        # Each task makes its own order, so that waiting tasks take no memory.
+        return load_trained(run, *task).measures(stream, count, run.settings.sequence.batch)
+
     with (
         run.progress("measuring orders", len(tasks), "orders") as advance,
         ThreadPoolExecutor(at_once, thread_name_prefix="divorder-measure") as threads,
     ):
-        for (name, _), figures in zip(tasks, threads.map(lambda task: task[1](), tasks), strict=True):
+        for (name, _), figures in zip(tasks, threads.map(measures_of, tasks), strict=True):
             measured.setdefault(name, []).append(figures)
             advance(1)
-    if not packs:
-        # Each record is a sequence.
-        measured |= {name: measured[of_sequences] for name, of_sequences in UNPACKED.items()}
-    return {name: average(diversities) for name, diversities in measured.items()}
+    return {name: average(measured[equal.get(name, name)]) for name in ORDERS}
 
 
-def _against_shuffles(ours: Diversity, shuffled: Diversity) -> dict[str, Any]:
-    """The errors of each trait, compared with the shuffles' errors, as figures and as curves."""
-    pairs = {trait: (errors, shuffled.errors[trait]) for trait, errors in ours.errors.items()}
-    return {
-        "trait_errors": {trait: compare_errors(*pair) for trait, pair in pairs.items()},
-        "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in pairs.items()}},
-    }
-
-
-def _document_stretches(run: Run) -> np.ndarray | None:
-    """The stretch of each document, int64 (M,), by number; None if there is one."""
-    stretches = load_stretches(run)
-    if len(stretches) <= 2:
-        return None
-    stretch = np.empty(stretches[-1], np.int64)
-    stretch[load_order(run)] = np.repeat(np.arange(len(stretches) - 1), np.diff(stretches))
-    return stretch
-
-
-def _along_training(run: Run, traits: Traits, count: RunCounter) -> dict[str, Any]:
+def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Any]:
     """`off_schedule` and `mixes`, as far as the order has them (`load_metrics`)."""
-    settings, stretches = run.settings, load_bounds(run)[1]
-    if len(stretches) <= 2 and not settings.curriculum.on:
-        return {}
-    packed, order = load_packed(run), load_sequence_order(run)
-    if settings.schedule_epochs > 1:
-        order = order.reshape(1, -1)
-    counted = count(packed)
+    settings, ours = run.settings, load_trained(run, "sequences")
+    order, counted = ours.epochs[0], count(ours.packed)
     found: dict[str, Any] = {}
     if settings.curriculum.on:
-        ranks = stream_ranks(run, load_stream(run))[packed.document]
-        stretch = np.searchsorted(stretches[1:], order[0], side="right")
-        shuffled = order[0][shuffled_inside(stretch, _random(run, 0))]
+        ranks = stream_ranks(run, stream)[ours.packed.document]
+        shuffled = order[shuffled_inside(ours.stretch[order], _random(run, 0))]
         found["off_schedule"] = {
-            name: _off_schedule(settings, packed, of, ranks, counted)
-            for name, of in (("achieved", order[0]), ("shuffled", shuffled))
+            name: _off_schedule(settings, ours.packed, read, ranks, counted)
+            for name, read in (("achieved", order), ("shuffled", shuffled))
         }
-    if len(stretches) > 2:
+    if ours.stretch.any():
         begun = run.receipt("packed_sequences").facts["frozen_sequences"]
-        found["mixes"] = _mixes_along(settings, traits, packed, order[0], stretches, counted, begun)
+        found["mixes"] = _mixes_along(settings, stream, ours, order, counted, begun)
     return found
 
 
@@ -288,10 +273,9 @@ def _off_schedule(
 
 def _mixes_along(
     settings: Settings,
-    traits: Traits,
-    packed: PackedSequences,
+    stream: TrainingStream,
+    ours: Trained,
     order: np.ndarray,
-    stretches: np.ndarray,
     counted: np.ndarray,
     begun: int,
 ) -> dict[str, Any]:
@@ -299,10 +283,10 @@ def _mixes_along(
     training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in
     the first batch behind the `begun` sequences that stay, if there is one."""
     trait = settings.mixed_trait if settings.mixing.on else _fields_first(settings)[0]
-    names, codes = traits.names[trait], traits.codes[trait][packed.document]
-    asked = np.bincount(
-        stretch_of_runs(packed, stretches) * len(names) + codes, counted, (len(stretches) - 1) * len(names)
-    ).reshape(-1, len(names))
+    packed, names = ours.packed, stream.traits.names[trait]
+    codes = stream.traits.codes[trait][packed.document]
+    asked = np.zeros((int(ours.stretch.max()) + 1, len(names)))
+    np.add.at(asked, (ours.stretch.repeat(np.diff(packed.indptr)), codes), counted)
     shown = np.argsort(-asked.sum(axis=0), kind="stable")[:SHOWN_VALUES]
     sums = asked.sum(axis=1)
     runs, _ = runs_in_order(packed.indptr, order)
@@ -320,102 +304,38 @@ def _mixes_along(
     }
 
 
-def _random(run: Run, number: int) -> np.random.Generator:
-    return np.random.default_rng([run.settings.seed, number])
-
-
-def _shuffle(run: Run, items: int, number: int) -> np.ndarray:
-    return _random(run, number).permutation(items)
-
-
-def _sequences_as_read(run: Run) -> tuple[PackedSequences, np.ndarray]:
-    """Records that are not packed, in the order of the input."""
-    plan = load_packed(run)
-    as_read = np.lexsort((plan.start, plan.document))
-    return plan, np.tile(as_read, (run.settings.epochs, 1))
-
-
-def _shuffled_sequences(
-    run: Run, traits: Traits, number: int
-) -> tuple[PackedSequences, np.ndarray, np.ndarray | None]:
-    """Training data without an order: documents shuffled and packed, with as many tokens of each as in the plan, and
-    the sequences shuffled for every epoch; in an order of several stretches, the plan's sequences shuffled inside them.
-    A partial last sequence stays last, unless all are padded. (The plan, the epochs, the stretches.)"""
-    plan, stretches, random = load_packed(run), load_bounds(run)[1], _random(run, number)
-    settings = run.settings
-    if not settings.packing.packs or len(stretches) > 2:
-        last = len(plan) - bool(settings.packing.method in FILLED and plan.padding[-1] > 0)
-        stretch = np.searchsorted(stretches[1:], np.arange(last), side="right")
-        rows = [
-            np.append(shuffled_inside(stretch, random), np.arange(last, len(plan)))
-            for _ in range(settings.epochs)
-        ]
-        return plan, np.stack(rows), stretches
-    order, method = _shuffle(run, len(traits.tokens), number), "concat"
-    if settings.masked:
-        pieces = _planned_pieces(plan, order)
-        method = "best_fit" if settings.packing.method == "best_fit" else "concat"
-    else:
-        tokens = np.bincount(plan.document, plan.length, len(traits.tokens)).astype(np.int64)
-        pieces = Pieces(order, np.broadcast_to(np.int64(0), order.shape), tokens[order])
-        del tokens
-    del plan
-    packed = pack(pieces, method=method, sequence_length=settings.sequence.length)
-    full = len(packed) if method == "best_fit" else int((packed.padding == 0).sum())
-    random = np.random.default_rng([settings.seed, number, 1])
-    rows = [np.append(random.permutation(full), np.arange(full, len(packed))) for _ in range(settings.epochs)]
-    return packed, np.stack(rows), None
-
-
-def _planned_pieces(plan: PackedSequences, order: np.ndarray) -> Pieces:
-    """The runs of a plan with their documents in another order; the trained tokens are the same."""
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    runs = np.lexsort((plan.start, place[plan.document]))
-    return Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
-
-
 def _picture(
-    run: Run, traits: Traits, count: RunCounter, measured: dict[str, Diversity], shown: list[str]
+    run: Run,
+    stream: TrainingStream,
+    count: RunCounter,
+    metrics: dict[str, dict[str, Any]],
+    shown: list[str],
 ) -> bytes:
     from dagster_divorder.view.pictures import BAR_PIXELS, ordering_comparison
 
-    labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
+    labels, clusters = stream.traits.codes["cluster"], stream.traits.sizes()["cluster"]
     distinct, mixes = {}, {}
-    for name, (runs, in_sequences) in read_in_order(run, traits).items():
+    for name, (runs, in_sequences) in read_in_order(run, stream.traits).items():
         # The picture leaves out the documents in order, which lie between shuffled and ordered sequences.
         if name != "curated":
-            columns = int(
-                np.clip(len(in_sequences) // run.settings.sequence.batch, FEWEST_COLUMNS, BAR_PIXELS)
-            )
-            tokens = count(runs)
+            batches = len(in_sequences) // run.settings.sequence.batch
+            columns, tokens = int(np.clip(batches, FEWEST_COLUMNS, BAR_PIXELS)), count(runs)
             distinct[name] = in_sequences
             mixes[name] = cluster_mix(
                 np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns
             )
-    return ordering_comparison(measured, distinct, mixes, load_names(run), shown)
+    return ordering_comparison(metrics, distinct, mixes, load_names(run), shown)
 
 
 def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
     """Name -> order that pictures show, the original first: (the runs of tokens as they are read, the number of
-    distinct clusters in each sequence, int64 (S,)). For sequences, the first epoch; for shuffles, the first one."""
-    labels, clusters = traits.codes["cluster"], traits.sizes()["cluster"]
-    packed = {
-        "sequences_random": _shuffled_sequences(run, traits, 0)[:2],
-        "sequences": (load_packed(run), load_sequence_order(run)),
-    }
-    documents = {"original": np.arange(len(traits.tokens)), "curated": load_order(run)}
-    if not run.settings.packing.packs:
-        documents = {}
-        packed |= {"original": _sequences_as_read(run), "curated": packed["sequences"]}
-    orders = {}
-    for name, order in documents.items():
-        distinct = distinct_clusters(order, traits.tokens, labels, run.settings.sequence.length)
-        orders[name] = documents_stream(order, traits.tokens), distinct
-    for name, (sequences, epochs) in packed.items():
-        runs = sequences_stream(sequences, epochs[0])
-        orders[name] = runs, distinct_in_sequences(runs.indptr, labels[runs.document], clusters)
-    return {name: orders[name] for name in ("original", "sequences_random", "curated", "sequences")}
+    distinct clusters in each sequence, int64 (S,)). The first epoch; of shuffles, the first one."""
+    labels, orders = traits.codes["cluster"], {}
+    for name in ("original", "sequences_random", "curated", "sequences"):
+        read = load_trained(run, name)
+        runs = sequences_stream(read.packed, read.epochs[0])
+        orders[name] = runs, distinct_per_sequence(runs.indptr, labels[runs.document])
+    return orders
 
 
 def load_verdict(run: Run) -> Verdict:
@@ -425,19 +345,11 @@ def load_verdict(run: Run) -> Verdict:
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
     """
-    settings, metrics = run.settings, load_metrics(run)
-    figures, several = run.receipt("diversity_metrics").figures, "mixes" in metrics[TRAIN_ON]
-    batches = metrics[TRAIN_ON]["split"]["count"] // settings.sequence.batch
+    metrics, figures = load_metrics(run), run.receipt("diversity_metrics").figures
+    # Across the seam an order of several stretches changes its mix.
+    seam = "mixes" not in metrics[TRAIN_ON]
     comparisons = {
-        ours: beats_shuffling(
-            _windows(metrics[ours]),
-            _windows(metrics[other]),
-            figures["balanced"],
-            metrics[ours]["tokens"],
-            batches=batches,
-            # Across the seam an order of several stretches changes its mix.
-            seams=None if several else (_seams(metrics[ours]), _seams(metrics[other])),
-        )
+        ours: beats_shuffling(metrics[ours], metrics[other], figures["balanced"], seam=seam)
         for ours, other in SHUFFLED.items()
     }
     return Verdict(
@@ -445,7 +357,7 @@ def load_verdict(run: Run) -> Verdict:
         documents=comparisons["curated"],
         metrics=metrics,
         traits=figures["traits"],
-        remedy=remedy(settings),
+        remedy=remedy(run.settings),
     )
 
 
@@ -466,17 +378,6 @@ def remedy(settings: Settings) -> str:
         "give the trait more weight in order.traits, balance fewer traits, or give them fewer values "
         f"(clusters.k){fill if settings.packing.packs else ''}"
     )
-
-
-def _windows(figures: dict[str, Any]) -> dict[str, dict[str, WindowDeviation]]:
-    return {
-        window: {trait: WindowDeviation(**deviation) for trait, deviation in deviations.items()}
-        for window, deviations in figures["windows"].items()
-    }
-
-
-def _seams(figures: dict[str, Any]) -> dict[str, Seam]:
-    return {trait: Seam(**deviation) for trait, deviation in figures["seam"].items()}
 
 
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
@@ -504,10 +405,12 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
 
 
 def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
-    verdict = load_verdict(run)
+    verdict, summary = load_verdict(run), receipt.figures["summary"]
+    known = measures(summary[0]).values()
+    orders = [{**row, "meaning": of.meaning} for row, of in zip(side_by_side(summary), known, strict=True)]
     shown: dict[str, Table | Picture | Text | float] = {
         "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
-        "orders": Text(f"{TextTable(side_by_side(receipt.figures['summary'])).markdown()}\n\n{LEGEND}"),
+        "orders": Table(orders),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }
@@ -548,7 +451,8 @@ def _nothing_drifts(run: Run) -> Finding:
     return Finding(
         passed=drift.passed,
         text=f"{drift.text()}\n\nCompared, along the order and in {DRIFT_SHUFFLES} {shuffles}: features of the "
-        f"training sequences, such as clusters, lengths, words and places in the input.\n\nFor training: {meaning}.",
+        "training sequences that the order did not balance, such as words and long documents.\n\nFor training: "
+        f"{meaning}.",
         remedy=stationarity_remedy(run.settings),
         figures={"features": drift.rows()},
     )
@@ -563,7 +467,7 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=7,
+    version=8,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,
@@ -576,10 +480,10 @@ DIVERSITY_METRICS = WholeCorpus(
     checks=(
         Check(
             name="order_beats_shuffling",
-            description="Every sequence, batch and stretch of ten batches keeps the corpus's mix of the balanced "
-            "traits (order.traits: sources, clusters, ...) better than after shuffling, wherever it begins, even "
-            "across the seam of two epochs. In an order of several stretches (phases, windows of a score, appends), "
-            "the mix is that of its stretch, and the shuffles stay inside stretches.",
+            description="Every sequence, batch and run of ten batches keeps the corpus's mix of the balanced traits "
+            "(order.traits: sources, clusters, ...) better than after shuffling, whatever sequence it begins with, "
+            "even across the seam of two epochs. In an order of several stretches (phases, windows of a score, "
+            "appends), the mix is that of its stretch, and the shuffles stay inside stretches.",
             check=_order_beats_shuffling,
         ),
         Check(

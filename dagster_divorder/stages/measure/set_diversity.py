@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.measure.vendi import gram, group_diversity, group_grams, vendi, window_scores
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
@@ -191,7 +191,7 @@ def _batches(run: Run, vectors: np.ndarray) -> list[Row]:
         runs[name] = packed.document[at], of_runs[at]
     rows, size = [], batch_tokens(run, packed, of_runs)
     for name, (items, tokens) in counted(run.progress, "batches", runs.items(), len(runs), "orders"):
-        scores = window_scores(vectors, stream.record(items), tokens, size)
+        scores = window_scores(vectors, stream.record_of[items], tokens, size)
         rows.append(
             {
                 "order": name,

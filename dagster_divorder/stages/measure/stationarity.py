@@ -1,5 +1,5 @@
 """stationarity: whether anything drifts along the sequences of the first epoch, as a trainer reads them, inside the
-stretches of the order (`core.measure.stretches`).
+stretches of the order (`core.measure.windows`).
 
 Letters: S sampled sequences, Q runs of tokens in them, D dims.
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
-from dagster_divorder.core.measure.sequence_features import DOCUMENTS, SequenceRuns, sequence_features
+from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import (
     Feature,
     Stationarity,
@@ -34,7 +34,7 @@ from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
 from dagster_divorder.engine.ahead import ahead
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
+from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.repeats import (
@@ -54,6 +54,7 @@ from dagster_divorder.stages.topics.components import (
     space_reads,
 )
 from dagster_divorder.store.space import Space
+from dagster_divorder.store.state import Receipt
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -62,6 +63,10 @@ TOKENS = 1 << 26
 SEQUENCES = 1 << 14
 WORD_BITS = 12
 """Words are 2**WORD_BITS buckets of token ids."""
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
+AT_ONCE = 64
+"""Sequences whose words are counted at a time."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
 """Most vectors, and most numbers in them, to which clusters of another seed are fitted."""
 OTHER_CLUSTERS = 64
@@ -126,50 +131,55 @@ def drift_along(
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
-    """Features that must not depend on a sequence's place; one at a time, to save memory."""
-    balanced = set(run.settings.order.traits)
-    if vectors_are_balanced(run.settings):
-        balanced |= {DOCUMENTS, f"{chosen_kind(run)} vectors"}
-    yield from sequence_features(sample, traits.codes, traits.tokens, balanced)
-    source = run.settings.input.source_field
+    """Features that must not depend on a sequence's place; one at a time, to save memory. Mixes are of what the order
+    did not balance: traits, the source, or else clusters of another seed."""
+    balanced, source = set(run.settings.order.traits), run.settings.input.source_field
+    unseen = any(trait not in balanced for trait in traits.codes)
+    yield from sequence_features(sample, traits.codes, balanced)
     if source and source not in traits.codes:
+        unseen = True
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
-        records = load_stream(run).record(sample.document)
         # There may be as many sources as documents; the sample has fewer.
-        _, codes = np.unique(coded[records], return_inverse=True)
+        _, codes = np.unique(coded[load_stream(run).record_of[sample.document]], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
     for kind in kinds_of(run.settings):
-        space = Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind))
-        clusters = _other_clusters(run, sample, space) if kind == chosen_kind(run) else None
+        space, chosen = (
+            Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind)),
+            kind == chosen_kind(run),
+        )
+        clusters = _other_clusters(run, sample, space) if chosen and not unseen else None
         means, codes = _vectors(run, sample, space, clusters)
-        yield Feature(f"{kind} vectors", "vector", means, seen=f"{kind} vectors" in balanced)
-        outlying = np.linalg.norm(means - means.mean(axis=0), axis=1)
-        yield Feature(f"distance of {kind} vectors", "number", outlying)
+        yield Feature(f"{kind} vectors", "vector", means, seen=chosen and vectors_are_balanced(run.settings))
         if clusters:
             yield Feature("clusters of another seed", "mix", sample.mix(codes))
 
 
 def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
-    """Counts of the buckets of token ids in each sequence, CSR int32 (S, 2**WORD_BITS)."""
-    from scipy.sparse import csr_matrix
-
-    from dagster_divorder.core.kernels.stationarity import copy_buckets, count_buckets
+    """Counts of the buckets of token ids in each sequence, CSR (S, 2**WORD_BITS)."""
+    from scipy.sparse import csr_matrix, vstack
 
     ends = np.concatenate([[0], np.cumsum(sample.length)])
     buckets = np.empty(ends[-1], np.uint16)
     files, record_of = run.files("token_counts"), item_records(run)
     for runs, rows, arrays in files.at(run.view.fragments, record_of[sample.document]):
-        lengths = arrays["lengths"]
+        lengths, sizes = arrays["lengths"], sample.length[runs]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
-        copy_buckets(arrays["ids"], first, sample.length[runs], ends[runs], WORD_BITS, buckets)
-    indptr, indices, data = count_buckets(buckets, ends[sample.indptr], 1 << WORD_BITS)
-    return csr_matrix((data, indices, indptr), shape=(len(sample), 1 << WORD_BITS))
+        within = np.arange(sizes.sum()) - (np.cumsum(sizes) - sizes).repeat(sizes)
+        ids = arrays["ids"][first.repeat(sizes) + within].astype(np.uint64)
+        buckets[ends[runs].repeat(sizes) + within] = (ids * SPREAD) >> np.uint64(64 - WORD_BITS)
+    parts, ends = [], ends[sample.indptr]
+    for begin in range(0, len(sample), AT_ONCE):
+        edges = ends[begin : begin + AT_ONCE + 1]
+        row = np.arange(len(edges) - 1).repeat(np.diff(edges))
+        places, most = (row << WORD_BITS) + buckets[edges[0] : edges[-1]], (len(edges) - 1) << WORD_BITS
+        parts.append(csr_matrix(np.bincount(places, minlength=most).reshape(-1, 1 << WORD_BITS)))
+    return vstack(parts, format="csr")
 
 
 def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
     """Clusters with another seed and another number."""
-    rows = item_records(run)[sample.documents[0]]
+    rows = item_records(run)[np.unique(sample.document)]
     k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
     width = space.dims(run.view)
     count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
@@ -210,6 +220,13 @@ def _measure_stationarity(run: Run) -> Made:
     return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": drift.claim()})
 
 
+def _show_stationarity(run: Run, receipt: Receipt) -> Shown:
+    from dagster_divorder.view.charts import drift
+
+    measured = load_stationarity(run)
+    return {"claim": Text(measured.claim()), "tenths": drift(measured), "features": Table(measured.rows())}
+
+
 def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
@@ -221,11 +238,12 @@ def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
 
 STATIONARITY = WholeCorpus(
     name="stationarity",
-    version=6,
+    version=7,
     asset=False,
     description="Whether anything drifts along the sequences.",
     reads=_stationarity_reads,
     settings=("input", "chats", "order.traits", "sequence", "seed"),
     doing="looking for drift",
     compute=_measure_stationarity,
+    show=_show_stationarity,
 )

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.fit import Fitted, load_fitted
@@ -51,23 +51,23 @@ def remedy(run: Run) -> str:
 
 
 class ConsumedRecords(NamedTuple):
-    """Records that stay: ids uint64 (n, 2); how often each, among the documents or in sequences, and in sequences
-    alone, int64 (n,); tokens of each that sequences hold, int64 (n,)."""
+    """Records that stay: how often each, among the documents or in sequences, and in sequences alone, int64 (n,); its
+    tokens that sequences hold, (n,). Of n different ids, or of the N records: then equal ones share their numbers
+    evenly."""
 
-    ids: np.ndarray
     times: np.ndarray
     in_sequences: np.ndarray
     tokens: np.ndarray
 
 
-def consumed_records(run: Run) -> ConsumedRecords:
-    """The records that stay. Does not need the stream.
+def _consumed_ids(run: Run) -> tuple[np.ndarray, ConsumedRecords]:
+    """(ids of the records that stay, uint64 (n, 2); what stays of them). Does not need the stream.
 
     Raises:
         InputError: as `freeze_prefix`.
     """
     if not run.settings.order.keeps:
-        return ConsumedRecords(np.empty((0, 2), np.uint64), *(np.zeros(0, np.int64) for _ in range(3)))
+        return np.empty((0, 2), np.uint64), ConsumedRecords(*(np.zeros(0, np.int64) for _ in range(3)))
     fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
     files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
     arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
@@ -78,19 +78,26 @@ def consumed_records(run: Run) -> ConsumedRecords:
     runs = slice(len(arrays[0]["id"]), None)
     np.maximum.at(in_sequences, records.inverse[runs], dense_copies(records.inverse[runs], copy[runs]) + 1)
     tokens = np.bincount(records.inverse[runs], arrays[1]["length"], len(times)).astype(np.int64)
-    return ConsumedRecords(ids[records.first], times, in_sequences, tokens)
+    return ids[records.first], ConsumedRecords(times, in_sequences, tokens)
 
 
-def consumed_times(run: Run, *, in_sequences: bool = False) -> np.ndarray:
-    """How often each record stays, int64 (N,), by default also among the documents. Equal records share their number
-    evenly."""
-    consumed_ones = consumed_records(run)
-    ids, times = consumed_ones.ids, consumed_ones.in_sequences if in_sequences else consumed_ones.times
+def consumed_records(run: Run) -> ConsumedRecords:
+    """What stays of each record."""
+    ids, consumed = _consumed_ids(run)
     known, row = distinct_records(run)
-    consumed, place = np.zeros(len(known), np.int64), places(ids, known)
-    consumed[place[place >= 0]] = times[place >= 0]
-    equal = np.bincount(row, minlength=len(known))
-    return (consumed[row] + equal[row] - 1 - copy_number(row)) // equal[row]
+    place, equal = places(ids, known), np.bincount(row, minlength=len(known))[row]
+    before = equal - 1 - copy_number(row)
+
+    def of_records(amounts: np.ndarray) -> np.ndarray:
+        of_known = np.zeros(len(known), amounts.dtype)
+        of_known[place[place >= 0]] = amounts[place >= 0]
+        return of_known[row]
+
+    return ConsumedRecords(
+        (of_records(consumed.times) + before) // equal,
+        (of_records(consumed.in_sequences) + before) // equal,
+        of_records(consumed.tokens) / equal,
+    )
 
 
 def distinct_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
@@ -100,26 +107,10 @@ def distinct_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return ids[once.first], once.inverse
 
 
-def read_tokens(run: Run) -> np.ndarray:
-    """Tokens of each record that sequences which stay hold, as far as shares count them, float64 (N,)."""
-    ids, _, _, tokens = consumed_records(run)
-    known, row = distinct_records(run)
-    read, place = np.zeros(len(known)), places(ids, known)
-    read[place[place >= 0]] = tokens[place >= 0]
-    traits = run.arrays("traits", "codes")
-    lengths = np.maximum(traits["tokens"] + run.settings.packing.end_of_text, 1)
-    return (
-        read[row]
-        / np.bincount(row, minlength=len(known))[row]
-        * traits.get("trained", traits["tokens"])
-        / lengths
-    )
-
-
 def consumed_record_mask(run: Run) -> np.ndarray:
     """Which records a trainer has consumed, bool (N,): of equal records all or none."""
     _, row = distinct_records(run)
-    return (np.bincount(row, consumed_times(run)) > 0)[row]
+    return (np.bincount(row, consumed_records(run).times) > 0)[row]
 
 
 def consumed_text_mask(run: Run) -> np.ndarray:
@@ -131,7 +122,7 @@ def consumed_text_mask(run: Run) -> np.ndarray:
 
 def consumed_version(run: Run) -> str:
     """A hash of the records that a trainer has consumed, "" without any."""
-    ids, *counts = consumed_records(run)
+    ids, counts = _consumed_ids(run)
     by_id = np.lexsort((ids[:, 1], ids[:, 0]))
     read = b"".join(count[by_id].tobytes() for count in counts)
     return xxhash.xxh3_128_hexdigest(to_bytes(ids[by_id]) + read) if len(ids) else ""
@@ -179,10 +170,10 @@ def freeze_prefix(
             f"order.frozen_tokens is {wanted}, but no plan was published in {run.store.place}; expected a finished "
             f"run, whose output a trainer has consumed: run with the settings of that output first, {REMEDY}"
         )
-    orders, packed, packs = plan.orders, plan.orders["packed_sequences"], _packs(plan.orders)
+    orders, packed = plan.orders, plan.orders["packed_sequences"]
     # A trainer reads padded sequences; packed sequences may leave documents out.
     tokens = packed.facts["sequences"] * packed.facts["sequence_length"]
-    if packs:
+    if _packs(orders):
         tokens = max(tokens, orders["greedy_order"].facts["tokens"])
     if wanted > tokens:
         raise InputError(
@@ -194,18 +185,22 @@ def freeze_prefix(
             f"order.frozen_tokens is {wanted}, but plan {plan.fingerprint} was made with other settings "
             f"({changed}), under which tokens are counted differently: restore these settings, {REMEDY}"
         )
+    return _beginning(run, orders, -(-wanted // run.settings.sequence.length), wanted)
+
+
+def _beginning(run: Run, orders: Orders, count: int, wanted: int | None = None) -> Mapping[str, bytes]:
+    """The first `count` sequences of a plan, and its documents; only those that begin within `wanted` tokens."""
     items = plan_items(run, orders)
-    sequences = _sequences(run, orders, -(-wanted // run.settings.sequence.length), items)
-    if not packs:
-        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    documents = _documents_in_order(run, orders, items)
-    # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
-    row = places(documents["id"], run.records.ids(run.view.fragments))
-    lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
-    begins = np.cumsum(lengths) - lengths < wanted
-    begun = {name: documents[name][begins] for name in ("id", "copy")}
-    begun["stretches"] = np.unique(np.minimum(documents["stretches"], len(begun["id"])))
-    return {DOCUMENTS: pack(begun), SEQUENCES: pack(sequences)}
+    sequences = _sequences(run, orders, count, items)
+    documents = _documents_in_order(run, orders, items) if _packs(orders) else _first_reads(sequences)
+    if _packs(orders) and wanted is not None:
+        # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
+        row = places(documents["id"], run.records.ids(run.view.fragments))
+        lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
+        begins = np.cumsum(lengths) - lengths < wanted
+        stretches = np.unique(np.minimum(documents["stretches"], begins.sum()))
+        documents = {name: documents[name][begins] for name in ("id", "copy")} | {"stretches": stretches}
+    return {DOCUMENTS: pack(documents), SEQUENCES: pack(sequences)}
 
 
 def _documents_in_order(run: Run, orders: Orders, items: Items) -> dict[str, np.ndarray]:
@@ -282,11 +277,7 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
             "indptr": np.zeros(1, np.int64),
         }
         return {DOCUMENTS: pack(nothing), SEQUENCES: pack(nothing | runs)}
-    items = plan_items(run, orders)
-    sequences = _sequences(run, orders, _sequences_that_stay(run, orders), items)
-    if not _packs(orders):
-        return {DOCUMENTS: pack(_first_reads(sequences)), SEQUENCES: pack(sequences)}
-    return {DOCUMENTS: pack(_documents_in_order(run, orders, items)), SEQUENCES: pack(sequences)}
+    return _beginning(run, orders, _sequences_that_stay(run, orders))
 
 
 def _sequences_that_stay(run: Run, orders: Orders) -> int:

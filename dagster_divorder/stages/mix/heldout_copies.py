@@ -1,7 +1,7 @@
 """heldout_copies: which documents are copies of held-out documents, which are not trained on.
 
 Per document fragment: `place` int32 (rows,), the place in `heldout_ids` of the first held-out document whose text
-differs in nothing but case and white space (`folded_texts`); -1 if none. A held-out document equals itself.
+differs in nothing but case and white space (`core.mix.heldout.folded`); -1 if none. A held-out document equals itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import orjson
 import pyarrow as pa
 import xxhash
 
+from dagster_divorder.chats.document import all_words
 from dagster_divorder.core.arrow import plain_array, text_array
+from dagster_divorder.core.mix.heldout import folded
 from dagster_divorder.corpus.sample import contents
+from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
@@ -24,11 +27,9 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
-from dagster_divorder.stages.mix.folded_texts import folded_ids
 from dagster_divorder.stages.mix.heldout import as_record, held_out_places, heldout_files, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.ids import distinct, hex_ids, places, to_bytes
-from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, to_bytes, words
 from dagster_divorder.store.view import Fragment
 
 
@@ -137,33 +138,40 @@ def heldout_reads(settings: Settings) -> tuple[str, ...]:
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 
+def _folded_ids(texts: pa.ChunkedArray) -> np.ndarray:
+    """Ids of the folded words of texts, uint64 (n, 2)."""
+    parts = (part.to_pylist() for part in all_words(texts).chunks)
+    return words(b"".join(hash_all([folded(text).encode() for text in part]) for part in parts))
+
+
 def find_copies(
-    held: np.ndarray, first: np.ndarray, folded: StageFiles, fragment: Fragment
+    records: Records, held: np.ndarray, first: np.ndarray, fragment: Fragment
 ) -> dict[str, np.ndarray]:
     """`place` of a fragment's documents (module docstring). held: distinct ids of the folded held-out texts, uint64
     (h, 2). first: the place of the first document of each, int64 (h,)."""
-    place = np.append(first, -1)[places(folded.read(fragment)["folded"], held)]
-    return {"place": place.astype(np.int32)}
+    ids = _folded_ids(pa.chunked_array([records.texts(fragment)]))
+    return {"place": np.append(first, -1)[places(ids, held)].astype(np.int32)}
 
 
 def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     if run.settings.heldout.paths:
-        held = folded_ids(heldout_files(run).column("text"))
+        texts = heldout_files(run).column("text")
     else:
         rows = places(heldout_ids(run), run.records.text_ids(run.view.fragments))
-        held = run.column("folded_texts", "folded")[rows]
+        texts = pa.chunked_array([contents(run.view.fragments, rows, run.records.texts)])
+    held = _folded_ids(texts)
     first = distinct(held).first
-    return partial(find_copies, held[first], first, run.files("folded_texts").listed())
+    return partial(find_copies, run.records, held[first], first)
 
 
 HELDOUT_COPIES = PerDocument(
     name="heldout_copies",
-    version=2,
+    version=3,
     asset=False,
     description="Which documents are copies of held-out documents.",
-    reads=("raw_docs", "folded_texts", "heldout"),
+    reads=("raw_docs", "heldout"),
     decided_by=lambda run: {
-        "folded_texts": run.receipt("folded_texts").key,
+        "records": run.receipt("raw_docs").key,
         # The version of the fit is not enough: some of its documents may be gone from the corpus.
         "documents": xxhash.xxh3_128_hexdigest(to_bytes(heldout_ids(run))),
     },

@@ -14,7 +14,7 @@ times are those of all epochs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from dagster_divorder.core.distinct import copy_number
-from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
+from dagster_divorder.core.measure.runs import ReadRuns, RunCounter
 from dagster_divorder.core.mix.mixing import (
     MOST_NAMED,
     ODD,
@@ -31,7 +31,6 @@ from dagster_divorder.core.mix.mixing import (
     even_order,
     plan_mix,
     plan_phases,
-    realised,
     times_of,
 )
 from dagster_divorder.core.order.traits import Traits
@@ -41,7 +40,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
-from dagster_divorder.stages.mix.consumed import consumed_times, consumed_version, read_tokens
+from dagster_divorder.stages.mix.consumed import consumed_records, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
 from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
 from dagster_divorder.stages.order.traits import load_traits
@@ -55,28 +54,15 @@ MOST_EPOCHS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrainingStream:
-    """The M items that are trained on. records: position of each item's record among the accepted records, int64 (M,);
-    None if the records are the items. traits: of the items."""
+    """The M items that are trained on. record_of: position of each item's record among the accepted records, int64
+    (M,), rising. traits: of the items."""
 
-    records: np.ndarray | None
+    record_of: np.ndarray
     traits: Traits
-
-    @property
-    def record_of(self) -> np.ndarray:
-        """The position of each item's record, int64 (M,)."""
-        return np.arange(len(self.traits.tokens)) if self.records is None else self.records
-
-    def record(self, items: np.ndarray) -> np.ndarray:
-        """The positions of items' records."""
-        return items if self.records is None else self.records[items]
-
-    def of_items(self, of_records: np.ndarray) -> np.ndarray:
-        """Values of items, (M, ...), from values of records, (N, ...)."""
-        return of_records if self.records is None else of_records[self.records]
 
     def items(self, records: np.ndarray) -> np.ndarray:
         """The items of records, int64 rising."""
-        return records if self.records is None else np.flatnonzero(np.isin(self.records, records))
+        return np.flatnonzero(np.isin(self.record_of, records))
 
 
 def load_times(run: Run) -> np.ndarray:
@@ -95,7 +81,7 @@ def load_quotas(run: Run) -> np.ndarray:
 
 
 def stream_records(run: Run) -> np.ndarray | None:
-    """See `TrainingStream.records`."""
+    """The position of each item's record, int64 (M,); None if the records are the items."""
     return items_of(load_times(run)) if run.settings.repeats else None
 
 
@@ -109,14 +95,14 @@ def load_stream(run: Run) -> TrainingStream:
     """The stream that is ordered, packed and measured."""
     traits, records = load_traits(run), stream_records(run)
     if records is None:
-        return TrainingStream(None, traits)
+        return TrainingStream(np.arange(len(run.view)), traits)
     return TrainingStream(records, traits.take(records))
 
 
 def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
     """Counts the tokens of runs of items for shares. record_of: `TrainingStream.record_of`. Loads its data once, for
     many calls."""
-    mask = load_loss_mask(run) if run.settings.counts_trained else None
+    mask = load_loss_mask(run)
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
         if mask is None:
@@ -159,8 +145,10 @@ def _plan_repeats(run: Run) -> Made:
     codes, tokens = trained.codes[trait], trained.counted
     # Epochs that are packed anew have one mix each, whatever was read of them.
     epochs = run.settings.packings
-    weights = read_tokens(run)[training] if epochs == 1 else np.zeros(len(training))
-    read = np.rint(np.bincount(codes, weights, len(names))).astype(np.int64)
+    read_before = consumed_records(run)
+    lengths = np.maximum(traits.tokens + run.settings.packing.end_of_text, 1)
+    of_records = (read_before.tokens * traits.counted / lengths)[training] * (epochs == 1)
+    read = np.rint(np.bincount(codes, of_records, len(names))).astype(np.int64)
     plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
     values = [_name_hashes(names)[codes]]
     values += [
@@ -168,39 +156,41 @@ def _plan_repeats(run: Run) -> Made:
         for name in sorted(trained.codes)
         if name != trait
     ]
-    consumed = consumed_times(run, in_sequences=True)[training]
+    consumed = read_before.in_sequences[training]
     order = even_order(values, _draws(run)[training])
     packed = np.zeros(len(traits.tokens), np.int32)
     packed[training] = np.maximum(epochs * times_of(plan, tokens, codes, order, consumed // epochs), consumed)
     # Documents that stay in the curated output need not be in a sequence.
-    times = np.maximum(packed, consumed_times(run)).astype(np.int32)
+    times = np.maximum(packed, read_before.times).astype(np.int32)
     consumed_tokens = np.bincount(codes, tokens * consumed, len(names)).astype(np.int64)
     _note_overdrawn_values(run, names, epochs * plan.tokens, consumed_tokens)
-    mix = realised(plan, tokens, codes, packed[training])
+
+    def by_value(amounts: np.ndarray, codes: np.ndarray = codes) -> np.ndarray:
+        return np.bincount(codes, amounts, len(names)).astype(np.int64)
+
+    used, stream = packed[training] > 0, by_value(tokens * packed[training])
     columns = {
-        "value": names,
-        "records": np.bincount(traits.codes[trait], minlength=len(names)).tolist(),
-        "unique tokens": np.bincount(traits.codes[trait], traits.counted, len(names))
-        .astype(np.int64)
-        .tolist(),
-        "records trained on": mix.records.tolist(),
-        "unique tokens trained on": mix.unique_tokens.tolist(),
-        "tokens trained on": mix.tokens.tolist(),
-        "epochs": mix.epochs.tolist(),
-        "share": mix.shares.tolist(),
-        "planned share": plan.shares.tolist(),
+        "records": by_value(np.ones(len(packed)), traits.codes[trait]),
+        "unique tokens": by_value(traits.counted, traits.codes[trait]),
+        "records trained on": by_value(used),
+        "unique tokens trained on": by_value(tokens * used),
+        "tokens trained on": stream,
+        "epochs": np.divide(stream, plan.sizes, out=np.zeros(len(names)), where=plan.sizes > 0),
+        "share": stream / max(1, int(stream.sum())),
+        "planned share": plan.shares,
     }
+    rows = zip(names, *(of.tolist() for of in columns.values()), strict=True)
     files: dict[str, Any] = {
         "times": {"times": times, "packed": packed, "quotas": quotas},
-        "values": _rows(columns),
+        "values": [dict(zip(["value", *columns], row, strict=True)) for row in rows],
     }
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
         "left_out": _count_left_out(run, times == 0),
         "most_repeats": int(times.max(initial=0)),
-        "tokens_trained_on": int(mix.tokens.sum()),
-        "unique_tokens_trained_on": int(mix.unique_tokens.sum()),
+        "tokens_trained_on": int(stream.sum()),
+        "unique_tokens_trained_on": int((tokens * used).sum()),
     }
     return Made(files, {"items": items}, figures)
 
@@ -209,10 +199,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
     """(the plan for the values of `mixing.trait`, quotas). sizes, read: their tokens that may be trained on, and that
     were read, int64 (J,)."""
     mixing, values = run.settings.mixing, dict(zip(names, sizes.tolist(), strict=True))
-    for phase in mixing.phases:
-        if isinstance(phase.weights, dict):
-            wanted = [name for name in names if phase.weights.get(name)]
-            refuse_left_out(run, "mixing.weights", run.settings.mixed_trait, wanted, sizes)
     if not mixing.phase and mixing.total_tokens is None and mixing.weights in (None, "natural"):
         # Everything once, whatever was read.
         plan = plan_mix("natural", values, max_repeats=mixing.max_repeats)
@@ -244,41 +230,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             )
             run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
-
-
-def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def refuse_left_out(run: Run, setting: str, trait: str, wanted: Collection[str], sizes: np.ndarray) -> None:
-    """
-    wanted: values of a trait that a setting names. sizes: trained tokens by value, int64 (J,).
-
-    Raises:
-        InputError: records have a wanted value, but none of them may be trained on.
-    """
-    settings, traits = run.settings, load_traits(run)
-    names = traits.names[trait]
-    for name in sorted(wanted):
-        if name not in names or sizes[value := names.index(name)]:
-            continue
-        having = traits.codes[trait] == value
-        if settings.holds_out and load_heldout(run).removed[having].all():
-            why = "they are held out, or copies: lower heldout.documents, or set it to other files"
-        elif settings.selects and not load_selected(run)[having].any():
-            why = "selection.method chooses none of them: choose more, or from others"
-        elif not traits.counted[having].any():
-            why = (
-                "they have no tokens that are trained on"
-                if traits.tokens[having].any()
-                else "they have no tokens"
-            )
-        else:
-            why = "mixing.weights gives them no share: give them one"
-        raise InputError(
-            f"{setting} names {name!r}, but nothing of it is trained on: {int(having.sum()):,} records have it, and "
-            f"{why}, or remove {name!r} from {setting}"
-        )
 
 
 def _draws(run: Run) -> np.ndarray:

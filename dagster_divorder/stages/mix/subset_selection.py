@@ -1,8 +1,8 @@
 """subset_selection: which records are trained on, chosen together for diversity, or for quality, within a budget.
 
-`selection.method` fills `selection.tokens`. Candidates are the first records of each text that have a gradient
-(gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays chosen and counts.
-Appended data compete with all other data, since the value of a record depends on the others; a run reports what moved.
+`selection.method` fills `selection.tokens`, counted like shares. Candidates are the first records of each text that
+have a gradient (gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays
+chosen and counts. Appended data compete with all other data, since the value of a record depends on the others.
 The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
 choice depends on neither fragments nor workers.
 
@@ -26,10 +26,11 @@ from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.text.loss_mask import counted_tokens
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 
 REASONS = (
@@ -75,8 +76,9 @@ VECTORS = "gradient_embeddings"
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """The candidates. rows: their positions, int64 (n,). For each record: tokens int64 (N,); reasons int8 (N,), indices
-    in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed."""
+    """The candidates. rows: their positions, int64 (n,). For each record: counted tokens int64 (N,); reasons int8 (N,),
+    indices in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed.
+    """
 
     vectors: np.ndarray
     rows: np.ndarray
@@ -95,7 +97,7 @@ def _pool(run: Run) -> _Pool:
     asked = chosen.tokens
     assert asked is not None
     vectors = map_vectors(run.store, view, run.receipt(VECTORS))
-    tokens = run.column("token_counts", "lengths").astype(np.int64)
+    tokens = counted_tokens(run).astype(np.int64)
     quality = _quality(run) if chosen.quality else None
     reasons = _reasons(run, view, vectors)
     rows = np.flatnonzero(reasons == LOWER)
@@ -221,7 +223,6 @@ def _select_subset(run: Run) -> Made:
         "vendi_selected": scored[method],
         "vendi_random": scored["random"],
         "reasons": {reason: number for reason, number in zip(REASONS, numbers, strict=True) if number},
-        **_moved(run, names, selected),
     }
     files: dict[str, Any] = {
         "selection": File(pack_parquet(pa.table(selection), "zstd"), "parquet"),
@@ -243,30 +244,6 @@ def _row(pool: _Pool, name: str, chosen: np.ndarray) -> dict[str, Any]:
         "vendi": round(vendi(gram(pool.vectors, rows)), 4),
         "mean quality": float(pool.quality[rows].mean()) if pool.quality is not None and len(rows) else None,
     }
-
-
-def _moved(run: Run, names: pa.Array, selected: np.ndarray) -> dict[str, Any]:
-    """Changes since the last choice on this store, in records: `joined` the choice; `joined_new_records`, of these new
-    in the corpus; `left` the choice, but are still in the corpus."""
-    last = load_receipt(run.store, "subset_selection")
-    if last is None or not run.store.exists(last.files["selection"]):
-        return {}
-    import pyarrow.compute as pc
-
-    before = unpack_parquet(run.store.read_verified(last.files["selection"]), ["record_id", "selected"])
-    known = before["record_id"]
-    now, old = names.filter(pa.array(selected)), known.filter(before["selected"])
-    joined = now.filter(pc.invert(pc.is_in(now, value_set=old)))
-    moved = {
-        "joined": len(joined),
-        "joined_new_records": int(pc.sum(pc.invert(pc.is_in(joined, value_set=known))).as_py() or 0),
-        "left": int(pc.sum(pc.is_in(names.filter(pa.array(~selected)), value_set=old)).as_py() or 0),
-    }
-    run.progress.note(
-        f"{len(now):,} records are chosen; {moved['joined']:,} joined the choice, {moved['joined_new_records']:,} of "
-        f"them new in the corpus, and {moved['left']:,} left it"
-    )
-    return moved
 
 
 def load_choices(run: Run) -> list[dict[str, Any]]:
@@ -295,7 +272,7 @@ SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     description="Which records are trained on: chosen together for diversity within a budget, or in a "
     "simpler way. A table compares what each way would choose.",
     reads=_subset_selection_reads,
-    settings=("selection", "seed"),
+    settings=("selection", "chats", "packing", "sequence.length", "seed"),
     decided_by=lambda run: {**SUBSET_SELECTION.usual(run), "consumed": consumed_version(run)},
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",

@@ -104,9 +104,9 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     return None
 
 
-def counts_answers(settings: Settings) -> bool:
+def _counts_answers(settings: Settings) -> bool:
     """Whether a trait counts the tokens of prompts or answers."""
-    return settings.masked and not {"prompt_length", "answer_length"}.isdisjoint(coded_traits(settings))
+    return bool({"prompt_length", "answer_length"} & {*built_in(settings)} & {*coded_traits(settings)})
 
 
 def columns_reads(settings: Settings) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ BIN_EDGES = PinnedFit(
     decided_by=lambda run: {
         "bins": BINS,
         "traits": sorted(coded_traits(run.settings)),
-        "answers": run.settings.chats.train_on if counts_answers(run.settings) else None,
+        "answers": run.settings.chats.train_on if _counts_answers(run.settings) else None,
         "columns": [run.receipt(name).key for name in ("token_counts", *columns_reads(run.settings))],
     },
     doing="cutting lengths and numeric fields into bins",

@@ -15,19 +15,17 @@ No run replaces an export that does not begin with what stays."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.consumed import (
     DOCUMENTS,
-    REMEDY,
     SEQUENCES,
     dense_copies,
     distinct_records,
@@ -44,13 +42,11 @@ from dagster_divorder.store.ids import distinct, places, to_bytes
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """documents: int64 (F,), the consumed items of the stream, in order. sequences: the consumed sequences, each once.
-    reads: int64 (n,), the sequences as they were read, some several times if one schedule covers all epochs.
+    """documents: int64 (F,), the consumed items of the stream, in order. sequences: the consumed sequences.
     document_stretches, stretches: int64 (T + 1,), where stretches of one mix begin and end in both."""
 
     documents: np.ndarray
     sequences: PackedSequences
-    reads: np.ndarray
     document_stretches: np.ndarray
     stretches: np.ndarray
 
@@ -65,8 +61,8 @@ def load_frozen(run: Run) -> Frozen | None:
     """The beginning that stays; None if nothing does.
 
     Raises:
-        InputError: records of the beginning are no longer in the input, it repeats a sequence more often than the
-            schedule of these settings allows, or the output to extend has another tokenizer or sequence length.
+        InputError: records of the beginning are no longer in the input, or the output to extend has another tokenizer
+            or sequence length.
     """
     if not stays(run):
         return None
@@ -76,11 +72,13 @@ def load_frozen(run: Run) -> Frozen | None:
     documents, sequences = unpack(files[DOCUMENTS]), unpack(files[SEQUENCES])
     ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
     items = np.split(locate(run, ids, copy), [len(documents["id"])])
+    extended = 'records of the last output, which order.append = "extend" keeps,'
+    which = extended if run.settings.order.extends else "consumed records"
     for positions, ids in zip(items, (documents["id"], sequences["id"]), strict=True):
         lost = np.flatnonzero(positions < 0)
         if lost.size:
             raise InputError(
-                f"{lost.size} of the {len(ids)} {_which(run)} are no longer in the input (the first has the id "
+                f"{lost.size} of the {len(ids)} {which} are no longer in the input (the first has the id "
                 f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {remedy(run)}"
             )
     runs = PackedSequences(
@@ -90,27 +88,7 @@ def load_frozen(run: Run) -> Frozen | None:
         indptr=sequences["indptr"],
         sequence_length=run.settings.sequence.length,
     )
-    # A token is in only one sequence, so the first run identifies a sequence.
-    width = int(runs.start.max(initial=0)) + 1
-    begins = (runs.document * width + runs.start)[runs.indptr[:-1]]
-    _, first, number, times = np.unique(begins, return_index=True, return_inverse=True, return_counts=True)
-    if (most := times.max(initial=0)) > run.settings.schedule_epochs:
-        raise InputError(
-            f"order.frozen_tokens is {run.settings.order.frozen_tokens}, but in that output, with one schedule over "
-            f"several epochs, a trainer has read a sequence {most} times, and now one schedule covers "
-            f"{run.settings.schedule_epochs}: restore curriculum.score and sequence.epochs, {REMEDY}"
-        )
-    reads, stretches = np.arange(len(runs)), sequences["stretches"]
-    if most > 1:
-        by_place = np.argsort(first)
-        place = np.empty_like(by_place)
-        place[by_place] = np.arange(len(place))
-        reads = place[number]
-        entries, indptr = runs_in_order(runs.indptr, first[by_place])
-        columns = {name: getattr(runs, name)[entries] for name in ("document", "start", "length")}
-        runs = replace(runs, **columns, indptr=indptr)
-        stretches = np.unique(np.searchsorted(np.sort(first), stretches))
-    return Frozen(items[0], runs, reads, documents["stretches"], stretches)
+    return Frozen(items[0], runs, documents["stretches"], sequences["stretches"])
 
 
 def stays(run: Run) -> bool:
@@ -122,12 +100,6 @@ def behind_beginning(run: Run, stage: str) -> dict[str, Any]:
     """What decides a stage that orders or packs behind the beginning; if nothing stays, as without the setting."""
     decided = run.graph[stage].usual(run)
     return decided if stays(run) else {name: decided[name] for name in decided if name != "frozen"}
-
-
-def _which(run: Run) -> str:
-    if run.settings.order.extends:
-        return 'records of the last output, which order.append = "extend" keeps,'
-    return "consumed records"
 
 
 def locate(run: Run, ids: np.ndarray, copy: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ same input, settings and seed give the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ import numpy as np
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.order.sections import section_seed
-from dagster_divorder.core.order.spacing import spacing
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
@@ -27,11 +25,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
 from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen, record_ids
 from dagster_divorder.stages.order.scores import score_reads
-from dagster_divorder.stages.order.sections import (
-    Parts,
-    each_section,
-    make_sections,
-)
+from dagster_divorder.stages.order.sections import each_section, make_sections
 
 
 def load_order(run: Run) -> np.ndarray:
@@ -69,7 +63,7 @@ def _order_documents(run: Run) -> Made:
         whole = len(inside) == len(made.items)
         return made.traits if whole else made.traits.take(inside), section_seed(settings.seed, number)
 
-    orders = each_section(run, partial(_order_section, settings=settings), Parts(len(made.bounds) - 1, part))
+    orders = each_section(run, partial(_order_section, settings=settings), len(made.bounds) - 1, part)
     items = np.concatenate(
         [made.items[:0], *(made.items[begin:][of] for begin, of in zip(made.bounds, orders, strict=False))]
     )
@@ -102,7 +96,6 @@ def _order_documents(run: Run) -> Made:
         "frozen_documents": len(frozen.documents) if frozen else 0,
         "sections": len(made.bounds) - 1,
         "left_out_rests": made.left_out,
-        "copies": asdict(spacing(arrays["order"], run.copies[stream.record_of], traits.tokens)),
     }
     files = {"order": arrays, "records": {"id": record_ids(run, stream.record_of)}}
     return Made(files, {"tokens": tokens}, figures)
@@ -124,24 +117,21 @@ def order_documents(traits: Traits, settings: Settings, seed: int) -> np.ndarray
     tokens = traits.tokens if fills else traits.counted
     items = document_items(tokens, codes, chosen.traits, lengths=traits.tokens)
     arguments = {**settings.order_arguments(chosen.strategy), "seed": seed}
-    return order(items.counts, items.groups, weights=items.weights, **arguments)
+    return order(items, **arguments)
 
 
-def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str, expected: int = 1) -> Finding:
-    """Whether each of the orders, int64 (E, M), has every number below `items` as often as expected. nouns: what the
-    items are."""
+def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -> Finding:
+    """Whether each of the orders, int64 (E, M), has every number below `items` once. nouns: what the items are."""
     times = np.zeros((len(orders), items), np.int64)
     inside = (orders >= 0) & (orders < items)
     for row, (numbers, known) in enumerate(zip(orders, inside, strict=True)):
         times[row] = np.bincount(numbers[known], minlength=items)
-    missing, doubled, unknown = (int(bad.sum()) for bad in (times < expected, times > expected, ~inside))
-    often = "once" if expected == 1 else f"{expected} times"
-    left_out = "left out" if expected == 1 else f"named less than {often}"
-    faults = f"{missing:,} {left_out}, {doubled:,} named more than {often}, {unknown:,} that do not exist"
+    missing, doubled, unknown = (int(bad.sum()) for bad in (times < 1, times > 1, ~inside))
+    faults = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
     passed = not (missing or doubled or unknown)
     return Finding(
         passed=passed,
-        text=f"{items:,} {nouns}, each exactly {often}." if passed else f"Of {items:,} {nouns}: {faults}.",
+        text=f"{items:,} {nouns}, each exactly once." if passed else f"Of {items:,} {nouns}: {faults}.",
         remedy=f"{remedy}; do not train on an output of this order",
         figures={
             "items": items,
@@ -178,7 +168,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
-    version=6,
+    version=7,
     description="The order of the documents (`order.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_greedy_order_reads,

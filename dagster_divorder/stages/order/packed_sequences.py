@@ -2,26 +2,22 @@
 
 The documents, in the order of `greedy_order`, are packed into sequences of `sequence.length` tokens by
 `packing.method`. `plan`: runs of tokens, document int64 (Q,), an item of the stream (`stages.mix.repeats`), start and
-length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another. `rows`:
-the tokens of each trait value in each sequence, CSR (indptr, indices, data), and groups, one for each trait, sorted by
-name; only trained tokens if shares are of trained tokens.
+length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another.
 
-Sequences that stay of the last plan come first, unchanged; if one was read twice, `consumed` has the sequences as they
-were read (`reads`). Every section is packed apart (`stages.order.sections`). What does not fill its last sequence opens
-the next section (`concat`, `related`), so that the plan has at most one partial sequence. `sections` int64 (K + 1,),
-`stretches` int64 (T + 1,): the first sequences of sections, the beginning that stays being the first one, and of
-stretches of one asked mix, and the number of all sequences. With `packing.end_of_text` a document has one more token,
-its last, the end-of-text token."""
+Sequences that stay of the last plan come first, unchanged. Every section is packed apart (`stages.order.sections`).
+What does not fill its last sequence opens the next section (`concat`, `related`), so that the plan has at most one
+partial sequence. `sections` int64 (K + 1,), `stretches` int64 (T + 1,): the first sequences of sections, the beginning
+that stays being the first one, and of stretches of one asked mix, and the number of all sequences. With
+`packing.end_of_text` a document has one more token, its last, the end-of-text token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import RunCounter
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.traits import Traits
@@ -42,12 +38,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import (
-    TrainingStream,
-    load_stream,
-    run_counter,
-    stream_reads,
-)
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     load_order,
@@ -55,19 +46,11 @@ from dagster_divorder.stages.order.greedy_order import (
     order_documents,
     remade,
 )
-from dagster_divorder.stages.order.pieces import StreamPieces, leaves_out, left_out_lines
+from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
 from dagster_divorder.stages.order.sections import keeps_copies_apart
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
-
-
-def consumed_reads(run: Run) -> np.ndarray:
-    """The sequences that a trainer has consumed, as they were read, int64 (n,)."""
-    receipt = run.receipt("packed_sequences")
-    if "consumed" in receipt.files:
-        return run.arrays("packed_sequences", "consumed")["reads"]
-    return np.arange(receipt.facts["frozen_sequences"])
 
 
 def load_packed(run: Run) -> PackedSequences:
@@ -108,30 +91,26 @@ def _pack_documents(run: Run) -> Made:
         "sequence_length": run.settings.sequence.length,
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
-        "records": len(np.unique(stream.record(packed.document))),
+        "records": len(np.unique(stream.record_of[packed.document])),
         **asdict(packing_report(packed, traits.codes["cluster"])),
     }
-    rows = _row_arrays(packed, traits, run_counter(run, stream.record_of)(packed))
-    files: dict[str, Any] = {"plan": _plan_arrays(packed) | bounds, "rows": rows}
-    if frozen and len(frozen.reads) > len(frozen.sequences):
-        files["consumed"] = {"reads": frozen.reads}
-    if leaves_out(run.settings):
-        counts, files["left_out"], wholly = documents.left_out()
-        files["left_out_documents"] = {"items": wholly}
-        trained = np.concatenate([[0], np.cumsum(documents.are_trained(packed))])
-        untrained = int((np.diff(trained[packed.indptr]) == 0).sum())
-        figures |= counts | {"untrained_sequences": untrained}
-        if run.settings.masked:
-            figures["trained_tokens"] = int(documents.trained(packed).sum())
-        for line in left_out_lines(figures, run.settings.packing.too_long):
-            run.progress.note(line)
-        if not len(packed):
-            raise InputError(
-                f"packing leaves out all {len(traits.tokens):,} records: "
-                f"{figures['too_long_documents']:,} are longer than a sequence of {run.settings.sequence.length:,} "
-                f"tokens, and {figures['untrained_documents']:,} have no trained token left; make sequence.length "
-                'larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
-            )
+    counts, left_out, wholly = documents.left_out()
+    trained = np.concatenate([[0], np.cumsum(documents.trained(packed))])
+    figures |= counts | {"untrained_sequences": int((np.diff(trained[packed.indptr]) == 0).sum())}
+    if trained[-1] < figures["tokens"]:
+        figures["trained_tokens"] = int(trained[-1])
+    for line in left_out_lines(figures, run.settings.packing.too_long):
+        run.progress.note(line)
+    if wholly.size and not len(packed):
+        raise InputError(
+            f"packing leaves out all {len(traits.tokens):,} records: "
+            f"{figures['too_long_documents']:,} are longer than a sequence of {run.settings.sequence.length:,} "
+            f"tokens, and {figures['untrained_documents']:,} have no trained token left; make sequence.length "
+            'larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
+        )
+    plan = {name: np.atleast_1d(value) for name, value in vars(packed).items()}
+    files: dict[str, Any] = {"plan": plan | bounds, "left_out": left_out}
+    files["left_out_documents"] = {"items": wholly}
     return Made(files, facts, figures)
 
 
@@ -145,14 +124,15 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
     counted = run_counter(run, stream.record_of)
-    vectors = _vectors_of(run, stream) if method == "related" else None
+    vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "related" else None
     copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
         own, seed = pieces.take(slice(*bounds[number : number + 2])), section_seed(settings.seed, number)
         if settings.packing.piece_tokens:
             own = cut(own, settings.packing.piece_tokens)
-            own = own.take(order_documents(_traits_of(stream.traits, own, counted), settings, seed))
+            traits = replace(stream.traits.take(own.document), tokens=own.length, counted=counted(own))
+            own = own.take(order_documents(traits, settings, seed))
         own = carried.followed_by(own)
         plan = pack_pieces(
             own,
@@ -160,7 +140,9 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
             sequence_length=settings.sequence.length,
             seed=seed,
             labels=stream.traits.codes["cluster"][own.document],
-            vectors=None if vectors is None else _vectors_at(vectors, own.document),
+            vectors=None
+            if vectors is None
+            else partial(_vectors_at, vectors, stream.record_of[own.document]),
             copies=None if copies is None else _copies_of(settings, copies, own),
         )
         carried = carried.take(slice(0, 0))
@@ -181,26 +163,11 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
     pieces = documents.fitted(items)
     if consumed:
         pieces = remaining(pieces, consumed)
-    return pieces.take(documents.are_trained(pieces)) if documents.run.settings.masked else pieces
+    return pieces.take(documents.are_trained(pieces))
 
 
-def _vectors_of(run: Run, stream: TrainingStream) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from items to their vectors, float32 (n, D)."""
-    vectors = map_vectors(run.store, run.view, chosen_vectors(run))
-    return lambda items: vectors[stream.record(items)].astype(np.float32, copy=False)
-
-
-def _vectors_at(
-    vectors: Callable[[np.ndarray], np.ndarray], items: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda numbers: vectors(items[numbers])
-
-
-def _traits_of(traits: Traits, pieces: Pieces, counted: RunCounter) -> Traits:
-    """The traits of pieces of items."""
-    of_pieces = traits.take(pieces.document)
-    trained = None if traits.trained is None else counted(pieces)
-    return replace(of_pieces, tokens=pieces.length, trained=trained)
+def _vectors_at(vectors: np.ndarray, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    return vectors[records[numbers]].astype(np.float32, copy=False)
 
 
 def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
@@ -212,39 +179,11 @@ def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequ
     return of_text << 31 | runs.start // settings.packing.piece_tokens
 
 
-def _plan_arrays(packed: PackedSequences) -> dict[str, np.ndarray]:
-    return {
-        "document": packed.document,
-        "start": packed.start,
-        "length": packed.length,
-        "indptr": packed.indptr,
-        "sequence_length": np.array([packed.sequence_length]),
-        "without_tokens": np.array([packed.without_tokens]),
-    }
-
-
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
-    return PackedSequences(
-        document=arrays["document"],
-        start=arrays["start"],
-        length=arrays["length"],
-        indptr=arrays["indptr"],
-        sequence_length=int(arrays["sequence_length"][0]),
-        without_tokens=int(arrays["without_tokens"][0]),
-    )
-
-
-def _row_arrays(packed: PackedSequences, traits: Traits, counted: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays of `rows`. counted: int64 (Q,), tokens of each run that shares are of."""
-    codes = {name: traits.codes[name] for name in sorted(traits.codes)}
-    counts, groups = sequence_counts(packed, codes, traits.sizes(), counted)
-    return {
-        "indptr": counts.indptr.astype(np.int64),
-        "indices": counts.indices,
-        "data": counts.data,
-        "groups": groups,
-        "sequences": np.array(counts.shape),
-    }
+    """The plan that `plan` holds."""
+    document, start, length, indptr = (arrays[name] for name in ("document", "start", "length", "indptr"))
+    numbers = int(arrays["sequence_length"][0]), int(arrays["without_tokens"][0])
+    return PackedSequences(document, start, length, indptr, *numbers)
 
 
 def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -259,31 +198,14 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
     }
 
 
-def load_sequence_items(run: Run, traits: Traits) -> Items:
-    """The sequences as items to order: tokens by the traits of `order.traits`, with their weights. If shares are of
-    trained tokens, all tokens are balanced too: they decide what a batch costs and what its prompts are about."""
-    from scipy.sparse import csr_matrix
-
-    arrays: dict[str, Any] = run.arrays("packed_sequences", "rows")
-    counts = csr_matrix(
-        (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["sequences"])
-    )
-    names = sorted(traits.codes)
-    wanted = sequence_traits(run.settings.order.traits)
-    columns = np.concatenate([np.flatnonzero(arrays["groups"] == names.index(name)) for name in wanted])
-    sizes = [traits.sizes()[name] for name in wanted]
-    if len(columns) < counts.shape[1] or (np.diff(columns) != 1).any():
-        counts = counts[:, columns]
-    items = Items(
-        counts=counts,
-        groups=np.repeat(np.arange(len(wanted), dtype=np.int32), sizes),
-        weights=np.array([run.settings.order.traits[name] for name in wanted], np.float64),
-    )
-    if traits.trained is None:
-        return items
-    return with_all_tokens(
-        items, load_packed(run), {name: traits.codes[name] for name in wanted}, traits.sizes()
-    )
+def packed_items(settings: Settings, traits: Traits, packed: PackedSequences, counted: np.ndarray) -> Items:
+    """Packed sequences as items to order: tokens by the traits of `order.traits`, with their weights. counted: int64
+    (Q,), tokens of each run that shares count."""
+    weights = settings.order.traits
+    codes = {name: traits.codes[name] for name in sequence_traits(weights)}
+    counts, groups = sequence_counts(packed, codes, traits.sizes(), counted)
+    items = Items(counts, groups, np.array([weights[name] for name in codes], np.float64))
+    return with_all_tokens(items, packed, codes, traits.sizes())
 
 
 def sequence_traits(weights: dict[str, float]) -> list[str]:
@@ -325,19 +247,15 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
     unread[consumed.document] = True
     unread[load_order(run)[: run.receipt("greedy_order").figures["frozen_documents"]]] = True
     unread[load_sections(run).items] = False
-    if not (unread.any() or leaves_out(settings)):
-        return packed
     items = np.arange(len(documents.lengths))
     pieces, whole = _pieces_to_pack(documents, items[~unread], consumed), documents.whole(items)
     columns = (
         [getattr(runs, name) for runs in (pieces, consumed)] for name in ("document", "start", "length")
     )
     left = remaining(whole, Pieces(*map(np.concatenate, columns)))
-    meant = unread
-    if leaves_out(settings):
-        meant |= (documents.lengths > settings.sequence.length) | ~documents.are_trained(whole)
-        meant[consumed.document] |= settings.masked
-    left = left.take(meant[left.document])
+    if settings.packing.too_long != "cut":
+        unread |= documents.lengths > settings.sequence.length
+    left = left.take(unread[left.document] | ~documents.are_trained(left))
     return join(packed, replace(consumed, **vars(left), indptr=np.array([0, len(left)])))
 
 
@@ -362,18 +280,18 @@ def _check_settings(run: Run) -> None:
 
 
 def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
-    if "left_out" not in receipt.files:
-        return {}
     lines = left_out_lines(receipt.figures, run.settings.packing.too_long)
+    if not lines:
+        return {}
     return {
-        "left_out": Text("\n".join(f"- {line}" for line in lines) or "nothing"),
+        "left_out": Text("\n".join(f"- {line}" for line in lines)),
         "left_out_records": Table(run.rows("packed_sequences", "left_out")),
     }
 
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=8,
+    version=9,
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),

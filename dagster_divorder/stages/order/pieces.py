@@ -17,7 +17,6 @@ from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, cut
 from dagster_divorder.core.packing.too_long import Breaks, fit
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask, load_turn_ends
@@ -30,11 +29,6 @@ LEFT_OUT = {
     "split_turns": "they are split behind answers",
 }
 """`packing.too_long` -> what happens to documents that are too long, unless the packing method decides."""
-
-
-def leaves_out(settings: Settings) -> bool:
-    """Whether packing may leave out tokens besides `order.cut`."""
-    return settings.masked or settings.packing.too_long != "cut"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +52,7 @@ class StreamPieces:
         return Pieces(items, np.broadcast_to(np.int64(0), items.shape), self.lengths[items])
 
     def fitted(self, items: np.ndarray) -> Pieces:
-        """The packed pieces of items, int64 (n,), in their order, without pieces that have no trained token.
+        """The pieces of items, int64 (n,), in their order, that `packing.too_long` leaves.
 
         Raises:
             InputError: an item is too long, and `packing.too_long` is "error".
@@ -68,10 +62,10 @@ class StreamPieces:
         if rule == "error":
             self._refuse_too_long()
             rule = "cut"
-        breaks = self._breaks(documents) if rule == "split_turns" and settings.masked else None
+        breaks = self._breaks(documents) if rule == "split_turns" else None
         pieces = fit(documents, rule, length, breaks)
-        # Each part of a document is judged separately.
-        parts = settings.masked and settings.packing.method not in FILLED
+        # Where some tokens do not count, each part of a document is judged separately.
+        parts = self._mask is not None and settings.packing.method not in FILLED
         return cut(pieces, length) if parts else pieces
 
     def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
@@ -89,7 +83,7 @@ class StreamPieces:
         lengths, length = self.lengths, self.run.settings.sequence.length
         too_long = np.flatnonzero(lengths > length)
         if len(too_long):
-            first = self.stream.record(too_long[:1])
+            first = self.stream.record_of[too_long[:1]]
             raise InputError(
                 f"{len(too_long):,} of {len(lengths):,} records are longer than a sequence of {length:,} tokens (the "
                 f"first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
@@ -125,7 +119,7 @@ class StreamPieces:
             "untrained_tokens_left_out": int(untrained.sum()),
         }
         concerned = np.flatnonzero((too_long & (rule in LEFT_OUT)) | (untrained > 0))
-        records, first = np.unique(self.stream.record(concerned), return_index=True)
+        records, first = np.unique(self.stream.record_of[concerned], return_index=True)
         items, records = concerned[first[:LISTED]], records[:LISTED]
         parts = np.bincount(pieces.document, minlength=len(lengths))
         left = lengths - kept + untrained

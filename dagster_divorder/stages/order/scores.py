@@ -8,17 +8,15 @@ infinity and null mean that a record has no score. Memory: some 60 bytes a recor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
-from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.keyed import (
     KeyedBy,
     key_column,
@@ -26,23 +24,20 @@ from dagster_divorder.corpus.keyed import (
     read_columns,
     read_schema,
 )
-from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, WholeCorpus
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.fields import (
-    PEEKED,
     computed_score,
     number_column,
     read_fields,
     score_field,
 )
-from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
 from dagster_divorder.stages.corpus.keyed_rows import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.state import load_receipt
 
 FEWEST = 0.5
 """Least share of the records that must have a score."""
@@ -53,9 +48,6 @@ BLOCK = 1 << 16
 TIED = 0.01
 """Share of records with the same score from which the figures mention it."""
 
-WHOLE = float(1 << 53)
-"""From this number on, float64 does not hold every whole number."""
-
 
 def score_reads(settings: Settings) -> tuple[str, ...]:
     """The stage of the scores, if orders follow them."""
@@ -64,7 +56,7 @@ def score_reads(settings: Settings) -> tuple[str, ...]:
 
 def stream_ranks(run: Run, stream: TrainingStream) -> np.ndarray:
     """The rank of each item of the stream, float64 (M,), NaN for none."""
-    return stream.of_items(run.arrays("scores", "scores")["rank"])
+    return run.arrays("scores", "scores")["rank"][stream.record_of]
 
 
 def _numbers(run: Run) -> np.ndarray:
@@ -116,71 +108,40 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
     """
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
-    numbers = np.full(int(records.key.max()) + 1, np.nan)
-    row_of = np.full(len(numbers), -1, np.int64)
-    for first, (keys, scores) in read_columns(path, (key, column), BLOCK):
+    places, scores = [np.zeros(0, np.int64)], [np.zeros(0)]
+    for first, (keys, column_scores) in read_columns(path, (key, column), BLOCK):
         record = records.find(first, key_values(path, keyed_by, key, keys, first, "score"))
-        rows = np.flatnonzero(record >= 0)
-        run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + len(record) - len(rows)
-        place, values = records.key[record[rows]], number_column(scores, "curriculum.path", column)[rows]
-        # The first row of a key counts; the others must agree.
-        new, leads = np.unique(place, return_index=True)
-        fresh = row_of[new] < 0
-        row_of[new[fresh]], numbers[new[fresh]] = first + rows[leads[fresh]], values[leads[fresh]]
-        same = (numbers[place] == values) | (np.isnan(numbers[place]) & np.isnan(values))
-        for at in np.flatnonzero(~same)[:1]:
-            raise InputError(
-                f"{path}: rows {row_of[place[at]]} and {first + rows[at]} have the same {key} "
-                f"({keys[rows[at]].as_py()!r}) and the scores {numbers[place[at]]:g} and {values[at]:g}; expected one "
-                "score for each: leave out one of the rows"
-            )
-    return np.append(numbers, np.nan)[records.key]
+        run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + int((record < 0).sum())
+        places.append(records.key[record[record >= 0]])
+        scores.append(number_column(column_scores, "curriculum.path", column)[record >= 0])
+    place, score = np.concatenate(places), np.concatenate(scores)
+    numbers = np.full(int(records.key.max()) + 2, np.nan)
+    numbers[place] = score
+    for at in np.flatnonzero((numbers[place] != score) & ~(np.isnan(numbers[place]) & np.isnan(score)))[:1]:
+        raise InputError(
+            f"{path}: record {np.flatnonzero(records.key == place[at])[0]:,} of the input has the scores {score[at]:g} "
+            f"and {numbers[place[at]]:g}, in rows of the same {key}; expected one: leave out one of the rows"
+        )
+    return numbers[records.key]
 
 
 def _file_key(run: Run) -> dict[str, Any]:
-    """The content of the file of scores, for the key; hashed again if its inode, size or times have changed."""
-    path = run.settings.curriculum.path
-    if path is None:
+    """The content of the file of scores, for the key."""
+    if (path := run.settings.curriculum.path) is None:
         return {}
-    status, last = path.stat(), load_receipt(run.store, "scores")
-    state = [str(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     if "file" not in run.memo:
-        known = last.facts.get("file") if last else None
-        if known and known["state"] == state:
-            run.memo["file"] = known
-        else:
-            hashed = xxhash.xxh3_128()
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    hashed.update(block)
-            run.memo["file"] = {"state": state, "content": hashed.hexdigest()}
-    return {"file": run.memo["file"]["content"]}
+        with path.open("rb") as file:
+            run.memo["file"] = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"file": run.memo["file"]}
 
 
 def _notes(run: Run, numbers: np.ndarray) -> list[str]:
     """What people must know about the scores, float64 (N,), in sentences."""
-    name, notes = str(run.settings.curriculum.score), []
+    name, path, notes = run.settings.curriculum.score, run.settings.curriculum.path, []
     if infinite := int(np.isinf(numbers).sum()):
         notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
-    if (np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any():
-        notes.append(
-            f"{name} has numbers of {WHOLE:,.0f} and more: those that differ by little count as equal"
-        )
-    if run.settings.curriculum.path is not None:
-        if extra := run.memo["scores_of_no_record"]:
-            notes.append(
-                f"rows of {run.settings.curriculum.path} that belong to no record and are not used: {extra:,}"
-            )
-        return notes
-    for found in find_inputs(run.settings):
-        has_field = any(record[name] is not None for record in islice(first_records([found], [name]), PEEKED))
-        if has_field and computed_score(run.settings):
-            notes.append(
-                f"{name} is computed, and the input's field {name!r} is not followed: rename it to follow it"
-            )
-            break
-        if not has_field and not computed_score(run.settings):
-            notes.append(f"the first {PEEKED} records of {found.files[0]} have no {name}")
+    if path is not None and (extra := run.memo["scores_of_no_record"]):
+        notes.append(f"rows of {path} that belong to no record and are not used: {extra:,}")
     return notes
 
 
@@ -192,9 +153,11 @@ def _rank_records(run: Run) -> Made:
     known = numbers[~np.isnan(numbers)]
     missing = len(numbers) - len(known)
     if len(known) < FEWEST * len(numbers) or not len(known):
+        path = settings.curriculum.path
+        remedy = "give the others one" if path is None else f"add rows to {path}"
         raise InputError(
             f"curriculum.score: {missing:,} of {len(numbers):,} records have no {name!r}; expected a score for at "
-            f"least half of them: {_remedy(settings)}, or name another score{''.join(f'; {note}' for note in notes)}"
+            f"least half of them: {remedy}, or name another score{''.join(f'; {note}' for note in notes)}"
         )
     values, often = np.unique(known, return_counts=True)
     if len(values) == 1:
@@ -215,10 +178,7 @@ def _rank_records(run: Run) -> Made:
     notes.insert(0, sentence(figures))
     for note in notes:
         run.progress.note(note)
-    facts = {"file": run.memo["file"]} if "file" in run.memo else {}
-    return Made(
-        {"scores": {"score": numbers, "rank": rank}}, facts=facts, figures={**figures, "notes": notes}
-    )
+    return Made({"scores": {"score": numbers, "rank": rank}}, figures={**figures, "notes": notes})
 
 
 def sentence(figures: Mapping[str, Any]) -> str:
@@ -234,13 +194,6 @@ def sentence(figures: Mapping[str, Any]) -> str:
         f"{figures['records']:,} records have one, from {figures['lowest']:,.5g} to {figures['highest']:,.5g}, "
         f"{figures['distinct']:,} different{tied}{missing}"
     )
-
-
-def _remedy(settings: Settings) -> str:
-    """How to give more records a score."""
-    if settings.curriculum.path is not None:
-        return f"add rows to {settings.curriculum.path}"
-    return "give the others one"
 
 
 def _scores_reads(settings: Settings) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
     if left_out := int((span < 0).sum()):
         kept = np.flatnonzero(span >= 0)
         items, traits, span = items[kept], traits.take(kept), span[kept]
-    copies = run.copies[stream.record(items)] if keeps_copies_apart(settings) else None
+    copies = run.copies[stream.record_of[items]] if keeps_copies_apart(settings) else None
     part = np.zeros(len(items), np.int64)
     if settings.strategy(settings.order.strategy).sees_traits:
         for number in np.unique(span):
@@ -109,22 +109,20 @@ def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarra
     )
     lengths = traits.tokens + end
     unread = (read < lengths) | ((lengths == 0) & ~np.isin(np.arange(len(lengths)), frozen.documents))
-    if stream.records is not None:
+    if run.settings.repeats:
         # Of what is not read at all, only as many copies as the mix has room for.
         new = np.flatnonzero(unread & (read == 0))
-        begun = np.bincount(stream.records[read > 0], minlength=len(run.view))
-        beyond = begun[stream.records[new]] + copy_number(stream.records[new])
-        unread[new[beyond >= load_packed_times(run)[stream.records[new]]]] = False
+        record = stream.record_of[new]
+        begun = np.bincount(stream.record_of[read > 0], minlength=len(run.view))
+        unread[new[begun[record] + copy_number(record) >= load_packed_times(run)[record]]] = False
     if run.settings.order.cut:
         unread[stream.items(find_records(run, run.settings.order.cut))] = False
     items = np.flatnonzero(unread)
     left = (lengths - read)[items]
     of_items = traits.take(items)
-    trained = None
-    if of_items.trained is not None:
-        trained = np.rint(of_items.trained * (left / np.maximum(lengths[items], 1))).astype(np.int64)
     tokens = np.minimum(left, of_items.tokens)
-    return items, replace(of_items, tokens=tokens, trained=trained), read[items] > 0
+    counted = np.rint(of_items.counted * (tokens / np.maximum(of_items.tokens, 1))).astype(np.int64)
+    return items, replace(of_items, tokens=tokens, counted=counted), read[items] > 0
 
 
 def _spans(
@@ -146,14 +144,11 @@ def _spans(
         return windows_of(
             ranks, traits.tokens, settings.curriculum.pieces, window, begin=begin / max(1, total), seed=seed
         )
-    number = np.zeros(len(items), np.int64)
-    if stream.records is not None:
-        number = copy_number(stream.records)[items]
-    if settings.packings > 1:
-        often = np.bincount(stream.records)[stream.records[items]] if stream.records is not None else 1
-        return number * settings.packings // often
-    if not settings.mixing.on:
+    if settings.packings == 1 and not settings.mixing.on:
         return np.zeros(len(items), np.int64)
+    number = copy_number(stream.record_of)[items]
+    if settings.packings > 1:
+        return number * settings.packings // np.bincount(stream.record_of)[stream.record_of[items]]
     return spans_of_values(
         traits,
         settings.order.traits,
@@ -165,7 +160,7 @@ def _spans(
 
 
 @dataclass(frozen=True)
-class Parts(Sequence[Part], Generic[Part]):
+class _Parts(Sequence[Part]):
     """A sequence of `number` parts; each is made when it is accessed."""
 
     number: int
@@ -174,26 +169,22 @@ class Parts(Sequence[Part], Generic[Part]):
     def __len__(self) -> int:
         return self.number
 
-    @overload
-    def __getitem__(self, at: int) -> Part: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Part]: ...
-    def __getitem__(self, at: int | slice) -> Part | Sequence[Part]:
-        if isinstance(at, slice):
-            return [self.make(part) for part in range(*at.indices(self.number))]
-        if not 0 <= at < self.number:
+    def __getitem__(self, at: int) -> Part:  # type: ignore[override]
+        if at >= self.number:
             raise IndexError(at)
         return self.make(at)
 
 
-def each_section(run: Run, function: Callable[[Part], Result], parts: Parts[Part]) -> Iterator[Result]:
-    """`function(part)` for the part of every section, in order, in processes if the stream is large. A part's arrays
-    are cut out only when a process is ready for them. Function, parts and results must be picklable."""
+def each_section(
+    run: Run, function: Callable[[Part], Result], number: int, make: Callable[[int], Part]
+) -> Iterator[Result]:
+    """`function(make(section))` for each of `number` sections, in order, in processes if the stream is large. A part
+    is made only when a process is ready for it. Function, parts and results must be picklable."""
     records = stream_size(run)
     results = run.engine.each(
         function,
-        parts,
+        _Parts(number, make),
         workers=records // WORKER_RECORDS,
-        memory=RECORD_BYTES * (records // max(1, len(parts))),
+        memory=RECORD_BYTES * (records // max(1, number)),
     )
-    return counted(run.progress, "ordering", results, len(parts), "sections") if len(parts) > 1 else results
+    return counted(run.progress, "ordering", results, number, "sections") if number > 1 else results

@@ -2,8 +2,7 @@
 
 `order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. Every section is ordered apart, and sections
 follow each other in every epoch; the first epoch begins with the sequences that stay of the last plan, as they were
-read. If one schedule of a score covers all epochs, all epochs of a section come before the next section: the rows are
-parts of one order, which has every sequence E times. A partial sequence that `concat` and `related` leave stays last,
+read. A partial sequence that `concat` and `related` leave stays last,
 where trainers drop or pad it. `figures` report how far copies stand apart, in and across epochs.
 """
 
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dagster_divorder.core.measure.packed import runs_in_order
+from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.sections import section_seed
@@ -40,13 +39,12 @@ from dagster_divorder.stages.order.greedy_order import (
     remade,
 )
 from dagster_divorder.stages.order.packed_sequences import (
-    consumed_reads,
     load_bounds,
     load_packed,
-    load_sequence_items,
+    packed_items,
     sequence_traits,
 )
-from dagster_divorder.stages.order.sections import Parts, each_section
+from dagster_divorder.stages.order.sections import each_section
 from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.store.reader import Reader
 
@@ -75,16 +73,9 @@ def output_order(run: Reader) -> np.ndarray:
             return order
         return order[~np.isin(order, run.arrays("packed_sequences", "left_out_documents")["items"])]
     plan, order = run.arrays("packed_sequences", "plan"), run.arrays("sequence_order", "order")["order"]
-    items = plan["document"][runs_in_order(plan["indptr"], first_reads(order))[0]]
+    items = plan["document"][runs_in_order(plan["indptr"], order[0])[0]]
     _, first = np.unique(items, return_index=True)
     return items[np.sort(first)]
-
-
-def first_reads(order: np.ndarray) -> np.ndarray:
-    """The sequences in the order in which epochs, int64 (E, S), first read them, int64 (S,): the first epoch, unless
-    one schedule covers all."""
-    _, first = np.unique(order, return_index=True)
-    return order.reshape(-1)[np.sort(first)]
 
 
 def vectors_are_balanced(settings: Settings) -> bool:
@@ -116,11 +107,12 @@ def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None 
 def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) -> Items:
     """The packed sequences as items without coordinates."""
     settings, traits = run.settings, stream.traits
+    counted = run_counter(run, stream.record_of)(packed)
     if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
-        return load_sequence_items(run, traits)
+        return packed_items(settings, traits, packed, counted)
     # Batches count records, so sequences are balanced as documents are: in tokens and in records.
     return document_items(
-        run_counter(run, stream.record_of)(packed),
+        counted,
         {name: traits.codes[name][packed.document] for name in sequence_traits(settings.order.traits)},
         settings.order.traits,
         lengths=packed.length,
@@ -154,12 +146,8 @@ def _order_sequences(run: Run) -> Made:
         own, made = own.part(0, full[number + 1] - begin), number - (frozen > 0)
         return Sequences(own, made < 0, section_seed(settings.seed, max(made, 0)))
 
-    orders = list(
-        each_section(run, partial(order_sequences, settings=settings), Parts(len(bounds) - 1, section))
-    )
+    orders = list(each_section(run, partial(order_sequences, settings=settings), len(bounds) - 1, section))
     orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
-    if settings.schedule_epochs > 1:
-        orders = [_section_by_section(orders, consumed_reads(run))]
     ordered = np.concatenate(orders, axis=1)
     ordered = np.pad(ordered, ((0, 0), (0, int(not_full))), constant_values=len(packed) - 1)
     step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
@@ -177,32 +165,17 @@ def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
     items = sequences.items
     arguments = {**settings.order_arguments(settings.sequence.strategy), "seed": sequences.seed}
     return epoch_orders(
-        items.counts,
-        items.groups,
+        items,
         settings.epochs,
-        weights=items.weights,
-        coordinates=items.coordinates,
         first=np.arange(items.counts.shape[0]) if sequences.given else None,
         **arguments,
     )
 
 
-def _section_by_section(orders: list[np.ndarray], reads: np.ndarray) -> np.ndarray:
-    """All epochs of a section before the next section, int64 (E, S). orders: int64 (E, n), by section. reads: int64,
-    the beginning that was read, as it was read; the rest of its epochs follows."""
-    epochs, flat = len(orders[0]), [reads]
-    if len(reads):
-        times = np.bincount(reads)
-        flat += [row[times[row] < epochs - number] for number, row in enumerate(orders.pop(0))]
-    return np.concatenate([*flat, *(order.ravel() for order in orders)]).reshape(epochs, -1)
-
-
 def _is_a_permutation(run: Run) -> Finding:
     sequences = run.receipt("packed_sequences").facts["sequences"]
     remedy = remade(run, "sequence_order", "order")
-    orders, epochs = load_sequence_order(run), run.settings.schedule_epochs
-    rows = orders.reshape(1, -1) if epochs > 1 else orders
-    return check_permutation(rows, sequences, "sequences", remedy, epochs)
+    return check_permutation(load_sequence_order(run), sequences, "sequences", remedy)
 
 
 def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
@@ -218,7 +191,7 @@ def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
 
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
-    version=7,
+    version=8,
     description="The order of the training sequences (`sequence.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_sequence_order_reads,
@@ -227,8 +200,7 @@ SEQUENCE_ORDER = WholeCorpus(
     checks=(
         Check(
             name="sequence_order_is_a_permutation",
-            description="Every epoch reads every training sequence exactly once. If one schedule covers all epochs, "
-            "they read every sequence once an epoch on average.",
+            description="Every epoch reads every training sequence exactly once.",
             check=_is_a_permutation,
             blocking=True,
         ),

@@ -1,5 +1,5 @@
 """traits: one code a record for each trait that an order balances: cluster, length, traits of
-conversations, fields of the input. If shares are of trained tokens, also the number of trained tokens."""
+conversations, fields of the input; the record's tokens, and those of them that shares count."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from dagster_divorder.stages.order.bin_edges import (
     computed_numbers,
     load_edges,
 )
-from dagster_divorder.stages.text.loss_mask import load_loss_mask
-
-TOKENS, TRAINED = "tokens", "trained"
+from dagster_divorder.stages.text.loss_mask import counted_tokens
 
 
 def load_traits(run: Run) -> Traits:
@@ -37,7 +35,7 @@ def load_traits(run: Run) -> Traits:
     arrays = run.arrays("traits", "codes")
     names = {trait: tuple(values) for trait, values in orjson.loads(run.read("traits", "names"))}
     codes = {trait: arrays[f"code {trait}"] for trait in names}
-    return Traits(arrays[TOKENS], codes, names, arrays.get(TRAINED))
+    return Traits(arrays["tokens"], arrays["counted"], codes, names)
 
 
 def stored_traits(settings: Settings) -> list[str]:
@@ -89,23 +87,12 @@ def _crossed(
     return codes.astype(np.int32), tuple(f"{one[1][first]} / {other[1][second]}" for first, second in pairs)
 
 
-def _trained_and_kept(run: Run, lengths: np.ndarray) -> np.ndarray:
-    """Number of trained tokens that packing keeps of each record, int64 (N,). lengths: int64 (N,), all its tokens."""
-    mask, longest = load_loss_mask(run), run.settings.sequence.length
-    assert mask is not None
-    kept = lengths
-    if run.settings.packing.too_long == "truncate":
-        kept = np.minimum(lengths, longest)
-    elif run.settings.packing.too_long == "drop":
-        kept = np.where(lengths + run.settings.packing.end_of_text > longest, 0, lengths)
-    return mask.within(np.arange(len(run.view)), 0, kept)
-
-
 def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
-    arrays: dict[str, np.ndarray] = {TOKENS: run.column("token_counts", "lengths")}
-    if run.settings.counts_trained:
-        arrays[TRAINED] = _trained_and_kept(run, arrays[TOKENS])
+    arrays: dict[str, np.ndarray] = {
+        "tokens": run.column("token_counts", "lengths"),
+        "counted": counted_tokens(run),
+    }
     names: list[tuple[str, tuple[str, ...]]] = []
     for trait in stored_traits(run.settings):
         if trait == run.settings.mixed_trait and len(parts := run.settings.mixed_traits) > 1:
@@ -120,7 +107,7 @@ def _code_traits(run: Run) -> Made:
 
 TRAITS = WholeCorpus(
     name="traits",
-    version=2,
+    version=3,
     asset=False,
     description="The traits that orders balance, as one code a record.",
     reads=lambda settings: (

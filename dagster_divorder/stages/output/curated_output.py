@@ -370,13 +370,13 @@ def _installed_packages() -> dict[str, str]:
 
 
 def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
-    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "max")}
+    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "worst")}
     return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
 
 
 def _similarity(run: Run, view: View) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
-    from dagster_divorder.core.measure.similarity import cosine_statistics
+    from dagster_divorder.core.vectors.similarity import cosine_statistics
 
     rows = np.sort(records_by_text(run.records, view, SIMILARITY_SAMPLE))
     return dict(cosine_statistics(load_space(run).rows(view, rows)))

@@ -55,7 +55,7 @@ from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import first_reads, load_sequence_order, output_order
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import BOOTSTRAP, is_unchanged, load_base_model, model_directory
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
 from dagster_divorder.store.manifests import (
@@ -207,7 +207,7 @@ def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, to
         InputError: `exports.world_size` and its like ask for more sequences than there are.
     """
     if format.epochs == "index":
-        sequence = first_reads(order)
+        sequence = order[0]
         place = np.empty(len(sequence), np.int64)
         place[sequence] = np.arange(len(sequence))
         return Rows(plan, sequence, place[order], tokens)

@@ -1,7 +1,7 @@
 """ordering_animation: two films of how training reads the sequences, shuffled and in order, beside the output.
 
-`ordering_animation.mp4`: the dataset as bars that move from the original order into the sequences that a trainer reads,
-with the diversity of the sequences. `ordering_animation_umap.mp4`: the cluster map, whose points
+`ordering_animation.mp4`: the dataset as bars that move from the original order into the sequences that a trainer reads.
+`ordering_animation_umap.mp4`: the cluster map, whose points
 light up when their documents are first read. Both show the first epoch. Films show samples, so they cost the same for
 millions of documents. They are made again with every output, because they show its corpus, date and key. Films need the
 extra `films`, which brings ffmpeg; without it the report says how to install it.
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dagster_divorder.core.measure.along import binned
 from dagster_divorder.core.measure.migration import sample_cells
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -48,12 +47,10 @@ FRAMES = 150
 """Frames of each film."""
 FPS = 30
 """Pictures a second."""
-BINS = 100
-"""Points of the diversity curves."""
 
 
 def _animate_ordering(run: Run) -> Made:
-    frames, note = FRAMES, ""
+    note = ""
     pictures: dict[str, Callable[[], Iterable[np.ndarray]]] = {
         BAR: lambda: _bar_frames(run),
         MAP: lambda: _map_frames(run, load_map(run)),
@@ -61,11 +58,11 @@ def _animate_ordering(run: Run) -> Made:
     if why := why_no_films():
         run.progress.note(why)
         pictures, note = {}, why
-    with run.progress("drawing films", frames * len(pictures), "frames") as advance:
+    with run.progress("drawing films", FRAMES * len(pictures), "frames") as advance:
         films = {name: _film(run.store, draw(), advance) for name, draw in pictures.items()}
     files = {Path(name).stem: File(data, "mp4") for name, data in films.items()}
     names = {"films": list(films)}
-    return Made(files, names, {**names, "frames": frames, "fps": FPS, "note": note})
+    return Made(files, names, {**names, "frames": FRAMES, "fps": FPS, "note": note})
 
 
 def _publish_films(run: Run, receipt: Receipt) -> None:
@@ -92,23 +89,15 @@ def _corpus(run: Run) -> FilmedCorpus:
 
 def _bar_frames(run: Run) -> Iterable[np.ndarray]:
     traits = load_stream(run).traits
-    orders = read_in_order(run, traits)
-    curves = {name: binned(distinct, BINS).mean for name, (_, distinct) in orders.items()}
-    filmed = []
+    orders, filmed = read_in_order(run, traits), []
     for name in ("sequences_random", "sequences"):
         runs, _ = orders[name]
         # Cells start at their runs' places in the original order.
         before = np.lexsort((runs.start, runs.document))
         cells = sample_cells(np.argsort(before), runs.length[before], COLUMNS * ROWS)
         clusters = traits.codes["cluster"][runs.document[before][cells.document]]
-        filmed.append(FilmedOrder(name, cells, clusters, curves[name]))
-    return ordering_frames(
-        filmed,
-        curves["original"],
-        _corpus(run),
-        count=FRAMES,
-        sequence_length=run.settings.sequence.length,
-    )
+        filmed.append(FilmedOrder(name, cells, clusters))
+    return ordering_frames(filmed, _corpus(run), count=FRAMES)
 
 
 def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
@@ -127,7 +116,7 @@ def _map_frames(run: Run, shown: ClusterMap) -> Iterable[np.ndarray]:
 
 ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
     name="ordering_animation",
-    version=3,
+    version=4,
     description="Films of how training reads the corpus, shuffled and in order: the dataset as bars, and the map of "
     "clusters lighting up as documents are first read.",
     reads=lambda settings: (

@@ -1,6 +1,7 @@
-"""Which tokens of each document are trained on, by `chats.train_on`.
+"""Which tokens of each document are trained on, by `chats.train_on`, and so which of them shares count.
 
-Law: without `settings.masked` every token is trained on, and there is no mask.
+Law: if every token is trained on, there is no mask, and shares count every token. Other rooms know only counted tokens;
+exports write the mask.
 """
 
 from __future__ import annotations
@@ -52,6 +53,20 @@ def load_loss_mask(run: Run) -> LossMask | None:
     return mask_of(run.files("token_counts"), run.view.fragments, run.settings.chats.train_on)
 
 
+def counted_tokens(run: Run) -> np.ndarray:
+    """The tokens of each record that shares count, int64 (N,): the trained ones that packing keeps; all without a
+    mask."""
+    mask, lengths = load_loss_mask(run), run.column("token_counts", "lengths")
+    if mask is None:
+        return lengths
+    longest, packing = run.settings.sequence.length, run.settings.packing
+    if packing.too_long == "truncate":
+        lengths = np.minimum(lengths, longest)
+    elif packing.too_long == "drop":
+        lengths = np.where(lengths + packing.end_of_text > longest, 0, lengths)
+    return mask.within(np.arange(len(run.view)), 0, lengths)
+
+
 class TurnEnds(NamedTuple):
     """Where conversations may be cut. row: int64 (K,), index among n document rows. position: int64 (K,), tokens before
     the end of an answer, rising in each row. plain: bool (n,), texts that are trained as a whole."""
@@ -62,9 +77,11 @@ class TurnEnds(NamedTuple):
 
 
 def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
-    """The ends of all answers but the last in each of some document rows, int64 (n,). Only for `settings.masked`."""
+    """The ends of all answers but the last in each of some document rows, int64 (n,)."""
     from dagster_divorder.models.chat_tokens import END
 
+    if not run.settings.masked:
+        return TurnEnds(np.zeros(0, np.int64), np.zeros(0, np.int64), np.ones(len(rows), bool))
     files, fragments = run.files("token_counts"), run.view.fragments
     lengths, counts, first, last, kind = files.columns(
         fragments, "lengths", "spans", "span_first", "span_last", "span_kind"

@@ -1,5 +1,5 @@
-"""HTML from templates. Templates escape every value, so a corpus's texts never act as markup; only a template's output
-goes into another template unescaped.
+"""HTML from templates, and what stages show as HTML. Templates escape every value, so a corpus's texts never act as
+markup; only a template's output goes into another template unescaped.
 
 The page has no script, and its content security policy forbids any. It loads nothing, follows the reader's light or
 dark mode, and prints.
@@ -8,55 +8,67 @@ dark mode, and prints.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
 from dagster_divorder.view import words
 from dagster_divorder.view.answer import NUMERIC
-from dagster_divorder.view.drawing import COLOURS, svg
+from dagster_divorder.view.drawing import data_uri, svg
+from dagster_divorder.view.shown import Chart, Link, Picture, Table, Text
+from dagster_divorder.view.words import cells
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-SIZES = {1: (500, 280), 2: (420, 250), 3: (300, 220)}
-"""Width and height of a chart's panels in CSS pixels, by the number of panels in a row; a phone stacks them at nearly
-the same size."""
-LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
-"""Margins of a panel, in CSS pixels."""
+WIDTHS = {1: 500, 2: 420, 3: 300}
+"""Width of a chart's panels in CSS pixels, by the number of panels in a row; a phone stacks them at nearly the same
+size."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """anchor: the section's id, letters and hyphens. lead: a few sentences of plain text under the heading."""
+class Section(NamedTuple):
+    """anchor: the section's id, letters and hyphens. lead: a few sentences of plain text under the heading. shown: as
+    stages show it (`view.shown`), and parts that only the page has, as markup."""
 
     anchor: str
     title: str
     lead: str
-    parts: Sequence[Markup]
+    shown: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One drawing of a chart: its title, the function that draws it, and the title's colour, a key of `COLOURS`."""
-
-    title: str
-    draw: Callable[[Axes], None]
-    colour: str = "ink"
-
-
-def page(**values: Any) -> bytes:
+def page(sections: Sequence[Section], **values: Any) -> bytes:
     """The file's bytes, UTF-8. values: of templates/page.html.j2."""
-    return _environment().get_template("page.html.j2").render(**values).encode()
+    drawn = [(section, rendered(section)) for section in sections]
+    return _environment().get_template("page.html.j2").render(sections=drawn, **values).encode()
 
 
 def part(name: str, *values: Any) -> Markup:
     """The output of a macro of templates/parts.html.j2."""
     return getattr(_environment().get_template("parts.html.j2").module, name)(*values)
+
+
+def rendered(section: Section) -> list[Markup]:
+    """What a section shows. Numbers and links become the rows of a table at its end."""
+    parts, figures = list[Markup](), list[dict[str, Any]]()
+    for name, shown in section.shown.items():
+        title = name.replace("_", " ")
+        match shown:
+            case Markup():
+                parts.append(shown)
+            case Chart():
+                parts.append(chart(f"{section.anchor}-{name}".replace("_", "-"), shown))
+            case Picture(file, what):
+                parts.append(part("picture", data_uri(file.read_bytes()), what))
+            case Table(rows):
+                parts.append(table(title[0].upper() + title[1:], cells(rows)))
+            case Text(markdown):
+                parts.append(part("text", markdown.splitlines()))
+            case Link(path):
+                figures.append({"figure": title, "value": str(path)})
+            case value:
+                figures.append({"figure": title, "value": value})
+    return [*parts, table("Figures", cells(figures))]
 
 
 def table(caption: str, rows: Sequence[Mapping[str, Any]], *, strips: bool = False) -> Markup:
@@ -69,25 +81,15 @@ def table(caption: str, rows: Sequence[Mapping[str, Any]], *, strips: bool = Fal
     return part("table", caption, rows, numbers, strips) if rows else Markup("")
 
 
-def chart(name: str, panels: Sequence[Panel], description: str, caption: str, *, across: int = 3) -> Markup:
-    """A figure of panels in rows of at most `across`; empty without panels. name: unique in the page. description: of
-    the chart and its content, for screen readers."""
-    if not panels:
+def chart(name: str, shown: Chart) -> Markup:
+    """A figure of SVG drawings; empty without panels. name: unique in the page."""
+    if not shown.panels:
         return Markup("")
-    across = min(len(panels), across)
-    width, height = SIZES[across]
-
-    def draw(figure: Figure, panel: Panel) -> None:
-        size = (1 - (LEFT + RIGHT) / width, 1 - (BOTTOM + TOP) / height)
-        axes = figure.add_axes((LEFT / width, BOTTOM / height, *size))
-        panel.draw(axes)
-        axes.set_title(panel.title, color=COLOURS[panel.colour])
-
+    across = min(len(shown.panels), shown.across)
     drawings = [
-        svg(f"{name}-{at}", width, height, functools.partial(draw, panel=panel))
-        for at, panel in enumerate(panels)
+        svg(f"{name}-{at}", WIDTHS[across], shown.height, panel) for at, panel in enumerate(shown.panels)
     ]
-    return part("chart", drawings, across, description, caption)
+    return part("chart", drawings, across, shown.what, shown.caption, shown.legend)
 
 
 @functools.cache

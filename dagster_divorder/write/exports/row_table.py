@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.core.measure.packed import ReadRuns, RunCounter
+from dagster_divorder.core.measure.runs import ReadRuns, RunCounter
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports.rows import Rows

@@ -1,0 +1,99 @@
+"""Hot loops of `core.measure`.
+
+Letters: S sequences, Q entries, J values of a trait, K pieces of an order with one asked mix each, P windows.
+Guarantee: counts are int64; equal to the twins in `tests/twins/metrics.py`. One thread.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_divorder.core.kernels import kernel
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class AskedMix(NamedTuple):
+    """Piece k begins at token at[k] (float64 (K,), rising); reached, share float64 (K, J): the tokens asked before it,
+    and the share in it. So up to token t the mix asks for X_j(t) = reached[k, j] + (t - at[k]) share[k, j] tokens, k
+    the last piece with at[k] <= t."""
+
+    at: Floats
+    reached: Floats
+    share: Floats
+
+
+@kernel
+def window_deviations(
+    indptr: Ints,
+    codes: NDArray[np.integer],
+    tokens: NDArray[np.integer],
+    order: Ints,
+    mix: AskedMix,
+    starts: Ints,
+    ends: Ints,
+) -> tuple[Floats, Floats, Floats]:
+    """worst, tv, l2: float64 (P,) each, of the windows of the sequences order[starts[i]:ends[i]].
+
+    Sequence s holds tokens[q] tokens of the value codes[q] in [0, J), for the entries q in indptr[s]:indptr[s + 1].
+    starts, ends: int64 (P,), never falling. A window from token a to token b holds n_j of value j, and g_j = (n_j -
+    X_j(b) + X_j(a)) / (b - a): worst = max_j |g_j|, tv = 1/2 sum_j |g_j|, l2^2 = sum_j g_j^2; 0 without tokens.
+    O(Q + P J) time, O(J) memory beside the result.
+    """
+    windows = starts.shape[0]
+    worst, tv, l2 = np.zeros(windows), np.zeros(windows), np.zeros(windows)
+    inside = np.zeros(mix.share.shape[1], np.int64)
+    # For both ends of the window: its place in the order, the tokens before it, and the piece of the mix.
+    place, position, piece = np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(2, np.int64)
+    for i in range(windows):
+        if starts[i] == place[1]:
+            inside[:] = 0
+            place[0], position[0] = place[1], position[1]
+        for side in range(2):
+            goal = starts[i] if side == 0 else ends[i]
+            while place[side] < goal:
+                s = order[place[side]]
+                for q in range(indptr[s], indptr[s + 1]):
+                    inside[codes[q]] += (2 * side - 1) * np.int64(tokens[q])
+                    position[side] += np.int64(tokens[q])
+                place[side] += 1
+            while piece[side] + 1 < mix.at.shape[0] and mix.at[piece[side] + 1] <= position[side]:
+                piece[side] += 1
+        size = position[1] - position[0]
+        if size == 0:
+            continue
+        a, b = piece[0], piece[1]
+        x, y = position[0] - mix.at[a], position[1] - mix.at[b]
+        most, total, square = 0.0, 0.0, 0.0
+        for j in range(inside.shape[0]):
+            wanted = mix.reached[b, j] + y * mix.share[b, j] - mix.reached[a, j] - x * mix.share[a, j]
+            gap = abs(inside[j] - wanted)
+            most = max(most, gap)
+            total += gap
+            square += gap * gap
+        worst[i] = most / size
+        tv[i] = total / 2 / size
+        l2[i] = np.sqrt(square) / size
+    return worst, tv, l2
+
+
+@kernel
+def stretch_totals(
+    indptr: Ints,
+    codes: NDArray[np.integer],
+    tokens: NDArray[np.integer],
+    times: Ints,
+    stretch: Ints,
+    n_values: int,
+) -> tuple[Ints, Ints]:
+    """(tokens of each value in each stretch, int64 (T, J), with sequence s of stretch[s] times[s] times; tokens of each
+    sequence, int64 (S,)). Entries as for `window_deviations`."""
+    totals = np.zeros((max(0, stretch.max()) + 1 if len(stretch) else 1, n_values), np.int64)
+    size = np.zeros(len(stretch), np.int64)
+    for s in range(len(stretch)):
+        for q in range(indptr[s], indptr[s + 1]):
+            totals[stretch[s], codes[q]] += times[s] * np.int64(tokens[q])
+            size[s] += np.int64(tokens[q])
+    return totals, size
