@@ -90,7 +90,6 @@ def rows_of(folder: Path, workers: int) -> Rows:
         end_of_text=0,
         padding=0,
         vocabulary=50_000,
-        directory=Path(),
         engine=partial(LocalEngine, workers),
     )
     pieces = Pieces(row, np.zeros(len(row), np.int64), tokens.lengths + 1)

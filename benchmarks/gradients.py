@@ -51,7 +51,8 @@ from dagster_divorder.models.gradients import (
     project,
     signs,
 )
-from dagster_divorder.models.spec import quiet, read_spec
+from dagster_divorder.models.pretrained import quiet
+from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all

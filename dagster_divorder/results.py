@@ -174,7 +174,7 @@ class Results(AsTable):
 
     @property
     def base_model(self) -> Path:
-        """Folder of the base model; `sequences` counts tokens of its `tokenizer.json`."""
+        """Folder of the base model; `sequences` counts tokens of its tokenizer (`AutoTokenizer`)."""
         receipt = self._last.receipt("base_model")
         return Path(receipt.facts.get("directory") or self.store.local(receipt.files["fit"]))
 

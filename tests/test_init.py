@@ -213,8 +213,8 @@ STRUCTURED = {
     "messages": ({"id": "{n}", "source": "web", "messages": TURNS}, "messages", "chat messages ('messages')"),
     "messages as JSON": (
         {"messages": orjson.dumps(TURNS).decode(), "source": "web"},
-        "messages_json",
-        "chat messages as JSON strings ('messages')",
+        "messages",
+        "chat messages ('messages')",
     ),
     "sharegpt": (
         {"id": "{n}", "conversations": SHARED},
@@ -376,7 +376,7 @@ def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
         (
             {"id": "{n}", "messages": repr([{"role": "user", "content": "{n}"}, *TURNS[1:]])},
             [],
-            "parse it before you write the record: record['messages'] = ast.literal_eval(record['messages']",
+            "parse it before you write the record: value = ast.literal_eval(value",
         ),
     ],
 )

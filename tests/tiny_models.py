@@ -22,7 +22,7 @@ def save_model(
     import torch
     import transformers
 
-    from dagster_divorder.models.spec import quiet
+    from dagster_divorder.models.pretrained import quiet
 
     sizes = {
         "vocab_size": 600,
@@ -73,7 +73,12 @@ def save_tokenizer(folder: Path, before: Sequence[str] = (), after: Sequence[str
         )
     tokenizer.save(str(folder / "tokenizer.json"))
     shutil.rmtree(made)
-    write_json(folder / "tokenizer_config.json", {"model_max_length": 1000000000000000019884624838656})
+    # Without a class AutoTokenizer takes the one of the model's type, which has a splitting of its own.
+    limit = 1000000000000000019884624838656
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit},
+    )
     return folder
 
 

@@ -192,10 +192,10 @@ def prepared_ours(folder: Path, cores: int) -> Any:
 
 
 def encoder_of(folder: Path) -> Any:
-    from dagster_divorder.models.chat_templates import chat_template
+    from dagster_divorder.models.chat_templates import chat_template, describe_chats
     from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 
-    template = chat_template(folder / "model", None)
+    template = chat_template(describe_chats(folder / "model"), None)
     engine, reason = exact_engine(folder / "model", template, "gigatoken")
     print(engine, reason)
     return ChatEncoder(folder / "model", template, engine)

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from dagster_divorder.chats.document import as_document
 from dagster_divorder.chats.forms import conversation_of_record
-from dagster_divorder.models.chat_templates import chat_template
+from dagster_divorder.models.chat_templates import chat_template, describe_chats
 from dagster_divorder.models.chat_tokens import SELECTED, ChatEncoder, exact_engine
 
 MODULES = """
@@ -139,7 +139,7 @@ def labels_of_ours(
     folder: Path, template: Path | None, records: Sequence[Record], form: str, train_on: str
 ) -> list[np.ndarray]:
     documents = [as_document(conversation_of_record(record, form)).decode() for record in records]
-    rendered = chat_template(folder, template)
+    rendered = chat_template(describe_chats(folder), template)
     encoder = ChatEncoder(folder, rendered, exact_engine(folder, rendered, "gigatoken")[0])
     arrays = encoder.encode(pa.array(documents, pa.large_string()))
     ends = np.cumsum(arrays["lengths"])

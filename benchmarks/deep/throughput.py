@@ -33,8 +33,9 @@ from transformers import AutoModel, AutoTokenizer
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.batches import batch_end
 from dagster_divorder.models.deep import Model
-from dagster_divorder.models.embed import Embedder, make_embedder
-from dagster_divorder.models.spec import EmbeddingSpec, quiet
+from dagster_divorder.models.embed import Embedder
+from dagster_divorder.models.pretrained import quiet
+from dagster_divorder.models.spec import EmbeddingSpec
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings
@@ -77,7 +78,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()
     directory = model_path(embed.store, embed.model)
-    embedder = make_embedder(loaded, threads=embed.threads)
+    embedder = Embedder(loaded, threads=embed.threads)
     with quiet():
         plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
     batches, seen = padded(ids, lengths, embedder)

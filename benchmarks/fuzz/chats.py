@@ -54,7 +54,7 @@ ODD = (
     "<|endoftext|>",
     "assistant",
 )
-FORMS = ("messages", "conversations", "messages_json", "prompt_completion", "alpaca", "pairs", "text")
+FORMS = ("messages", "conversations", "prompt_completion", "alpaca", "pairs", "text")
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}{% if message['role'] == 'assistant' %}"
     "{% generation %}{{ message['content'] + '<|im_end|>\n' }}{% endgeneration %}{% else %}"
@@ -182,7 +182,7 @@ class Chats(History):
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         weights = [draw.random() < 0.8 for _ in answers]
         weights[0] |= not any(weights)
-        if form in ("messages", "conversations", "messages_json"):
+        if form in ("messages", "conversations"):
             weighted = draw.random() < 0.3
             trained = tuple(weights) if weighted else (True,) * len(answers)
             written: list[dict[str, Any]] = [dict(message) for message in messages]
@@ -203,8 +203,7 @@ class Chats(History):
                     }
                     for turn in written
                 ]
-            field = form.removesuffix("_json")
-            row[field] = json.dumps(written) if form == "messages_json" else written
+            row[form] = json.dumps(written) if block else written
             part = Part(messages, trained, answers[-1])
             return Item(block, row, () if refused else (part,))
         if form == "pairs":
@@ -296,7 +295,6 @@ class Chats(History):
         fields = {name: self.sections["input"][name] for name in ("source_field", "id_field")}
         blocks = [
             {"paths": [str(self.path(number))], "max_reject_share": 1.0, **fields}
-            | ({"format": "messages_json"} if form == "messages_json" else {})
             for number, form in enumerate(self.forms)
             if any(item.block == number for item in self.records)
         ]

@@ -5,12 +5,12 @@
 | `pairs` | `chosen` and `rejected`: strings, turns or lists of turns; a prompt beside them, or as their beginning |
 | `messages` | `messages`: a list of turns, each `role` and `content`, or `from` and `value`; `system`, `tools` |
 | `conversations` | `conversations`: the same (ShareGPT) |
-| `messages_json`, `conversations_json` | the same list as a JSON string |
 | `prompt_completion` | `prompt` and `completion`: strings or lists of turns; `system`, `tools` |
 | `alpaca` | one of QUESTIONS, CONTEXTS after it, and one of ANSWERS; `system`, `history` |
 
 A prompt and a completion that are both strings make a text whose completion is trained; every other record is a chat.
-An assistant turn is trained unless one of its TURN_FIELDS is 0 or false, or it belongs to a prompt.
+The lists of `messages` and `conversations` may be JSON strings. An assistant turn is trained unless one of its
+TURN_FIELDS is 0 or false, or it belongs to a prompt.
 Known weakness: images and sound are refused, because no tokenizer here reads them.
 """
 
@@ -29,8 +29,6 @@ Form = Literal[
     "pairs",
     "messages",
     "conversations",
-    "messages_json",
-    "conversations_json",
     "prompt_completion",
     "alpaca",
 ]
@@ -84,10 +82,10 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
     or its answer."""
     if record.get("chosen") and record.get("rejected"):
         return "pairs"
-    for name in ("messages", "conversations"):
-        value = record.get(name)
-        if is_turns(value):
-            return f"{name}_json" if isinstance(value, str) else name  # type: ignore[return-value]
+    if is_turns(record.get("messages")):
+        return "messages"
+    if is_turns(record.get("conversations")):
+        return "conversations"
     if _is_filled(record.get("prompt")) and _is_filled(record.get("completion")):
         return "prompt_completion"
     is_asked = _question(record) and _answer(record) and not any(record.get(name) for name in _CHOICES)
@@ -106,7 +104,7 @@ def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
     elif form == "prompt_completion":
         names = ("prompt", "completion")
     else:
-        names = (form.removesuffix("_json"),)
+        names = (form,)
     return tuple(name for name in names if record.get(name) is not None)
 
 
@@ -122,10 +120,11 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
             "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
     try:
-        return _CONVERSATIONS[form](record) if form in _CONVERSATIONS else _of_turns(record, form)
+        make = _CONVERSATIONS.get(form)
+        return make(record) if make else _chat(_turns(record, form), record)
     except InputError:
         other = form_of(record) or ("text" if isinstance(record.get("text"), str) else None)
-        if other in (None, form) or record.keys() & _LEADING.get(form, (form.removesuffix("_json"),)):
+        if other in (None, form) or record.keys() & _LEADING.get(form, (form,)):
             raise
         raise InputError(another_form(other, form)) from None
 
@@ -141,27 +140,16 @@ def another_form(other: str, form: str) -> str:
 # Lists of turns ------------------------------------------------------------------------------------------------------
 
 
-def _of_turns(record: Mapping[str, Any], form: str) -> Chat:
-    name = form.removesuffix("_json")
-    value = record.get(name)
-    if form != name and isinstance(value, str):
-        turns = _parsed(value, name)
-        # JSON twice is refused as it was written.
-        value = value if isinstance(turns, str) else turns
-    return _chat(_turns({name: value}, name), record)
-
-
 def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The turns of a field as messages."""
     turns = record.get(name)
     if isinstance(turns, str):
-        refuse_written(turns, name)
-        raise InputError(
-            f"{name} is a string; expected a list of turns: parse it before you write the record"
-        )
+        turns = _parsed(turns, name)
+    if isinstance(turns, str):
+        refuse_written(record[name], name)
     if turns is None:
         raise InputError(f"no field {name!r}")
-    if not isinstance(turns, Sequence) or not turns:
+    if not isinstance(turns, list | tuple) or not turns:
         raise InputError(f"{name} is not a list of turns" if turns else f"{name} has no turn")
     return [_message(turn, number, name) for number, turn in enumerate(turns, 1)]
 
@@ -525,14 +513,11 @@ def refuse_written(value: Any, name: str) -> None:
         InputError: a field holds a text that begins like a list of turns.
     """
     if isinstance(value, str) and (found := _WRITTEN.match(value)):
-        field = f"record[{name!r}]"
         # NumPy writes no commas.
-        python, once = f'ast.literal_eval({field}.replace("}}\\n", "}},\\n"))', f"json.loads({field})"
+        python, once = """ast.literal_eval(value.replace("}\\n", "},\\n"))""", "json.loads(value)"
         parsed = python if found[2] == "'" else f"json.loads({once})" if found[1] else once
-        if parsed == once and f"{name}_json" in FORMS:
-            parsed += f', or set input.format = "{name}_json"'
         raise InputError(
-            f"{name} is a list of turns as a string; parse it before you write the record: {field} = {parsed}"
+            f"{name} is a list of turns as a string; parse it before you write the record: value = {parsed}"
         )
 
 

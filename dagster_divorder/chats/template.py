@@ -34,6 +34,8 @@ from dagster_divorder.errors import InputError
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
+WITH_TOOLS = "tool_use"
+"""The name of the template of conversations with tools."""
 VERSION = 3
 """Of the spans that are located; part of a template's fingerprint."""
 DATE = datetime(2024, 7, 26)
@@ -106,6 +108,12 @@ class ChatTemplate:
 
     def __hash__(self) -> int:
         return hash(self.template)
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """The templates by their names in transformers."""
+        with_tools = {WITH_TOOLS: self.with_tools.template} if self.with_tools else {}
+        return {"default": self.template, **with_tools}
 
     @property
     def fingerprint(self) -> str:

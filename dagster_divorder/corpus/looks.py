@@ -22,8 +22,6 @@ KINDS: dict[Form, str] = {
     "pairs": "preference pairs",
     "messages": "chat messages",
     "conversations": "ShareGPT conversations",
-    "messages_json": "chat messages as JSON strings",
-    "conversations_json": "ShareGPT conversations as JSON strings",
     "prompt_completion": "prompt and completion records",
     "alpaca": "instructions or questions with answers",
 }

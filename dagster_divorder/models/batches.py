@@ -1,22 +1,18 @@
-"""Cuts documents into windows, batches windows of similar length under a budget, and finds the budget for the memory.
+"""Cuts documents into windows, and batches windows of similar length under a budget.
 
 Letters: n documents, W windows.
 Guarantee: every token is in exactly one window. A batch holds at least one window. At most PADDING of a batch is
-padding, unless the batch is smaller than SMALL of the budget. A budget counts positions (tokens with padding). On a GPU
-it comes from the free memory once the model is loaded and from what the architecture keeps of a position. It is a power
-of two, so that small changes of the free memory do not change it from run to run.
+padding, unless the batch is smaller than SMALL of the budget. A budget counts positions (tokens with padding).
 Cost: a sort.
 Known weakness: a few windows of very different lengths pad more than PADDING if the budget is large beside them, since
-batches smaller than SMALL of it would leave a GPU idle. Memory that attention without sdpa takes, or other processes
-take later, is not foreseen (`embed` halves a batch that does not fit).
+batches smaller than SMALL of it would leave a GPU idle. What memory takes is not foreseen: `embed` halves a batch that
+does not fit.
 """
 
 from __future__ import annotations
 
 import gc
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +25,7 @@ CPU_BUDGET = 2048
 (docs/decisions)."""
 
 GPU_BUDGET = 1 << 16
-"""Most positions of a batch on a GPU: fewer already keep it busy, and padding rises with the budget."""
-
-SHARE = 0.7
-"""Share of the free memory that a batch may take on a GPU."""
+"""Positions of a batch on a GPU: fewer already keep it busy, and padding rises with the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +71,6 @@ class OutOfMemory(Exception):
     def __init__(self, positions: int) -> None:
         super().__init__(positions)
         self.positions = positions
-
-
-def position_bytes(config: Any, itemsize: int) -> int:
-    """Approximate bytes of a position at the peak of a forward pass: residual, normalised input, queries, keys, values
-    and output (8 widths), and the three matrices of a gated MLP."""
-    width = getattr(config, "hidden_size", 1024)
-    inner = getattr(config, "intermediate_size", None) or 4 * width
-    return itemsize * (8 * width + 3 * (inner if isinstance(inner, int) else max(inner)))
-
-
-def power_of_two(most: float, limit: int) -> int:
-    """The largest power of two that is at most `most` and at most `limit`, but at least 1."""
-    return 1 << max(0, math.floor(math.log2(max(1.0, min(most, limit)))))
 
 
 def release(device: str) -> None:

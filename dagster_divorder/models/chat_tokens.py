@@ -28,20 +28,18 @@ from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair
 from dagster_divorder.chats.template import ChatTemplate, Span
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.chat_templates import control_tokens
-from dagster_divorder.models.checkpoint import TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.tokenize import (
     Encode,
     Encoder,
     Engine,
-    explained,
+    check_ids,
     gigatoken_encode,
     in_batches,
     in_utf8,
     load_encoder,
     load_reference,
-    tokenizer_content,
+    panics_as_errors,
 )
 
 if TYPE_CHECKING:
@@ -88,18 +86,18 @@ class Tokens(NamedTuple):
 
 
 class ChatEncoder:
-    """Encodes documents with the tokenizer of a checkpoint directory and a chat template. The result is the same with
-    every engine that `exact_engine` returns.
+    """Encodes documents with a saved tokenizer and a chat template. The result is the same with every engine that
+    `exact_engine` returns. template: None if no document holds a conversation.
 
     Raises:
         InputError: no usable tokenizer.json.
     """
 
-    def __init__(self, directory: Path, template: ChatTemplate, engine: Engine) -> None:
+    def __init__(self, directory: Path, template: ChatTemplate | None, engine: Engine) -> None:
         self._directory, self._template, self._engine = directory, template, engine
         self._fast: Encode | None = None
         if engine == "gigatoken":
-            content = {**tokenizer_content(directory), "added_tokens": control_tokens(directory)}
+            content = check_ids(directory)
             self._widths, self._composes = _token_bytes(content), "NFC" in _normalizers(content)
             self._fast = gigatoken_encode(content, control=True)
 
@@ -109,10 +107,7 @@ class ChatEncoder:
 
     @cached_property
     def _reference(self) -> Tokenizer:
-        reference = load_reference(self._directory, control_tokens(self._directory))
-        # Without special tokens it changes at most the positions of tokens: byte-level tokens lose their spaces.
-        reference.post_processor = None
-        return reference
+        return load_reference(self._directory)
 
     def encode(self, documents: pa.Array) -> dict[str, NDArray[np.generic]]:
         """Documents, large_string (n,), as tokens: `ids` uint32 (T,) and `lengths` int64 (n,); `turns` int32 (n,),
@@ -139,7 +134,9 @@ class ChatEncoder:
                     spans.append(of_part.spans + np.array([length, length, 0]))
                     length += len(of_part.ids)
                     span_count += len(of_part.spans)
-                counts.append((length, _turns(conversation), span_count))
+                first = conversation.chosen if isinstance(conversation, Pair) else conversation
+                turns_of = len(first.messages) if isinstance(first, Chat) else 0
+                counts.append((length, turns_of, span_count))
         lengths, turns, span_counts = np.array(counts, np.int64).reshape(-1, 3).T
         first, last, kind = np.concatenate(spans).T
         arrays = (np.concatenate(ids), lengths, turns, span_counts, first, last, kind)
@@ -164,7 +161,7 @@ class ChatEncoder:
     def _rendered_tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
         texts = in_utf8([part.text for part in parts])
         if self._fast is None or not parts:
-            return self._by_reference(parts)
+            return _tokens(parts, self._reference)
         ids, lengths = self._fast(texts)
         tokens: list[Tokens | None] = []
         for part, text, own in zip(parts, texts, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
@@ -182,24 +179,26 @@ class ChatEncoder:
             )
             tokens.append(Tokens(own.astype(np.uint32), _nonempty(first, last, kind)))
         slow = iter(
-            self._by_reference([part for part, fast in zip(parts, tokens, strict=True) if fast is None])
+            _tokens([part for part, fast in zip(parts, tokens, strict=True) if fast is None], self._reference)
         )
         return [next(slow) if fast is None else fast for fast in tokens]
 
-    def _by_reference(self, parts: Sequence[Marked]) -> list[Tokens]:
-        encodings: list[Any] = []
-        for batch in in_batches([part.text for part in parts]):
-            with explained(self._directory / TOKENIZER, "cannot encode a text"):
-                encodings += self._reference.encode_batch(batch, add_special_tokens=False)
-        tokens = []
-        for part, encoding in zip(parts, encodings, strict=True):
-            starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
-            first, last, kind = _spans(part)
-            spans = _nonempty(
-                np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left"), kind
-            )
-            tokens.append(Tokens(np.array(encoding.ids, np.uint32), spans))
-        return tokens
+
+def _tokens(parts: Sequence[Marked], reference: Tokenizer) -> list[Tokens]:
+    """Rendered texts as tokens of `tokenizers`."""
+    # Without special tokens it changes at most the positions of tokens: byte-level tokens lose their spaces.
+    reference.post_processor = None
+    encodings: list[Any] = []
+    for batch in in_batches([part.text for part in parts]):
+        with panics_as_errors():
+            encodings += reference.encode_batch(batch, add_special_tokens=False)
+    tokens = []
+    for part, encoding in zip(parts, encodings, strict=True):
+        starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
+        first, last, kind = _spans(part)
+        spans = _nonempty(np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left"), kind)
+        tokens.append(Tokens(np.array(encoding.ids, np.uint32), spans))
+    return tokens
 
 
 def _spans(part: Marked) -> NDArray[np.int64]:
@@ -221,7 +220,7 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
     Raises:
         InputError: the template refuses the conversation.
     """
-    text, spans, _ = parts_of(conversation_of(document) or document, template or ChatTemplate("", {}, ()))[0]
+    text, spans, _ = parts_of(conversation_of(document) or document, template)[0]
     if train_on == "all":
         return MarkedText(text, ((0, len(text)),))
     wanted = SELECTED[train_on]
@@ -229,15 +228,12 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
 
 
 def encode_trained(
-    texts: Sequence[str], spans: Sequence[Sequence[Span]], directory: Path
+    texts: Sequence[str], spans: Sequence[Sequence[Span]], reference: Tokenizer
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of texts, end to end, uint32 (T,); number of ids of each text, int64 (n,); which are trained, bool (T,)).
-    spans: trained characters [first, last) of each text, rising. directory: of the tokenizer."""
-    parts = [
-        Marked(text, [(span, TRAINED) for span in of_text])
-        for text, of_text in zip(texts, spans, strict=True)
-    ]
-    tokens = ChatEncoder(directory, ChatTemplate("", {}, ()), "tokenizers").tokens(parts)
+    spans: trained characters [first, last) of each text, rising. reference: a saved tokenizer."""
+    marked = zip(texts, spans, strict=True)
+    tokens = _tokens([Marked(text, [(span, TRAINED) for span in own]) for text, own in marked], reference)
     trained = [np.zeros(len(each.ids), bool) for each in tokens]
     for each, mask in zip(tokens, trained, strict=True):
         for first, last, _ in each.spans:
@@ -247,27 +243,7 @@ def encode_trained(
     return ids, lengths, np.concatenate([np.empty(0, bool), *trained])
 
 
-def encoded_chats(
-    documents: pa.Array, directory: Path, template: ChatTemplate
-) -> list[tuple[list[dict[str, Any]], tuple[Any, ...] | None, list[int]]]:
-    """(messages as transformers reads them, tools, ids) of the conversations among documents. directory: of the
-    tokenizer."""
-    chats = [chat for each in documents.to_pylist() if isinstance(chat := conversation_of(each), Chat)]
-    encoder = ChatEncoder(directory, template, "tokenizers")
-    encoded = encoder.tokens([part for chat in chats for part in parts_of(chat, template)])
-    return [
-        (template.given(chat.messages), chat.tools, tokens.ids.tolist())
-        for chat, tokens in zip(chats, encoded, strict=True)
-    ]
-
-
-def _turns(conversation: Conversation | str) -> int:
-    if isinstance(conversation, Pair):
-        return _turns(conversation.chosen)
-    return len(conversation.messages) if isinstance(conversation, Chat) else 0
-
-
-def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[Marked]:
+def parts_of(conversation: Conversation | str, template: ChatTemplate | None) -> list[Marked]:
     """The texts of a document, which are tokenised separately.
 
     Raises:
@@ -280,6 +256,7 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[M
         return [Marked(conversation.text, [(span, whole) for span in conversation.spans])]
     if isinstance(conversation, Pair):
         return [*parts_of(conversation.chosen, template), *parts_of(conversation.rejected, template)]
+    assert template is not None
     rendered = template.render(conversation.messages, conversation.tools)
     answers = [number for number, each in enumerate(conversation.messages) if each["role"] == "assistant"]
     spans = []
@@ -291,7 +268,7 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate) -> list[M
 
 
 def exact_engine(
-    directory: Path, template: ChatTemplate, engine: Engine, sample: Iterable[str] = ()
+    directory: Path, template: ChatTemplate | None, engine: Engine, sample: Iterable[str] = ()
 ) -> tuple[Engine, str]:
     """(the fastest engine that gives the same tokens and spans as `tokenizers` on the conformance texts and on a sample
     of documents; why it is not gigatoken, or ""). engine: the fastest engine for plain texts.
@@ -301,7 +278,7 @@ def exact_engine(
     """
     if engine != "gigatoken":
         return engine, f"{engine} is the engine of plain texts"
-    texts = conformance_texts([token["content"] for token in control_tokens(directory)])
+    texts = conformance_texts(token["content"] for token in check_ids(directory).get("added_tokens") or [])
     parts = [Marked(text, [((len(text) // 2, len(text)), TRAINED)]) for text in texts]
     parts += [part for each in sample for part in parts_of(conversation_of(each) or each, template)]
     expected = ChatEncoder(directory, template, "tokenizers").tokens(parts)

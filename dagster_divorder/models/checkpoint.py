@@ -1,17 +1,16 @@
 """A Hugging Face checkpoint: where it is, its input embedding, its fingerprints.
 
-Guarantee: only tokenizer.json, JSON files and safetensors are read; nothing is unpickled and no code of a model runs.
-From a sharded checkpoint on the Hub only the file with the input embedding is downloaded, unless the caller asks for
-all weights.
+Guarantee: only JSON files and safetensors are read; nothing is unpickled and no code of a model runs. From a sharded
+checkpoint on the Hub only the file with the input embedding is downloaded, unless the caller asks for all weights.
 Cost: one read of the embedding; torch is imported for bfloat16, which NumPy has not. A float16 or bfloat16 embedding
 doubles in memory.
-Source: safetensors, which checks that every tensor lies inside its file and is as long as its shape says.
+Source: huggingface_hub; safetensors, which checks that every tensor lies inside its file and is as long as its shape
+says.
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -28,20 +27,18 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.units import SETTLED_NS
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+TOKENIZER_FILES = (TOKENIZER, CONFIG, TEMPLATE)
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-OPTIONAL = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
+ADAPTER = "adapter_config.json"
+READ = ("*.json", "*.jinja", "*.safetensors", "*/config.json", "*/*.jinja")
+"""Files that decide what a checkpoint computes: configurations, tokenizer, templates, weights, and in folders the
+pooling of sentence-transformers and further templates."""
 # Files of sentence-transformers: a model's modules, how hidden states are pooled, how many tokens it takes.
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 SENTENCE = "sentence_bert_config.json"
-SENTENCE_TRANSFORMERS = (MODULES, POOLING, SENTENCE)
 
 # Names of the module that maps token ids to vectors. If several match, the first counts.
 TABLE_NAMES = (
@@ -58,8 +55,6 @@ TABLE_NAMES = (
     "embeddings",  # Mamba, RWKV
     "embedding",
 )
-ADAPTER = "adapter_config.json"
-NOT_GGUF = f"expected the model that it was converted from, with {TOKENIZER} and weights as safetensors"
 KEYS_SHOWN = 40
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TABLE_DTYPES = ("F64", "F32", "F16", "BF16")
@@ -81,8 +76,8 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
     """The directory of a checkpoint: `base` itself if it is a directory, else the snapshot of a Hugging Face id, cached
     or downloaded. An id may include a branch, tag or commit, `org/name@revision`; by default the main branch.
 
-    weights: the weight files that must exist: the one with the input embedding, or all (then also the files of
-    sentence-transformers). setting: the setting that errors name.
+    weights: the weight files that must exist: the one with the input embedding, or all. setting: the setting that
+    errors name.
 
     Raises:
         InputError: `base` is neither a directory nor an id that can be reached; there is no tokenizer.json or no
@@ -95,14 +90,7 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
             f"{TOKENIZER} and weights as safetensors, or a Hugging Face id"
         )
     if os.path.isdir(directory):
-        names = [path.name for path in directory.iterdir()]
-        weight_names = [name for name in names if name.endswith(".safetensors")]
-        if ADAPTER in names and all(name.startswith("adapter_model") for name in weight_names):
-            raise _is_adapter(base, directory / ADAPTER)
-        if not (directory / TOKENIZER).is_file():
-            raise _no_tokenizer(directory)
-        if not weight_names:
-            raise _no_weights(base, names)
+        _refuse_incomplete(directory, base)
         if weights == "all":
             weight_files(directory)
         return directory
@@ -112,6 +100,34 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
             f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id"
         )
     return _download(name, weights, setting, revision)
+
+
+def _refuse_incomplete(directory: Path, base: str) -> None:
+    """
+    Raises:
+        InputError: a directory holds an adapter, or lacks tokenizer.json or weights as safetensors.
+    """
+    weights = [path.name for path in directory.glob("*.safetensors")]
+    if (directory / ADAPTER).is_file() and all(name.startswith("adapter_model") for name in weights):
+        model = read_object(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
+        raise InputError(
+            f"{base} is an adapter of {model} and has no input embedding; name {model}, or merge them: "
+            f"peft.AutoPeftModelForCausalLM.from_pretrained({base!r}).merge_and_unload().save_pretrained(folder), with "
+            "the tokenizer beside it"
+        )
+    if not (directory / TOKENIZER).is_file():
+        inside = [*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")]
+        folder = f"; the folder {min(inside).parent} looks like one" if inside else ""
+        raise InputError(
+            f"{base} has no {TOKENIZER}; expected the folder of a checkpoint with a fast tokenizer{folder}. Convert "
+            f"a slow one with transformers.AutoTokenizer.from_pretrained({base!r}).save_pretrained(folder)"
+        )
+    if not weights and not (directory / INDEX).is_file():
+        raise InputError(
+            f"{base}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found none. Weights as .bin or .pt "
+            "are pickle, which could run code, and GGUF is llama.cpp's form; save the model again with "
+            "model.save_pretrained(folder, safe_serialization=True)"
+        )
 
 
 def weight_files(directory: Path | str) -> list[Path]:
@@ -125,9 +141,8 @@ def weight_files(directory: Path | str) -> list[Path]:
         return [directory / WEIGHTS]
     index = directory / INDEX
     if not index.is_file():
-        if paths := sorted(directory.glob("*.safetensors")):
-            return paths
-        raise _no_weights(str(directory), [path.name for path in directory.iterdir()])
+        _refuse_incomplete(directory, str(directory))
+        return sorted(directory.glob("*.safetensors"))
     files = [directory / name for name in sorted(set(_weight_map(index).values()))]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
@@ -138,8 +153,8 @@ def weight_files(directory: Path | str) -> list[Path]:
     return files
 
 
-def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingTable:
-    """The input embedding of a checkpoint. vocabulary: the rows that it needs, one more than the largest token id.
+def embedding_table(directory: Path | str, *, vocabulary: int | None = None) -> EmbeddingTable:
+    """The input embedding of a checkpoint. vocabulary: rows to read, one more than the largest token id; None for all.
 
     Raises:
         InputError: a file is damaged; the embedding is absent, ambiguous, not finite, or not of 16, 32 or 64 bit
@@ -157,8 +172,7 @@ def embedding_table(directory: Path | str, *, vocabulary: int = 0) -> EmbeddingT
         files = {key: name for (key, name), shape in stored.items() if len(shape) == 2} or dict(stored.keys())
     key = _choose(files, directory)
     path = directory / files[key]
-    weights = _read_matrix(key, path)
-    check_vocabulary(directory, len(weights), vocabulary)
+    weights = _read_matrix(key, path, vocabulary)
     unusable = np.count_nonzero(~np.isfinite(weights).all(axis=1))
     if unusable:
         raise InputError(
@@ -187,31 +201,17 @@ def table_fingerprint(table: EmbeddingTable) -> str:
 
 
 def tokenizer_fingerprint(directory: Path | str) -> str:
-    """xxh3-128, in hex, of tokenizer.json. InputError if there is none."""
+    """xxh3-128, in hex, of tokenizer.json."""
     from xxhash import xxh3_128_hexdigest
 
-    return xxh3_128_hexdigest(tokenizer_bytes(Path(directory)))
-
-
-def tokenizer_bytes(directory: Path) -> bytes:
-    """The content of tokenizer.json, which decides the tokens. InputError if there is none."""
-    path = directory / TOKENIZER
-    if not path.is_file():
-        raise _no_tokenizer(directory)
-    return path.read_bytes()
+    return xxh3_128_hexdigest((Path(directory) / TOKENIZER).read_bytes())
 
 
 def signature(directory: Path) -> list[list[str | int]] | None:
-    """Name, size, modification time and status change time (ns) of each file that decides what a checkpoint computes.
-    While they are the same, the files are. None if a file is so young that a later write may not change its times."""
-    names = {
-        "config.json",
-        TOKENIZER,
-        INDEX,
-        POOLING,
-        *(path.name for path in directory.glob("*.safetensors")),
-    }
-    stats = {name: (directory / name).stat() for name in sorted(names) if (directory / name).is_file()}
+    """Name, size, modification time and status change time (ns) of each file in READ. While they are the same, the
+    files are. None if a file is so young that a later write may not change its times."""
+    paths = sorted({path for pattern in READ for path in directory.glob(pattern)})
+    stats = {str(path.relative_to(directory)): path.stat() for path in paths if path.is_file()}
     if max((stat.st_ctime_ns for stat in stats.values()), default=0) > time.time_ns() - SETTLED_NS:
         return None
     return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats.items()]
@@ -294,7 +294,8 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
         ) from error
 
 
-def _read_matrix(key: str, path: Path) -> NDArray[np.float32]:
+def _read_matrix(key: str, path: Path, rows: int | None) -> NDArray[np.float32]:
+    """The first `rows` rows of a matrix, None for all."""
     tensors = stored_tensors(path) if path.is_file() else {}
     if key not in tensors:
         fault = "does not hold it" if tensors else "is not there"
@@ -305,10 +306,11 @@ def _read_matrix(key: str, path: Path) -> NDArray[np.float32]:
             f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
             "each token: save the embedding whole and unquantised"
         )
+    check_vocabulary(path.parent, shape[0], rows or 0)
     from safetensors import safe_open
 
     with safe_open(path, "pt" if dtype == "BF16" else "numpy") as file:
-        stored = file.get_tensor(key)
+        stored = file.get_slice(key)[:rows]
     weights: NDArray[Any] = stored.float().numpy() if dtype == "BF16" else stored
     return weights.astype(np.float32, copy=False)
 
@@ -331,15 +333,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
     """Snapshot directory with configuration, tokenizer and the needed weight files."""
     import huggingface_hub
-    from huggingface_hub import errors
 
     base_at = f"{base!r}{f' at {revision!r}' if revision else ''}"
 
-    def fetch(revision: str | None, *names: str) -> Path:
-        """The snapshot with those of some files that the repository (or, offline, the cache) has."""
+    def fetch(revision: str | None, *patterns: str) -> Path:
+        """The snapshot with the files of these names that the repository (or, offline, the cache) has."""
         try:
             return Path(
-                huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=list(names))
+                huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=list(patterns))
             )
         except Exception as error:
             raise InputError(
@@ -349,22 +350,13 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
                 "a directory"
             ) from error
 
-    of_sentences = SENTENCE_TRANSFORMERS if weights == "all" else ()
-    directory = fetch(revision, "config.json", ADAPTER, TOKENIZER, INDEX, *OPTIONAL, *of_sentences)
+    directory = fetch(revision, *(pattern for pattern in READ if not pattern.endswith("safetensors")))
     revision = directory.name  # the commit, even if the repository changes meanwhile
-    if not (directory / "config.json").is_file() and (directory / ADAPTER).is_file():
-        raise _is_adapter(base, directory / ADAPTER)
-    if not (directory / TOKENIZER).is_file():
-        raise _no_tokenizer(directory, base)
     if not (directory / INDEX).is_file():
-        if (fetch(revision, WEIGHTS) / WEIGHTS).is_file():
-            return directory
-        if (directory / ADAPTER).is_file():
-            raise _is_adapter(base, directory / ADAPTER)
-        names: list[str] = []
-        with contextlib.suppress(errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
-            names = huggingface_hub.list_repo_files(base, revision=revision)
-        raise _no_weights(base, names)
+        fetch(revision, WEIGHTS)
+        _refuse_incomplete(directory, base)
+        return directory
+    _refuse_incomplete(directory, base)
     files = _weight_map(directory / INDEX)
     keys = files if weights == "all" else [_choose(files, directory)]
     wanted = {files[key]: key for key in keys}
@@ -375,59 +367,3 @@ def _download(base: str, weights: Wanted, setting: str, revision: str | None) ->
                 f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
             )
     return directory
-
-
-def _no_tokenizer(directory: Path, base: str = "") -> InputError:
-    """base: the id whose snapshot the directory is."""
-    where = base or str(directory)
-    fault = f"{where} has no {TOKENIZER}"
-    if inside := _models_inside(directory):
-        return InputError(
-            f"{fault}; expected the folder of a checkpoint; folders inside it look like one: use "
-            f"{' or '.join(map(str, inside[:3]))}"
-        )
-    if pieces := sorted(path.name for path in directory.glob("*.model")):
-        fault += f" and only {pieces[0]}, a SentencePiece model"
-    if packed := sorted(path.name for path in directory.glob("*.gguf")):
-        return InputError(f"{fault}; {packed[0]} is GGUF, llama.cpp's form: {NOT_GGUF}")
-    return InputError(
-        f"{fault}; expected a fast tokenizer. Convert a slow one with "
-        f"transformers.AutoTokenizer.from_pretrained({where!r}).save_pretrained(folder), and use a folder that "
-        "holds the result and the weights"
-    )
-
-
-def _models_inside(directory: Path) -> list[Path]:
-    """Folders of checkpoints in a Hub cache (the current snapshot first), in the folder of a training, or in a folder
-    of models."""
-    main = directory / "refs" / "main"
-    current = main.read_text().strip() if main.is_file() else ""
-    folders = sorted(
-        {
-            path.parent
-            for form in ("*", "snapshots/*", "*/snapshots/*")
-            for path in directory.glob(f"{form}/config.json")
-        }
-    )
-    return sorted(folders, key=lambda folder: folder.name != current)
-
-
-def _is_adapter(base: str, path: Path) -> InputError:
-    content = read_object(path)
-    model = content.get("base_model_name_or_path") or "its base model"
-    return InputError(
-        f"{base} is an adapter ({content.get('peft_type') or 'PEFT'}) of {model} and has no input embedding; name "
-        f"{model}, or merge them: peft.AutoPeftModelForCausalLM.from_pretrained({base!r})"
-        ".merge_and_unload().save_pretrained(folder), with the tokenizer beside it"
-    )
-
-
-def _no_weights(where: str, names: list[str]) -> InputError:
-    pickled = sorted(name for name in names if re.fullmatch(r".*\.(bin|pt|pth|ckpt)(\.index\.json)?", name))
-    others = f"only {', '.join(pickled[:3])}, which is pickle and could run code" if pickled else "none"
-    if packed := sorted(name for name in names if name.endswith(".gguf")):
-        return InputError(f"{where}: {packed[0]} is GGUF, llama.cpp's form; {NOT_GGUF}")
-    return InputError(
-        f"{where}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found {others}. Save it again with "
-        "model.save_pretrained(folder, safe_serialization=True)"
-    )

@@ -1,11 +1,7 @@
 """The forward pass of a Hugging Face model: batches of token ids in, pooled hidden states out.
 
 Letters: B windows of a batch, L tokens of the longest, D dims.
-Guarantee: vectors are what transformers and sentence-transformers compute for the same tokens, within rounding. Only
-safetensors are read and no code of a model runs (`trust_remote_code` stays off). A checkpoint that lacks weights is
-refused if hidden states depend on them; no weight is filled at random.
-Cost: on a CPU, weights in the checkpoint's own dtype stay mapped files.
-Source: transformers (AutoModel; sdpa attention if a model has it).
+Guarantee: vectors are what transformers and sentence-transformers compute for the same tokens, within rounding.
 Known weakness: padding and batch mates change the last bits of a vector: 1e-6 in float32, 1e-2 in bfloat16.
 """
 
@@ -19,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary, first_line
-from dagster_divorder.models.spec import EmbeddingSpec, Pooling, load_config, quiet, unusable
+from dagster_divorder.models.pretrained import load_module, quiet
+from dagster_divorder.models.spec import EmbeddingSpec, Pooling
 
 if TYPE_CHECKING:
     import torch
@@ -92,75 +88,12 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
         InputError: as `load_module`; its embedding has too few rows; it gives no hidden states of tokens.
     """
     directory = Path(directory)
-    module = load_module(directory, spec, "AutoModel", processes=processes)
+    module = load_module(directory, "AutoModel", spec.device, spec.dtype, processes=processes)
     model = Model(module, spec, sharded=processes > 1)
     with quiet():
         _probe(directory, model)
     check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
     return model
-
-
-def load_module(directory: Path, spec: EmbeddingSpec, kind: str, *, processes: int = 1) -> Any:
-    """A checkpoint's module, of a class of transformers (`kind`), on `spec.device`; of an encoder-decoder model only
-    the encoder. processes: as in `load`.
-
-    Raises:
-        InputError: as `explaining`; weights are missing.
-    """
-    import torch
-
-    config = load_config(directory)
-    for level in (config, config.get_text_config()):
-        level.use_cache = False
-    options: dict[str, Any] = {"config": config, "dtype": getattr(torch, spec.dtype)}
-    if processes > 1:
-        from transformers.distributed import DistributedConfig
-
-        options["distributed_config"] = DistributedConfig(tp_size=processes)
-    with explaining(
-        directory,
-        f"{spec.device} in {spec.dtype}",
-        "spread it over several GPUs with deep.tensor_parallel, or set deep.model to a smaller one",
-    ):
-        module, report = read_checkpoint(directory, kind, **options)
-        used = module.get_encoder() if config.is_encoder_decoder else module
-        _refuse_missing(directory, module, used, report)
-        return used.eval() if processes > 1 else used.eval().to(spec.device)
-
-
-@contextmanager
-def explaining(directory: Path, place: str, relief: str) -> Iterator[None]:
-    """Makes errors of loading a checkpoint readable, and silences transformers. place: the device, for messages.
-    relief: what to do when memory is short.
-
-    Raises:
-        InputError: transformers has no such architecture or cannot build it from these weights; it does not fit into
-            memory.
-    """
-    with quiet():
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise InputError(f"{directory} does not fit into the memory of {place}; {relief}") from error
-            raise unusable(directory, error) from error
-
-
-def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """(a checkpoint's module, of a class of transformers (`kind`); transformers' report of missing weights)."""
-    import transformers
-
-    module, report = getattr(transformers, kind).from_pretrained(
-        directory,
-        use_safetensors=True,
-        trust_remote_code=False,
-        local_files_only=True,
-        output_loading_info=True,
-        **options,
-    )
-    return module, report
 
 
 def _probe(directory: Path, model: Model) -> None:
@@ -201,22 +134,6 @@ def sees_ahead(model: Model, module: Any) -> bool:
         if model.sharded:
             torch.distributed.broadcast(differs, 0)
     return bool(differs)
-
-
-def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, Any]) -> None:
-    """Raises InputError if the checkpoint lacks weights that hidden states depend on; they would be random. used: the
-    part of the module that computes hidden states."""
-    needed = {id(parameter) for parameter in used.parameters()}
-    names = {name for name, parameter in module.named_parameters() if id(parameter) in needed}
-    lacking = sorted(
-        name for name in report["missing_keys"] if name in names and "pooler" not in name.split(".")
-    )
-    lacking += sorted(str(key[0] if isinstance(key, tuple) else key) for key in report["mismatched_keys"])
-    if lacking:
-        raise InputError(
-            f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
-            f"another shape): {', '.join(lacking[:3])}; download or save the model again"
-        )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Guarantee: a document with tokens gets a vector of length 1. A document without 
 vector is not finite, which is flagged. A batch that does not fit into memory is halved and tried again, and so are the
 batches after it.
 Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
-Known weakness: on a GPU the budget follows its memory, so other machines batch, and round, differently.
+Known weakness: where memory runs out, machines batch, and round, differently.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import (
     CPU_BUDGET,
     GPU_BUDGET,
-    SHARE,
     OutOfMemory,
     batch_end,
-    position_bytes,
-    power_of_two,
     release,
 )
 from dagster_divorder.models.deep import Model, torch_threads
-from dagster_divorder.models.spec import quiet
+from dagster_divorder.models.pretrained import quiet
 
 if TYPE_CHECKING:
     import torch
@@ -56,16 +53,17 @@ class Embedded:
     work: Work
 
 
-@dataclass(frozen=True, slots=True)
 class Embedder:
     """A model and how it is fed.
 
-    budget: positions of a batch of more than one window. threads: of a CPU.
+    budget: positions of a batch of more than one window, by default what the model or its device takes; halved whenever
+    memory runs out. threads: of a CPU.
     """
 
-    model: Model
-    budget: int
-    threads: int = 1
+    def __init__(self, model: Model, budget: float | None = None, *, threads: int = 1) -> None:
+        usual = CPU_BUDGET if model.spec.device == "cpu" else GPU_BUDGET
+        self.model, self.threads = model, threads
+        self.budget: float = budget or model.budget or usual
 
     def embed(
         self,
@@ -101,16 +99,16 @@ class Embedder:
         """Pooled vectors of windows, float32 (W, D); a row may hold NaN. begin, length: (W,), where the windows begin
         in `ids`, and their tokens. work: is added to."""
         order, added = np.argsort(-length, kind="stable"), self.model.spec.window - self.model.spec.room
-        sizes, positions = length[order] + added, float(self.budget)
+        sizes = length[order] + added
         batches: list[tuple[NDArray[np.int64], torch.Tensor]] = []
         first = 0
         while first < len(order):
-            end = batch_end(sizes, first, positions)
+            end = batch_end(sizes, first, self.budget)
             rows, size = order[first:end], int(sizes[first]) * (end - first)
             vectors = self._forward(self._padded(ids, begin[rows], length[rows]), sizes[first:end])
             if vectors is None:
                 work["out_of_memory"] += 1
-                positions = size / 2
+                self.budget = size / 2
                 continue
             work += Work(tokens=int(sizes[first:end].sum()), positions=size, batches=1)
             batches.append((rows, vectors))
@@ -152,31 +150,3 @@ class Embedder:
         # Here the error no longer keeps the tensors of its frames alive.
         release(self.model.spec.device)
         return None
-
-
-def make_embedder(model: Model, *, threads: int, limit: int | None = None) -> Embedder:
-    """An embedder for the model's device, with `threads` threads on a CPU. limit: most positions of a batch, if it is
-    known that more do not fit."""
-    return Embedder(model, _budget(model) if limit is None else limit, threads=threads)
-
-
-def _budget(model: Model) -> int:
-    """Positions of a batch for the device's free memory; the smallest of all processes that share the model."""
-    import torch
-
-    device = model.spec.device
-    if model.budget or device == "cpu":
-        return model.budget or CPU_BUDGET
-    free = (
-        torch.cuda.mem_get_info()[0]
-        if device == "cuda"
-        else torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    )
-    itemsize = torch.finfo(getattr(torch, model.spec.dtype)).bits // 8
-    each = position_bytes(model.module.config.get_text_config(), itemsize)
-    budget = power_of_two(SHARE * free / each, GPU_BUDGET)
-    if not model.sharded:
-        return budget
-    least = torch.tensor(budget, device=model.device)
-    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
-    return int(least)

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from dagster_divorder.engine.memory import MODEL_BYTES
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary
-from dagster_divorder.models.deep import Model, load_module, sees_ahead
-from dagster_divorder.models.spec import EmbeddingSpec, load_config, quiet, unusable
+from dagster_divorder.models.deep import Model, sees_ahead
+from dagster_divorder.models.pretrained import explaining, load_config, load_module, quiet
+from dagster_divorder.models.spec import EmbeddingSpec
 
 if TYPE_CHECKING:
     import torch
@@ -67,13 +68,11 @@ def describe(directory: Path | str, *, layers: int, setting: str) -> dict[str, i
 
     directory = Path(directory)
     config = load_config(directory)
-    with quiet(), torch.device("meta"):
+    with explaining(directory), torch.device("meta"):
         try:
             module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         except ValueError as error:
             raise _no_causal(directory, config, setting) from error
-        except Exception as error:
-            raise unusable(directory, error) from error
     if blocks_of(module) is None:
         raise InputError(
             f"{setting} is {directory} ({type(module).__name__}), which has no list of blocks; set deep.model to "
@@ -100,7 +99,7 @@ def load(
     directory = Path(directory)
     parameters = describe(directory, layers=layers, setting=setting)
     try:
-        module = load_module(directory, spec, "AutoModelForCausalLM")
+        module = load_module(directory, "AutoModelForCausalLM", spec.device, spec.dtype)
     except InputError as error:
         raise InputError(
             f"{error}, or set deep.model to a causal language model with its output layer"

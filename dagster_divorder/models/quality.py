@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.deep import explaining, read_checkpoint
-from dagster_divorder.models.spec import context, load_config, padding_id
-from dagster_divorder.models.tokenize import load_reference
+from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer, read_checkpoint
+from dagster_divorder.models.spec import context, padding_id
 
 WINDOW = 512
 """Most tokens of a text that count, including special tokens; such classifiers were trained on as many."""
@@ -45,7 +44,7 @@ class Classifier:
                 "text classification, such as HuggingFaceFW/fineweb-edu-classifier"
             )
         self._model, self._device = model, device
-        self._tokenizer = load_reference(directory)
+        self._tokenizer = load_tokenizer(directory).backend_tokenizer
         self._tokenizer.enable_truncation(min(WINDOW, context(directory, config)[1]))
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -1,10 +1,8 @@
 """Finds how a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its files.
 
-Guarantee: a model reads a document as in sentence-transformers or transformers, unless a setting says otherwise. Only
-JSON is read, and no code of a model runs (`trust_remote_code` stays off).
-Cost: importing torch and transformers takes 5 s and more; the architecture is built once without memory, to see its
-tables of positions.
-Sources: sentence-transformers' files (modules.json, 1_Pooling, sentence_bert_config.json); tokenizer.json's
+Guarantee: a model reads a document as in sentence-transformers or transformers, unless a setting says otherwise.
+Cost: importing torch and transformers; the architecture is built once without memory, to see its tables of positions.
+Sources: sentence-transformers' files (modules.json, 1_Pooling, sentence_bert_config.json); the tokenizer's
 post-processor.
 Known weakness: sentence-transformers' layers after pooling (Dense) and its prompts are left out.
 """
@@ -12,27 +10,22 @@ Known weakness: sentence-transformers' layers after pooling (Dense) and its prom
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import (
     MODULES,
     POOLING,
     SENTENCE,
-    first_line,
     read_json,
     read_object,
     stored_tensors,
     weight_files,
 )
-from dagster_divorder.models.tokenize import load_reference
+from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer
 
 Pooling = Literal["mean", "last", "cls"]
 
@@ -40,8 +33,6 @@ NO_LIMIT = 8192
 """Tokens in a window of a model without a limit, such as a model with relative positions or a state space."""
 UNLIMITED = 1 << 31
 """A tokenizer without a limit reports a larger number."""
-MOST_LAYERS = 4096
-"""Most layers of a configuration: the deepest models have some hundreds, so more are a mistake."""
 NUMBERS_A_BYTE, SMALL = 16, 1 << 26
 """Most numbers of weights and tables that a configuration may describe: NUMBERS_A_BYTE for each byte of stored weights
 (quantised weights pack up to 8), and SMALL besides."""
@@ -187,12 +178,12 @@ def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
 
 def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids that the checkpoint's tokenizer puts before and after a text, such as [CLS] and [SEP]."""
-    tokenizer = load_reference(Path(directory))
+    tokenizer = load_tokenizer(Path(directory)).backend_tokenizer
     for text in ("a", "1", ".", "é", "中"):  # a tokenizer may have no token for a script
         encoding = tokenizer.encode(text)
-        of_text = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
-        if len(of_text):
-            return tuple(encoding.ids[: of_text[0]]), tuple(encoding.ids[of_text[-1] + 1 :])
+        own = [at for at, special in enumerate(encoding.special_tokens_mask) if not special]
+        if own:
+            return tuple(encoding.ids[: own[0]]), tuple(encoding.ids[own[-1] + 1 :])
     return tuple(tokenizer.encode("").ids), ()
 
 
@@ -221,11 +212,9 @@ def _position_tables(directory: Path, config: Any) -> list[int]:
     import torch
     from transformers import AutoModel
 
-    with quiet(), torch.device("meta"):
-        try:
-            model = AutoModel.from_config(config, trust_remote_code=False)
-        except Exception as error:
-            raise unusable(directory, error) from error
+    with explaining(directory), torch.device("meta"):
+        # Without the vision part of a multimodal model, which has tables of positions in images.
+        model = AutoModel.from_config(config.get_text_config(), trust_remote_code=False)
     numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     stored = sum(path.stat().st_size for path in weight_files(directory))
     if numbers > NUMBERS_A_BYTE * stored + SMALL:
@@ -244,31 +233,6 @@ def _position_tables(directory: Path, config: Any) -> list[int]:
     return [int(table) for table in tables]
 
 
-def load_config(directory: Path) -> Any:
-    from transformers import AutoConfig
-
-    if not (directory / "config.json").is_file():
-        raise InputError(f"{directory} has no config.json; expected a Hugging Face checkpoint")
-    with quiet():
-        try:
-            config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-            # Each layer takes milliseconds to build, even without weights.
-            layers = [
-                value
-                for level in (config, config.get_text_config())
-                for name, value in level.to_dict().items()
-                if "layer" in name and isinstance(value, int)
-            ]
-        except Exception as error:
-            raise unusable(directory, error) from error
-    if max(layers, default=0) > MOST_LAYERS:
-        raise InputError(
-            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {MOST_LAYERS:,} at most: fetch or "
-            "save the model again"
-        )
-    return config
-
-
 def _own_dtype(directory: Path, config: Any) -> str:
     """The dtype in which a checkpoint is stored."""
     dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
@@ -276,40 +240,3 @@ def _own_dtype(directory: Path, config: Any) -> str:
         return name
     stored = {dtype for dtype, _ in stored_tensors(weight_files(directory)[0]).values()}
     return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
-
-
-def unusable(directory: Path, error: Exception) -> InputError:
-    import transformers
-
-    if "trust_remote_code" in str(error):
-        return InputError(
-            f"{directory} comes with code of its own, which is never run; expected an architecture of "
-            f"transformers {transformers.__version__}"
-        )
-    if "torch.distributed" in str(error):
-        return InputError(
-            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each needs a "
-            "GPU of its own: lower deep.tensor_parallel"
-        )
-    return InputError(
-        f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
-        f"{first_line(error)}; expected a causal or an encoder model of text with its weights as safetensors"
-    )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """In this context transformers writes no messages and shows no progress bar."""
-    from transformers.utils import logging
-
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()

@@ -1,5 +1,7 @@
 """Turns texts into token ids with the fastest engine that gives the reference's ids.
 
+Directories here hold a saved tokenizer (`models.pretrained.save_tokenizer`, `models.bootstrap`), whose tokenizer.json
+says everything.
 Letters: n texts, T tokens.
 Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation, padding or BPE dropout; special
 tokens spelled out in a text are text. The ids do not depend on threads, processes or the division into calls.
@@ -12,13 +14,12 @@ Known weakness: gigatoken has no WordPiece or Unigram.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import orjson
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import TOKENIZER, first_line, read_object
+from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER, first_line, read_object
 from dagster_divorder.models.conformance import conformance_texts
 
 if TYPE_CHECKING:
@@ -45,11 +46,6 @@ SAMPLE_BYTES = 1 << 20
 
 SPECIALS = ("eos", "bos", "pad")
 """Special tokens: at the end of a text, at its beginning, and for padding."""
-NAMES_IN = ("tokenizer_config.json", "special_tokens_map.json")
-"""Files that name special tokens (`eos_token`)."""
-IDS_IN = ("generation_config.json", "config.json")
-"""Files that give the ids of special tokens (`eos_token_id`)."""
-
 MAX_IDS = 1 << 24
 """Most ids of a tokenizer: far above any vocabulary, and both engines load one of this size in seconds."""
 
@@ -57,40 +53,19 @@ BATCH_CHARACTERS = 1 << 20
 """Characters in a batch: `tokenizers` keeps some 100 bytes a token until a batch is read."""
 
 
-class NamedToken(NamedTuple):
-    """A special token under a key of a file: `value` is the token or its id."""
-
-    file: Path
-    key: str
-    value: str | int
-
-
 class Encoder:
     """A tokenizer and the engine that runs it.
 
     reason: why this engine was chosen. vocab_size: one more than the largest id. id_dtype: uint16 if every id fits,
-    else uint32. note: the setting of tokenizer.json that is off here, in a sentence, or "".
+    else uint32.
     """
 
-    def __init__(
-        self,
-        content: Mapping[str, Any],
-        tokens: Mapping[str, int],
-        encode: Encode,
-        engine: Engine,
-        reason: str,
-    ) -> None:
+    def __init__(self, tokens: Mapping[str, int], encode: Encode, engine: Engine, reason: str) -> None:
         self._encode = encode
         self.engine = engine
         self.reason = reason
         self.vocab_size = 1 + max(tokens.values(), default=-1)
         self.id_dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
-        dropout = content["model"].get("dropout")
-        self.note = (
-            f"tokenizer.json has BPE dropout {dropout}, which cuts a text into other tokens each time; it is off here"
-            if dropout
-            else ""
-        )
 
     def encode(self, texts: Sequence[str] | pa.Array) -> Ids:
         """Ids as id_dtype. An Arrow array, large_string (n,) without nulls, is read without a copy. InputError for text
@@ -124,7 +99,7 @@ def load_encoder(
     *,
     sample: Iterable[str] = (),
 ) -> Encoder:
-    """The tokenizer of a checkpoint directory.
+    """A saved tokenizer.
 
     engine: `auto` is gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and on
     the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is not compared; workers name the engine that
@@ -137,7 +112,7 @@ def load_encoder(
     if engine not in ("auto", *get_args(Engine)):
         raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
     directory = Path(directory)
-    content = tokenizer_content(directory)
+    content = check_ids(directory)
     if engine == "gigatoken":
         try:
             fast = gigatoken_encode(content)
@@ -148,13 +123,13 @@ def load_encoder(
             raise InputError(
                 f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
             ) from error
-        return Encoder(content, tokens, fast, engine, "asked for")
-    reference = _load_reference(directory)
+        return Encoder(tokens, fast, engine, "asked for")
+    reference = load_reference(directory)
     reference.encode_special_tokens = True
     tokens = reference.get_vocab(with_added_tokens=True)
     slow = _reference_encode(reference, directory)
     if engine == "tokenizers":
-        return Encoder(content, tokens, slow, engine, "asked for")
+        return Encoder(tokens, slow, engine, "asked for")
     try:
         fast = gigatoken_encode(content)
         texts = [
@@ -167,12 +142,16 @@ def load_encoder(
             raise
         reason = f"gigatoken cannot run it: {first_line(error)}"
     if reason:
-        return Encoder(content, tokens, slow, "tokenizers", reason)
-    return Encoder(content, tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
+        return Encoder(tokens, slow, "tokenizers", reason)
+    return Encoder(tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
 
 
-def tokenizer_content(directory: Path) -> dict[str, Any]:
-    """The content of tokenizer.json, with checked ids: libraries allocate memory for the largest id, or abort."""
+def check_ids(directory: Path) -> dict[str, Any]:
+    """The content of tokenizer.json.
+
+    Raises:
+        InputError: it is damaged, or has an id that libraries would allocate too much memory for.
+    """
     path = directory / TOKENIZER
     content = read_object(path)
     model, added = content.get("model"), content.get("added_tokens") or []
@@ -192,34 +171,20 @@ def tokenizer_content(directory: Path) -> dict[str, Any]:
     return content
 
 
-def load_reference(directory: Path, added: Sequence[Mapping[str, Any]] | None = None) -> Tokenizer:
-    """The tokenizer of a checkpoint, run by `tokenizers`, without truncation, padding and BPE dropout. added: replaces
-    its `added_tokens`.
+def load_reference(directory: Path) -> Tokenizer:
+    """A saved tokenizer, run by `tokenizers`.
 
     Raises:
         InputError: no usable tokenizer.json.
     """
-    content = tokenizer_content(directory)
-    if added is None or added == content.get("added_tokens"):
-        return _load_reference(directory)
-    return _load_reference(directory, json.dumps({**content, "added_tokens": added}))
-
-
-def _load_reference(directory: Path, content: str | None = None) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    file = directory / TOKENIZER
-    with explained(file, "is not a tokenizer that tokenizers can load"):
-        reference = Tokenizer.from_file(str(file)) if content is None else Tokenizer.from_str(content)
-    reference.no_truncation()
-    reference.no_padding()
-    if getattr(reference.model, "dropout", None):
-        reference.model.dropout = None
-    return reference
+    with explained(directory / TOKENIZER, "is not a tokenizer that tokenizers can load"):
+        return Tokenizer.from_file(str(directory / TOKENIZER))
 
 
 @contextmanager
-def _panics_as_errors() -> Iterator[None]:
+def panics_as_errors() -> Iterator[None]:
     """Turns a Rust panic, which is no Exception, into a RuntimeError."""
     try:
         yield
@@ -233,7 +198,7 @@ def _panics_as_errors() -> Iterator[None]:
 def explained(path: Path, fault: str) -> Iterator[None]:
     """Turns an error of tokenizers into an InputError, unless memory ran out."""
     try:
-        with _panics_as_errors():
+        with panics_as_errors():
             yield
     except Exception as error:
         if is_out_of_memory(error):
@@ -261,21 +226,15 @@ def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encod
     removed from the tokenizer, so that it cannot find them."""
     import gigatoken
 
-    content = {
-        **content,
-        **dict.fromkeys(("truncation", "padding", "post_processor")),
-        "added_tokens": [
-            token for token in content.get("added_tokens") or [] if control or not token["special"]
-        ],
-        "model": {**content["model"], "dropout": None},
-    }
-    with _panics_as_errors():
+    added = [token for token in content.get("added_tokens") or [] if control or not token["special"]]
+    content = {**content, "post_processor": None, "added_tokens": added}
+    with panics_as_errors():
         encode_batch = gigatoken.Tokenizer.from_json(orjson.dumps(content).decode()).backend.encode_batch
 
     def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
         import awkward
 
-        with _panics_as_errors():
+        with panics_as_errors():
             ids = encode_batch(awkward.from_arrow(texts) if isinstance(texts, pa.Array) else texts)
         return awkward.to_numpy(awkward.flatten(ids)), awkward.to_numpy(awkward.num(ids))
 
@@ -312,91 +271,8 @@ def in_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:last]
 
 
-def named_specials(directory: Path, specials: Sequence[str] = SPECIALS) -> dict[str, list[NamedToken]]:
-    """Special tokens, such as `eos`, in a checkpoint's files. If several files name one, the first in the list counts.
-
-    A name takes precedence over an id. As in transformers, special_tokens_map.json takes precedence over a
-    tokenizer_config.json without `added_tokens_decoder`, but not over one with it.
-
-    Raises:
-        InputError: the folder is missing, a file is damaged, a name is not a token, or an id is not a whole number.
-    """
-    if not directory.is_dir():
-        raise InputError(
-            f"{directory} is not there; expected the folder of model.base: run again, or bring it back"
-        )
-    contents = {
-        file: read_object(directory / file) if (directory / file).is_file() else {}
-        for file in (*NAMES_IN, *IDS_IN)
-    }
-    name_files = NAMES_IN if "added_tokens_decoder" in contents[NAMES_IN[0]] else NAMES_IN[::-1]
-    return {
-        special: [
-            NamedToken(directory / file, key, token)
-            for key, files in ((f"{special}_token", name_files), (f"{special}_token_id", IDS_IN))
-            for file in files
-            if (token := _token_of(directory / file, key, contents[file].get(key))) is not None
-        ]
-        for special in specials
-    }
-
-
-def _token_of(path: Path, key: str, value: Any) -> str | int | None:
-    """The token or its id in a file's value of a key. Added tokens are objects; of several ids the first counts. None
-    if the value names no token, which older files write as "" or -1."""
-    kind: type[int] | type[str] = int if key.endswith("_id") else str
-    token = value
-    if kind is int and isinstance(token, list):
-        token = token[0] if token else None
-    elif kind is str and isinstance(token, dict):
-        token = token.get("content", token)
-    if token in (None, "" if kind is str else -1):
-        return None
-    if isinstance(token, bool) or not isinstance(token, kind):
-        expected = "the id of a token, a whole number" if kind is int else "a token"
-        raise InputError(f"{path} gives {key} {json.dumps(value)}; expected {expected}, or null for none")
-    return token
-
-
 def special_ids(directory: Path) -> dict[str, int | None]:
-    """Ids of the `eos`, `bos` and `pad` tokens in a tokenizer's directory (see `named_specials`); None if no file names
-    one. The id of an ordinary token does not count, because it is a default of the model's class.
-
-    Raises:
-        InputError: tokenizer.json cannot be read, or lacks a token that a file names; or no token has an id.
-    """
-    named, path, content = named_specials(directory), directory / TOKENIZER, tokenizer_content(directory)
-    added = {token.get("content"): token["id"] for token in content.get("added_tokens") or []}
-    vocabulary = content["model"].get("vocab")
-    if not isinstance(vocabulary, dict):  # a Unigram's pieces, with their scores
-        pieces = enumerate(vocabulary if isinstance(vocabulary, list) else [])
-        vocabulary = {piece[0]: number for number, piece in pieces if isinstance(piece, list) and piece}
-    tokens, added_ids = {**vocabulary, **added}, set(added.values())
-    return {
-        special: next(
-            (
-                number
-                for token in candidates
-                if (number := _id_of(token, tokens, path)) in added_ids or isinstance(token.value, str)
-            ),
-            None,
-        )
-        for special, candidates in named.items()
-    }
-
-
-def _id_of(named: NamedToken, tokens: Mapping[str, int], path: Path) -> int:
-    """The id of a special token. tokens: the ids of all tokens in the tokenizer.json at `path`."""
-    if isinstance(named.value, str):
-        if named.value in tokens:
-            return tokens[named.value]
-        raise InputError(
-            f"{named.file} gives {named.key} {named.value!r}, which {path} does not have; add it there as a special "
-            "token (and a row to the model's embedding), or name one of its tokens"
-        )
-    if named.value in tokens.values():
-        return named.value
-    raise InputError(
-        f"{named.file} gives {named.key} {named.value}, which no token of {path} has; expected an id from 0 to "
-        f"{max(tokens.values(), default=-1):,}: correct it there, or set it to null and name the token in {NAMES_IN[0]}"
-    )
+    """Ids of the `eos`, `bos` and `pad` tokens of a saved tokenizer; None if it names none."""
+    named, reference = read_object(directory / CONFIG), load_reference(directory)
+    tokens = {special: named.get(f"{special}_token") for special in SPECIALS}
+    return {special: reference.token_to_id(token) if token else None for special, token in tokens.items()}

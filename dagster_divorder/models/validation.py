@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,15 +26,15 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.chat_tokens import encode_trained
 from dagster_divorder.models.checkpoint import check_vocabulary, locate
-from dagster_divorder.models.deep import explaining, read_checkpoint
-from dagster_divorder.models.spec import (
-    context,
-    find_device,
+from dagster_divorder.models.pretrained import (
+    explaining,
     load_config,
     quiet,
-    special_tokens_around,
+    read_checkpoint,
+    save_tokenizer,
 )
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.spec import context, find_device, special_tokens_around
+from dagster_divorder.models.tokenize import load_encoder, load_reference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +88,10 @@ def loss_by_source(
     folder = Path(tokenizer or directory)
     if not (folder / "tokenizer.json").is_file():
         raise InputError(f"{folder} holds no tokenizer.json; give the directory of the model's as tokenizer")
-    encoder, before = load_encoder(folder), special_tokens_around(folder)[0][-1:]
+    with TemporaryDirectory() as saved:
+        save_tokenizer(folder, Path(saved))
+        encoder, reference = load_encoder(saved), load_reference(Path(saved))
+    before = special_tokens_around(folder)[0][-1:]
     check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
     parquet, columns = _open(file)
     sums: dict[str, NDArray[np.float64]] = {}
@@ -99,7 +103,7 @@ def loss_by_source(
             if TRAINED in columns:
                 rows = batch[TRAINED].to_pylist()
                 spans = [[(span["first"], span["last"]) for span in row or []] for row in rows]
-                read = encode_trained(texts, spans, folder)
+                read = encode_trained(texts, spans, reference)
             else:
                 spans = [[(0, len(text))] for text in texts]
                 ids, lengths = encoder.encode(texts)

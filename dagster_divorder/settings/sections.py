@@ -88,9 +88,8 @@ class Input(_Section):
     a field with exactly that name takes precedence."""
     format: Literal["auto", "text", Form] = "auto"
     """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
-    alpaca: a conversation, rendered by the model's chat template. messages_json, conversations_json: its turns as a
-    JSON string. pairs: chosen and rejected. auto: text if text_field is set; otherwise the first record that has that
-    field or one of these forms decides."""
+    alpaca: a conversation, rendered by the model's chat template. pairs: chosen and rejected. auto: text if text_field
+    is set; otherwise the first record that has that field or one of these forms decides."""
     template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
     """Jinja template that makes a text from the fields of a record of any other form; replaces text_field. Only text
     between {% generation %} and {% endgeneration %} is trained on; without these marks, all of it."""

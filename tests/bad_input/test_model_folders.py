@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,14 +18,15 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.models.checkpoint import INDEX, MODULES, POOLING, SENTENCE, embedding_table, locate
 from dagster_divorder.models.deep import load
-from dagster_divorder.models.embed import make_embedder
+from dagster_divorder.models.embed import Embedder
+from dagster_divorder.models.pretrained import save_tokenizer as save_checkpoint_tokenizer
 from dagster_divorder.models.spec import (
     declared_lengths,
     modules_after_pooling,
     read_spec,
     special_tokens_around,
 )
-from dagster_divorder.models.tokenize import IDS_IN, NAMES_IN, load_encoder, special_ids
+from dagster_divorder.models.tokenize import load_encoder, special_ids
 from tests.conftest import examples
 from tests.tiny_models import AFFIXES, EOS, PAD, save_model, save_tokenizer, write_json
 
@@ -54,21 +56,24 @@ def header_of(folder: Path) -> bytes:
 def load_all(folder: Path) -> None:
     """What a run does with a model that is both model.base and deep.model."""
     locate(str(folder), weights="all")
-    encoder = load_encoder(folder, sample=TEXTS)
+    with TemporaryDirectory() as saved:
+        save_checkpoint_tokenizer(folder, Path(saved))
+        encoder = load_encoder(saved, sample=TEXTS)
+        special_ids(Path(saved))
     embedding_table(folder, vocabulary=encoder.vocab_size)
     ids, lengths = encoder.encode(TEXTS)
-    special_ids(folder)
     modules_after_pooling(folder), declared_lengths(folder), special_tokens_around(folder)
     spec = read_spec(folder, device="cpu")
     model = load(folder, spec, vocabulary=encoder.vocab_size)
-    make_embedder(model, threads=1).embed(ids, lengths)
+    Embedder(model, threads=1).embed(ids, lengths)
 
 
 def test_the_sound_folder_loads(sound: Path) -> None:
     load_all(sound)
 
 
-PARTS = ["tokenizer.json", *NAMES_IN, *IDS_IN, POOLING, MODULES, SENTENCE, INDEX, WEIGHTS]
+CONFIGS = ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"]
+PARTS = ["tokenizer.json", *CONFIGS, POOLING, MODULES, SENTENCE, INDEX, WEIGHTS]
 NUMBERS = [0, 1, -1, 7, 1 << 31, 4_000_000_000, 10**12, 10**30, 1.5, float("inf"), float("nan")]
 VALUES = st.one_of(
     st.sampled_from(NUMBERS),
@@ -131,7 +136,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "tokenizer_config of a list": (
         "tokenizer_config.json",
         lambda _: [],
-        "holds a JSON list, expected an object",
+        "cannot load",
     ),
     "modules of an object": (MODULES, lambda _: {}, "is not a list of modules"),
     "modules of names": (MODULES, lambda _: ["Transformer"], "is not a list of modules"),
@@ -171,12 +176,19 @@ def test_what_is_wrong_is_said(
     assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize("part", ["tokenizer.json", "config.json", POOLING])
-def test_deeply_nested_json_is_not_readable(sound: Path, tmp_path: Path, part: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("tokenizer.json", "is not readable JSON"),
+        ("config.json", "cannot load"),
+        (POOLING, "is not readable JSON"),
+    ],
+)
+def test_deeply_nested_json_is_not_readable(sound: Path, tmp_path: Path, part: str, said: str) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
     (folder / part).write_text("[" * 100_000)
-    with pytest.raises(InputError, match=rf"{part} is not readable JSON"):
+    with pytest.raises(InputError, match=said):
         load_all(folder)
 
 

@@ -67,11 +67,6 @@ def gguf(folder: Path) -> None:
     weights(folder).rename(folder / "model-Q8_0.gguf")
 
 
-def gguf_alone(folder: Path) -> None:
-    gguf(folder)
-    (folder / "tokenizer.json").unlink()
-
-
 A_MATRIX = "expected a matrix of F32, F16, BF16 or F64 with a row for each token"
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no columns": (lambda folder: rewrite(folder, lambda table: table[:, :0]), f", 0]; {A_MATRIX}"),
@@ -93,19 +88,15 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "SentencePiece alone": (
         lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer.model"),
-        "has no tokenizer.json and only tokenizer.model, a SentencePiece model",
+        "has no tokenizer.json; expected the folder of a checkpoint with a fast tokenizer. Convert a slow one",
     ),
     "an adapter": (
         adapter,
-        "is an adapter (LORA) of org/whole-model and has no input embedding; name org/whole-model, or merge",
+        "is an adapter of org/whole-model and has no input embedding; name org/whole-model, or merge",
     ),
-    "a cache of the Hub": (cache_of_the_hub, "model/snapshots/3c4d or "),
-    "a folder of a training": (folder_of_a_training, "model/checkpoint-500"),
-    "GGUF alone": (gguf_alone, "model-Q8_0.gguf is GGUF, llama.cpp's form"),
-    "GGUF": (
-        gguf,
-        "model-Q8_0.gguf is GGUF, llama.cpp's form",
-    ),
+    "a cache of the Hub": (cache_of_the_hub, "model/snapshots/1a2b looks like one"),
+    "a folder of a training": (folder_of_a_training, "model/checkpoint-500 looks like one"),
+    "GGUF": (gguf, "GGUF is llama.cpp's form; save the model again"),
 }
 
 

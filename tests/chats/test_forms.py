@@ -32,9 +32,9 @@ AS_TEXT = {
 def test_turns_as_text_are_refused_with_the_line_that_parses_them(text: str) -> None:
     with pytest.raises(InputError, match="x is a list of turns as a string; parse it") as refused:
         refuse_written(text, "x")
-    record = {"x": text}
-    exec(str(refused.value).partition("write the record: ")[2], {"record": record, "ast": ast, "json": json})
-    assert record["x"] in (TURNS, SHARE_GPT)
+    names: dict[str, Any] = {"value": text, "ast": ast, "json": json}
+    exec(str(refused.value).partition("write the record: ")[2], names)
+    assert names["value"] in (TURNS, SHARE_GPT)
     for form, held in (
         ("alpaca", {"instruction": text, "output": "A"}),
         ("alpaca", {"instruction": "Q", "output": text}),
@@ -43,12 +43,6 @@ def test_turns_as_text_are_refused_with_the_line_that_parses_them(text: str) -> 
     ):
         with pytest.raises(InputError, match="list of turns as a string"):
             conversation_of_record(held, form)
-
-
-def test_messages_as_json_twice_are_not_sent_to_the_form_of_json() -> None:
-    with pytest.raises(InputError, match=r"json\.loads\(json\.loads\(") as refused:
-        conversation_of_record({"messages": AS_TEXT["JSON twice"]}, "messages_json")
-    assert "messages_json" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +96,10 @@ def test_parts_tools_system_and_weights() -> None:
     ("turns", "reason"),
     [
         ([], "messages has no turn"),
-        (
-            '[{"role": "user"}]',
-            'messages is a list of turns as a string; .* set input.format = "messages_json"',
-        ),
-        ("hello", "messages is a string; expected a list of turns"),
+        (AS_TEXT["JSON twice"], r"messages is a list of turns as a string; .*json\.loads\(json\.loads\("),
+        (AS_TEXT["Python's"], r"messages is a list of turns as a string; .*ast\.literal_eval\("),
+        ("hello", "messages is a string that is not JSON"),
+        ("{}", "messages has no turn"),
         (["Q"], "turn 1 of messages is not an object"),
         ([SAID], "no question comes before it"),
         ([ASKED, {**SAID, "weight": 0}], "no turn is trained on"),
@@ -278,7 +271,7 @@ READ: dict[str, tuple[Form, dict[str, Any], Any]] = {
         ("s:S|u:Q|a:a", 2, (True,)),
     ),
     "turns as JSON": (
-        "messages_json",
+        "messages",
         {"messages": orjson.dumps([user("Q"), said("a")]).decode()},
         ("u:Q|a:a", 1, (True,)),
     ),
@@ -378,8 +371,6 @@ def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) 
             {"messages": [user("Q"), said("a")], "system": {"text": "S"}},
             "the system prompt is dict",
         ),
-        ("messages_json", {"messages": "[{'role': 'user'}]"}, r"turns as a string; .* ast\.literal_eval\("),
-        ("messages_json", {"messages": "hello"}, "messages is a string that is not JSON"),
         (
             "conversations",
             {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "f(x)"}]},

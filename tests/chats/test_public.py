@@ -11,7 +11,7 @@ from dagster_divorder.chats.forms import form_of
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.corpus.records import parse_lines
 from dagster_divorder.corpus.shapes import Shape
-from dagster_divorder.models.chat_templates import chat_template
+from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template
 from dagster_divorder.models.chat_tokens import as_read
 
 END = "<|endoftext|>"
@@ -37,7 +37,7 @@ def turns(*pairs: str) -> list[dict[str, str]]:
 
 def read(record: dict[str, Any], template: ChatTemplate | None = None) -> tuple[str, list[str]]:
     """(the text of a record, its trained parts); ("", the reason) where it is refused."""
-    template, form = template or chat_template(None, None), form_of(record)
+    template, form = template or chat_template(BOOTSTRAP, None), form_of(record)
     assert form
     (document,) = parse_lines([orjson.dumps(record)], Shape(form=form, chat_template=template))
     if isinstance(document, str):

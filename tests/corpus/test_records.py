@@ -149,8 +149,7 @@ def test_rows_hold_the_same_conversations_as_lines(kind: str) -> None:
     elif kind == "large_list":
         messages = messages.cast(pa.large_list(messages.type.value_type))
     rows = rows.set_column(0, "messages", messages)
-    form = "messages_json" if kind == "json" else "messages"
-    documents = parse_rows(rows, Shape(form=form))
+    documents = parse_rows(rows, Shape(form="messages"))
     lines = parse_lines([orjson.dumps(chat) for chat in CHATS], Shape(form="messages"))
     # Columns of a struct have an order of their own.
     assert list(map(conversation, documents)) == list(map(conversation, lines))
@@ -203,7 +202,7 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
     ("line", "shape", "reason"),
     [
         (b'{"messages": "\\ud800"}', Shape(form="messages"), "not valid JSON"),
-        (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages_json"), "is a string that is not JSON"),
+        (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages"), "is a string that is not JSON"),
         (b'{"a": 1}', Shape(form="template", jinja="{{ '\\ud800' }}"), "cannot be written as JSON"),
         (b'{"a": 1}', Shape(form="template", jinja="{{ b }}"), "input.template: 'b' is undefined"),
     ],

@@ -12,9 +12,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dagster_divorder.chats.document import Chat, as_document
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.chat_templates import DEFAULT, chat_template
+from dagster_divorder.models.chat_templates import BOOTSTRAP, DEFAULT, chat_template, describe_chats
 from dagster_divorder.models.chat_tokens import ChatEncoder
+from dagster_divorder.models.pretrained import save_tokenizer
 from dagster_divorder.models.tokenize import Engine
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -46,12 +48,18 @@ def files(directory: Path, contents: Mapping[str, str]) -> None:
         (directory / name).write_text(content, encoding="utf-8")
 
 
+def template_in(directory: Path, file: Path | None = None) -> ChatTemplate:
+    return chat_template(describe_chats(directory), file)
+
+
 def ids(directory: Path, tools: tuple[Any, ...] | None = None) -> list[int]:
     """Ids, which are those of all engines."""
-    template = chat_template(directory, None)
+    template = template_in(directory)
+    (directory / "saved").mkdir()
+    save_tokenizer(directory, directory / "saved")
     documents = pa.array([as_document(Chat(MESSAGES, (True,), 1, tools)).decode()], pa.large_string())
     fast, slow = (
-        ChatEncoder(directory, template, engine).encode(documents)["ids"].tolist()
+        ChatEncoder(directory / "saved", template, engine).encode(documents)["ids"].tolist()
         for engine in get_args(Engine)
     )
     assert fast == slow
@@ -130,7 +138,7 @@ def test_the_default_template_trains_answers_and_calls_with_their_ends() -> None
         {"role": "tool", "content": "1"},
         {"role": "assistant", "content": "A"},
     ]
-    template = chat_template(None, None)
+    template = chat_template(BOOTSTRAP, None)
     for tools in (None, [TOOL]):
         rendered = template.render(messages, tools)
         assert rendered.text.startswith("<|system|>" if tools is None else "<|tools|>\n[{")
@@ -143,13 +151,11 @@ def test_the_default_template_trains_answers_and_calls_with_their_ends() -> None
         assert text == "<|user|>\nu<|endoftext|>\n<|assistant|>\na<|endoftext|>"
 
 
-def test_a_model_without_a_template_has_the_default_or_that_of_its_processor(checkpoint: Path) -> None:
+def test_a_model_without_a_template_has_the_default(checkpoint: Path) -> None:
     configure(checkpoint)
-    assert chat_template(checkpoint, None).template == DEFAULT
-    files(checkpoint, {"chat_template.json": json.dumps({"chat_template": SPAN})})
-    assert chat_template(checkpoint, None).template == SPAN
+    assert template_in(checkpoint).template == DEFAULT
     files(checkpoint, {"own.jinja": "own" + SPAN})
-    assert chat_template(checkpoint, checkpoint / "own.jinja").template == "own" + SPAN
+    assert template_in(checkpoint, checkpoint / "own.jinja").template == "own" + SPAN
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,6 @@ def test_a_model_without_a_template_has_the_default_or_that_of_its_processor(che
         ({"chat_template": [{"name": "rag", "template": SPAN}]}, {}, "none is named default"),
         ({}, {"additional_chat_templates/rag.jinja": SPAN}, "none is named default"),
         ({"chat_template": "{% for %}"}, {}, "is not Jinja"),
-        ({"chat_template": SPAN, "eos_token": "<|gone|>"}, {}, "names the control token '<|gone|>'"),
     ],
 )
 def test_what_cannot_be_used_is_refused(
@@ -167,9 +172,9 @@ def test_what_cannot_be_used_is_refused(
     configure(checkpoint, **config)
     files(checkpoint, contents)
     with pytest.raises(InputError, match=message.replace("|", r"\|")):
-        chat_template(checkpoint, None)
+        template_in(checkpoint)
     with pytest.raises(InputError, match=r"chats.template: .*cannot be read"):
-        chat_template(checkpoint, checkpoint / "gone.jinja")
+        template_in(checkpoint, checkpoint / "gone.jinja")
 
 
 def test_a_token_that_ends_generation_ends_a_turn_though_it_begins_the_next(checkpoint: Path) -> None:
@@ -178,7 +183,7 @@ def test_a_token_that_ends_generation_ends_a_turn_though_it_begins_the_next(chec
     messages = [{"role": role, "content": role[0]} for role in ("user", "assistant") * 2]
 
     def turns() -> list[str]:
-        rendered = chat_template(checkpoint, None).render(messages)
+        rendered = template_in(checkpoint).render(messages)
         return [rendered.text[first:last] for ((first, last),) in rendered.turns]
 
     assert turns() == ["a", "a"]
@@ -191,7 +196,8 @@ def test_the_default_template_with_a_tokenizer_without_control_tokens(
     make_tokenizer: Callable[[str], Path], kind: str
 ) -> None:
     directory = make_tokenizer(kind)
-    template = chat_template(directory, None)
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    template = template_in(directory)
     documents = pa.array([as_document(Chat(MESSAGES, (True,), 1)).decode()], pa.large_string())
     arrays = ChatEncoder(directory, template, "tokenizers").encode(documents)
     assert arrays["span_last"] > arrays["span_first"] > 0

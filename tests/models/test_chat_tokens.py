@@ -16,7 +16,7 @@ from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import chat_tokens
 from dagster_divorder.models.bootstrap import train
-from dagster_divorder.models.chat_templates import chat_template
+from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template
 from dagster_divorder.models.chat_tokens import COMPLETION, END, LAST, TRAINED, ChatEncoder, exact_engine
 from dagster_divorder.models.tokenize import Engine, load_encoder
 
@@ -136,7 +136,7 @@ def test_a_lone_surrogate_is_refused(qwen: tuple[Path, ChatTemplate], engine: En
 
 def test_a_plain_text_beside_conversations_has_the_ids_that_it_has_alone(tmp_path: Path) -> None:
     train(["words of a text"] * 20, tmp_path, vocab_size=512, dim=2)
-    spelled, template = "a text <|endoftext|> b", chat_template(None, None)
+    spelled, template = "a text <|endoftext|> b", chat_template(BOOTSTRAP, None)
     pair = as_document(MarkedText(spelled, ((2, 6),))).decode()
     alone = load_encoder(tmp_path, "tokenizers").encode([spelled])[0].tolist()
     for engine in get_args(Engine):

@@ -22,7 +22,6 @@ from dagster_divorder.models.checkpoint import (
     tokenizer_fingerprint,
     weight_files,
 )
-from dagster_divorder.models.spec import unusable
 from tests.store.remote import serving
 
 TABLE = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
@@ -164,11 +163,11 @@ def test_a_directory_that_cannot_be_used_says_what_is_missing(make_checkpoint):
     directory = make_checkpoint({"wte.weight": TABLE})
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     with pytest.raises(
-        InputError, match=r"found only pytorch_model.bin, which is pickle .*safe_serialization=True"
+        InputError, match=r"found none. Weights as .bin or .pt are pickle, .*safe_serialization=True"
     ):
         locate(str(directory))
-    (directory / "pytorch_model.bin").unlink()
-    with pytest.raises(InputError, match=r"expected weights as model.safetensors .* and found none"):
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"has no tokenizer.json; .* Convert a slow one with"):
         locate(str(directory))
 
 
@@ -212,6 +211,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return
         # /org/model/resolve/<revision>/<name>, which may lie in a folder.
         name = urllib.parse.unquote(self.path).removeprefix("/org/model/resolve/").partition("/")[2]
+        if self.path.startswith("/org/gated/"):
+            self.answer(403, b"", X_Error_Code="GatedRepo")
+            return
         if not self.path.startswith("/org/model/resolve/") or not (self.folder / name).is_file():
             self.answer(
                 404, b"", X_Error_Code="EntryNotFound" if "/org/model/" in self.path else "RepoNotFound"
@@ -313,6 +315,18 @@ def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkp
 
 
 @pytest.mark.slow
+def test_a_gated_model_is_refused(hub, tmp_path):
+    said = locate_with("org/gated", hub[1], tmp_path / "cache")
+    assert said.startswith("InputError: model.base is 'org/gated'")
+    assert "log in for a gated model" in said
+
+
+def test_a_slash_behind_a_directory_changes_nothing(make_checkpoint):
+    directory = make_checkpoint({"wte.weight": TABLE})
+    assert locate(f"{directory}/") == directory
+
+
+@pytest.mark.slow
 def test_a_revision_chooses_what_the_hub_or_the_cache_gives(make_checkpoint, tmp_path):
     """A cache as huggingface_hub lays it out, without network."""
     commits = {"main": "a" * 40, "v1": "b" * 40}
@@ -332,12 +346,3 @@ def test_a_revision_chooses_what_the_hub_or_the_cache_gives(make_checkpoint, tmp
     assert found("org/model@v1") == found(f"org/model@{commits['v1']}") == str(snapshots / commits["v1"])
     said = found("org/model@v9")
     assert said.startswith("InputError: model.base is 'org/model' at 'v9': no such directory, and neither")
-
-
-def test_processes_that_cannot_join_are_told_to_be_fewer() -> None:
-    error = OSError("We tried to initialize torch.distributed for you, but it failed.")
-    error.__cause__ = ValueError("Duplicate GPU detected")
-    with pytest.raises(
-        InputError, match=r"cannot join \(Duplicate GPU detected\).*lower deep.tensor_parallel"
-    ):
-        raise unusable(Path("model"), error)

@@ -15,7 +15,7 @@ from dagster_divorder.models import decoder
 from dagster_divorder.models.bootstrap import train as train_base
 from dagster_divorder.models.checkpoint import embedding_table
 from dagster_divorder.models.decoder import make_decoder
-from dagster_divorder.models.spec import quiet
+from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.tokenize import load_encoder
 
 TOPICS, TOPIC_WORDS, WORDS = 4, 40, 257

@@ -17,12 +17,12 @@ import torch
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import (
     NO_LIMIT,
     EmbeddingSpec,
     modules_after_pooling,
-    quiet,
     read_spec,
     special_tokens_around,
 )
@@ -74,7 +74,7 @@ def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> Documents:
 
 
 def embed(folder: Path, texts: list[str] = DOCUMENTS, **options: Any) -> np.ndarray:
-    embedder = make_embedder(load(folder, read_spec(folder, **options)), threads=2)
+    embedder = Embedder(load(folder, read_spec(folder, **options)), threads=2)
     return embedder.embed(*tokens_of(folder, texts)).vectors
 
 
@@ -270,7 +270,7 @@ def test_weights_as_pickle_are_not_read(changed: Folders) -> None:
     folder = changed("bert", {})
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(
-        InputError, match="expected a causal or an encoder model of text with its weights as safe"
+        InputError, match="expected a causal or an encoder model of text with a fast tokenizer"
     ):
         load(folder, EmbeddingSpec("mean", CONTEXT, (), (), 0, "cpu", "float32"))
 
@@ -404,3 +404,26 @@ def test_documents_without_tokens_alone(llama: Model) -> None:
     found = Embedder(llama, 400).embed(np.empty(0, np.uint16), np.zeros(3, np.int64))
     assert found.vectors.shape == (3, 32) and not found.vectors.any()
     assert found.work["batches"] == 0
+
+
+def test_a_multimodal_model_reads_as_many_tokens_as_its_text_part(tmp_path: Path) -> None:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    text = LlamaConfig(**sizes, vocab_size=600, num_hidden_layers=1, max_position_embeddings=CONTEXT)
+    vision = CLIPVisionConfig(**sizes, num_hidden_layers=1, image_size=28, patch_size=14)
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=vision, text_config=text, image_token_index=599)
+    )
+    with quiet():
+        model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    assert read_spec(tmp_path).window == CONTEXT
+    assert np.linalg.norm(embed(tmp_path, TEXTS[:2]), axis=1) == pytest.approx(1)
+
+
+def test_a_quantised_model_whose_package_is_not_there_is_refused(changed: Folders) -> None:
+    quantised = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    folder = changed("llama", {"config.json": quantised})
+    with pytest.raises(InputError, match=r"cannot load .*bitsandbytes"):
+        load(folder, read_spec(folder))

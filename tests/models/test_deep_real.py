@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from dagster_divorder.models.deep import load
-from dagster_divorder.models.embed import make_embedder
-from dagster_divorder.models.spec import quiet, read_spec
+from dagster_divorder.models.embed import Embedder
+from dagster_divorder.models.pretrained import quiet, save_tokenizer
+from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import TEXTS
 
@@ -38,12 +39,14 @@ def folder() -> Path:
 
 
 @pytest.mark.slow
-def test_vectors_are_those_of_transformers(folder: Path) -> None:
+def test_vectors_are_those_of_transformers(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     spec = read_spec(folder)
     assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
-    found = make_embedder(load(folder, spec), threads=2).embed(*load_encoder(folder).encode(DOCUMENTS))
+    save_tokenizer(folder, tmp_path)
+    encoder = load_encoder(tmp_path)
+    found = Embedder(load(folder, spec), threads=2).embed(*encoder.encode(DOCUMENTS))
     with quiet(), torch.inference_mode():
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
         for text, vector in zip(DOCUMENTS[:-1], found.vectors, strict=False):
@@ -51,6 +54,6 @@ def test_vectors_are_those_of_transformers(folder: Path) -> None:
             mean = model(**encoded).last_hidden_state[0].mean(0)
             np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
     # Special tokens spelled out in a text are text, which transformers alone takes for control tokens.
-    assert len(load_encoder(folder).encode(DOCUMENTS[-1:])[0]) > len(tokenizer(DOCUMENTS[-1]).input_ids)
+    assert len(encoder.encode(DOCUMENTS[-1:])[0]) > len(tokenizer(DOCUMENTS[-1]).input_ids)
     same, different = found.vectors[0] @ found.vectors[1], found.vectors[0] @ found.vectors[2]
     assert same > 0.5 > 0.2 > different

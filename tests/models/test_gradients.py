@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.gradients import GradientModel, describe, load, signs
-from dagster_divorder.models.spec import EmbeddingSpec, quiet, read_spec
+from dagster_divorder.models.pretrained import quiet
+from dagster_divorder.models.spec import EmbeddingSpec, read_spec
 from tests.conftest import examples
 from tests.tiny_models import (
     CAUSAL,

@@ -1,9 +1,7 @@
-"""Both engines against the bare `tokenizers` library, and the choice between them."""
+"""Both engines beside each other, and the choice between them."""
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
 
@@ -18,21 +16,11 @@ from tokenizers import Tokenizer
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import tokenize
 from dagster_divorder.models.conformance import SPELLED, conformance_texts
-from dagster_divorder.models.tokenize import SPECIALS, load_encoder, load_reference, special_ids
+from dagster_divorder.models.tokenize import load_encoder
 from tests.conftest import examples
-from tests.models.conftest import WORDS
 
-FAST = ["gpt2", "cl100k", "added text tokens", "truncating and padding", "sentencepiece"]
+FAST = ["gpt2", "cl100k", "added text tokens", "sentencepiece"]
 SLOW = ["wordpiece", "unknown splitting"]
-
-
-def expected_ids(directory, texts):
-    """One text at a time through the plain library."""
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -51,17 +39,6 @@ def test_tokenizers_runs_what_gigatoken_cannot(make_tokenizer, name):
     assert encoder.reason.startswith("gigatoken cannot run it: ")
     with pytest.raises(InputError, match="gigatoken cannot run the tokenizer of"):
         load_encoder(directory, engine="gigatoken")
-
-
-@pytest.mark.parametrize("engine", ["auto", "tokenizers"])
-@pytest.mark.parametrize("name", FAST + SLOW)
-def test_ids_are_those_of_the_library_on_the_conformance_texts(make_tokenizer, name, engine):
-    directory = make_tokenizer(name)
-    texts = conformance_texts(["<|endoftext|>", "<tool>"])
-    ids, lengths = load_encoder(directory, engine=engine).encode(texts)
-    expected = expected_ids(directory, texts)
-    assert lengths.tolist() == [len(each) for each in expected]
-    assert ids.tolist() == [token for each in expected for token in each]
 
 
 @pytest.fixture(scope="module")
@@ -183,95 +160,11 @@ def test_a_panic_of_gigatoken_is_not_the_end(make_tokenizer, monkeypatch):
     )
 
 
-CONFIG, MAP, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
-END, START = "<|endoftext|>", "<|im_start|>"  # of the ids 0 and 1
-
-
-@pytest.mark.parametrize("special", SPECIALS)
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({CONFIG: {"_token": END}}, 0),
-        ({CONFIG: {"_token": {"content": START, "__type": "AddedToken"}}}, 1),
-        ({MAP: {"_token": START}, "config.json": {"_token_id": 0}}, 1),
-        ({MAP: {"_token": {"content": START, "lstrip": False}}}, 1),
-        # transformers reads the map only where added tokens are not listed in the configuration.
-        ({CONFIG: {"_token": END}, MAP: {"_token": START}}, 1),
-        ({CONFIG: {"_token": END, "added_tokens_decoder": {}}, MAP: {"_token": START}}, 0),
-        ({CONFIG: {"_token": None}, "config.json": {"_token_id": 1}}, 1),
-        ({CONFIG: {"_token": ""}, "config.json": {"_token_id": 1}}, 1),
-        ({GENERATION: {"_token_id": [1, 0]}, "config.json": {"_token_id": 0}}, 1),
-        ({GENERATION: {"_token_id": []}, "config.json": {"_token_id": 0}}, 0),
-        ({"config.json": {"_token_id": None}}, None),
-        ({"config.json": {"_token_id": -1}}, None),
-        # A default of the model's class, which is an ordinary token here.
-        ({"config.json": {"_token_id": 2}}, None),
-        ({GENERATION: {"_token_id": 2}, "config.json": {"_token_id": 1}}, 1),
-        # What a name goes before is not read.
-        ({CONFIG: {"_token": END}, "config.json": {"_token_id": 5000}}, 0),
-    ],
-)
-def test_the_ids_of_special_tokens(make_tokenizer, special, files, expected):
-    directory = make_tokenizer("gpt2")
-    name_files(directory, special, files)
-    assert special_ids(directory)[special] == expected
-
-
-@pytest.mark.parametrize("special", SPECIALS)
-@pytest.mark.parametrize(
-    ("files", "fault"),
-    [
-        ({CONFIG: {"_token": "<|im_end|>"}, "config.json": {"_token_id": 1}}, "'<|im_end|>', which "),
-        ({MAP: {"_token": "</s>"}}, "'</s>', which "),
-        ({CONFIG: {"_token": True}}, "true; expected a token, or null"),
-        ({CONFIG: {"_token": {"lstrip": True}}}, '{"lstrip": true}; expected a token, or null'),
-        ({CONFIG: {"_token": 7}}, "7; expected a token, or null"),
-        ({"config.json": {"_token_id": 400}}, "400, which no token of "),
-        ({GENERATION: {"_token_id": [128001, 0]}}, "128001, which no token of "),
-        ({"config.json": {"_token_id": -2}}, "expected an id from 0 to 313: "),
-        ({"config.json": {"_token_id": "1"}}, '"1"; expected the id of a token, a whole number'),
-        ({"config.json": {"_token_id": True}}, "true; expected the id of a token"),
-        ({"config.json": {"_token_id": 1.0}}, "1.0; expected the id of a token"),
-        ({"config.json": {"_token_id": [[1]]}}, "[[1]]; expected the id of a token"),
-    ],
-)
-def test_special_tokens_that_are_not_there_are_named(make_tokenizer, special, files, fault):
-    directory = make_tokenizer("gpt2")
-    name_files(directory, special, files)
-    with pytest.raises(InputError, match=re.escape(fault)) as error:
-        special_ids(directory)
-    file, (key,) = next((file, [f"{special}{key}" for key in content]) for file, content in files.items())
-    assert f"{directory / file} gives {key} " in str(error.value)
-
-
-def name_files(directory, special, files):
-    """Write files whose keys that begin with _ are of one special token."""
-    for file, content in files.items():
-        own = {f"{special}{key}" if key.startswith("_") else key: value for key, value in content.items()}
-        (directory / file).write_text(json.dumps(own))
-
-
 @pytest.mark.parametrize("name", FAST)
 def test_gigatoken_alone_knows_the_vocabulary_that_the_reference_knows(make_tokenizer, name):
     directory = make_tokenizer(name)
     fast, slow = (load_encoder(directory, engine) for engine in ("gigatoken", "tokenizers"))
     assert fast.vocab_size == slow.vocab_size
-
-
-@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_bpe_dropout_is_off(make_tokenizer, engine):
-    directory = make_tokenizer("gpt2")
-    path, expected = directory / "tokenizer.json", load_encoder(directory, engine)
-    assert expected.note == ""
-    content = json.loads(path.read_text())
-    content["model"]["dropout"] = 0.9
-    path.write_text(json.dumps(content))
-    dropping = load_encoder(directory, engine)
-    assert "BPE dropout 0.9" in dropping.note
-    for found, same in zip(dropping.encode([WORDS] * 3), expected.encode([WORDS] * 3), strict=True):
-        assert_array_equal(found, same)
-    assert load_reference(directory).encode(WORDS).ids == expected.encode([WORDS])[0].tolist()
 
 
 @pytest.mark.slow

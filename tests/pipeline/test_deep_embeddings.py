@@ -16,7 +16,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.batches import OutOfMemory
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import NOT_FINITE, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
@@ -74,7 +74,7 @@ def texts_of(corpus: Path) -> list[str]:
 
 def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
     encoded = load_encoder(folder).encode(texts)
-    return make_embedder(load(folder, read_spec(folder, **options)), threads=1).embed(*encoded).vectors
+    return Embedder(load(folder, read_spec(folder, **options)), threads=1).embed(*encoded).vectors
 
 
 def test_a_model_with_a_tokenizer_of_its_own(

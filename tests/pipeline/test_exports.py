@@ -16,9 +16,8 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.cli import main
-from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.tokenize import special_ids
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run
@@ -38,7 +37,7 @@ from dagster_divorder.torch import SequenceStream
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
-from tests.tiny_models import BOS, EOS, PAD, save_model, save_tokenizer
+from tests.tiny_models import BOS, EOS, save_model, save_tokenizer
 
 Make = Callable[..., Settings]
 ALL = tuple(FORMATS)
@@ -335,6 +334,28 @@ def test_equal_ranks_keep_every_batch_and_wait_less(make: Make, tmp_path: Path, 
     assert costs[True] < min(1.1, costs[False])
 
 
+@pytest.mark.parametrize("format", ["megatron", "olmo", "parquet"])
+def test_equal_ranks_keep_the_batches_of_every_epoch(make: Make, tmp_path: Path, format: str) -> None:
+    """Batches cross the ends of epochs."""
+    from dagster_divorder.torch import open_export
+
+    numbers = {"world_size": 2, "micro_batch": 2, "trainer": None}
+    read = []
+    for equal in (False, True):
+        settings = make(
+            format,
+            sequence={"length": 64, "batch": 8, "epochs": 3},
+            exports={**numbers, "equal_ranks": equal, "path": tmp_path / f"exports {equal}"},
+            output={"path": tmp_path / f"out {equal}"},
+        )
+        run_all(settings, Silent())
+        export = open_export(settings.exports.path / format)
+        assert export.manifest["sequences"] % 8
+        batches = [export.block(range(at, at + 8)).ids for at in range(0, len(export) - 7, 8)]
+        read.append([sorted(row.tolist() for row in batch) for batch in batches])
+    assert read[0] == read[1]
+
+
 def test_equal_ranks_need_ranks(make: Make) -> None:
     for given, message in (
         ({}, "set exports.world_size and exports.micro_batch"),
@@ -452,14 +473,9 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make, checkpoint: Path) -> None:
     """An edited file is another export, of another plan."""
     settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
-    manifests = []
-    files: list[tuple[str, dict[str, Any], str]] = [
-        ("config.json", orjson.loads((checkpoint / "config.json").read_bytes()) | {"eos_token_id": 0}, BOS),
-        ("generation_config.json", {"eos_token_id": [token_id(checkpoint, EOS), 0]}, EOS),
-        ("special_tokens_map.json", {"eos_token": {"content": PAD}}, PAD),
-    ]
-    for file, content, token in files:
-        (checkpoint / file).write_bytes(orjson.dumps(content))
+    about, manifests = orjson.loads((checkpoint / "tokenizer_config.json").read_bytes()), []
+    for token in (BOS, EOS):
+        (checkpoint / "tokenizer_config.json").write_bytes(orjson.dumps({**about, "eos_token": token}))
         run_all(settings, Silent())
         folder = settings.exports.path / "parquet"
         manifests.append(orjson.loads(export_manifest_file(folder).read_bytes()))
@@ -467,7 +483,7 @@ def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make
         assert manifests[-1]["tokenizer"]["end_of_text"] == expected
         table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()
         assert table["input_ids"].combine_chunks().flatten().to_pylist().count(expected) >= 20
-    assert len({manifest["plan"] for manifest in manifests}) == 3
+    assert len({manifest["plan"] for manifest in manifests}) == 2
 
 
 def token_id(folder: Path, token: str) -> int:
@@ -475,53 +491,18 @@ def token_id(folder: Path, token: str) -> int:
     return {each["content"]: each["id"] for each in added}[token]
 
 
-@pytest.mark.parametrize("stage", ["exports", "training_evidence"])
-def test_special_tokens_that_are_not_there_are_refused_before_the_first_stage(
-    stage: str, make: Make, checkpoint: Path
+def test_a_tokenizer_without_an_end_of_text_token_is_refused_before_texts_are_tokenised(
+    make: Make, checkpoint: Path
 ) -> None:
-    sections = {
-        "heldout": {"documents": 0.1},
-        "evidence": {"tokens": 10_000},
-        "model": {"base": str(checkpoint)},
-    }
-    (checkpoint / "config.json").write_text("{}")
-    formats = ["parquet"] if stage == "exports" else []
-    asked, not_asked = (make(*formats, **sections, packing={"end_of_text": each}) for each in (True, False))
+    settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
     with pytest.raises(InputError, match=r"end_of_text is true, but .* names no end-of-text token"):
-        run_all(asked, Silent(), ["raw_docs", stage])
-    (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
-    for settings in (asked, not_asked):
-        with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
-            run_all(settings, Silent(), ["raw_docs", stage])
-    assert not list(asked.store.path.glob("*/*"))
+        run_all(settings, Silent(), ["raw_docs", "base_model"])
 
 
-def test_special_tokens_are_looked_up_again_once_a_file_names_others(
-    make: Make, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_tokenizer_beside_an_export_and_the_checkpoints_own_give_its_ids(
+    make: Make, checkpoint: Path
 ) -> None:
-    """Reading the tokenizer takes longer than all else that a run with nothing new does."""
-    monkeypatch.setattr("dagster_divorder.models.checkpoint.SETTLED_NS", 0)
-    settings = make("parquet", model={"base": str(checkpoint)})
-    run_all(settings, Silent())
-    read: list[Path] = []
-    monkeypatch.setattr(
-        "dagster_divorder.stages.output.exports.special_ids",
-        lambda folder: read.append(folder) or special_ids(folder),
-    )
-    run_all(settings, Silent())
-    assert read == []
-    (checkpoint / "special_tokens_map.json").write_text('{"pad_token": "<padding>"}')
-    with pytest.raises(InputError, match=r"gives pad_token '<padding>', which .* does not have"):
-        run_all(settings, Silent(), ["raw_docs", "exports"])
-    (checkpoint / "special_tokens_map.json").unlink()
-    os.utime(checkpoint / "tokenizer.json")
-    run_all(settings, Silent())
-    assert read == [checkpoint] * 2
-
-
-def test_the_tokenizer_beside_an_export_gives_its_ids(
-    make: Make, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """Whatever its class makes of tokenizer.json."""
     from transformers import AutoTokenizer
 
     (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
@@ -529,29 +510,11 @@ def test_the_tokenizer_beside_an_export_gives_its_ids(
     content["model"]["dropout"] = 0.5
     content["pre_tokenizer"]["add_prefix_space"] = True
     (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(content))
-    notes: list[str] = []
     settings = make("parquet", "olmo", model={"base": str(checkpoint)})
-    for _ in range(2):
-        run_all(settings, Log(notes.append))
-    for part in (
-        f"{checkpoint}: tokenizer.json has BPE dropout 0.5",
-        "names the class PreTrainedTokenizerFast",
-    ):
-        assert sum(part in note for note in notes) == 1
+    run_all(settings, Silent())
     texts = [record["text"] for record in topic_records(12)]
     expected = open_run(settings).column("token_counts", "ids")
-    for name in ("parquet", "olmo"):
-        tokenizer = AutoTokenizer.from_pretrained(settings.exports.path / f"_{name}")
+    for folder in (checkpoint, *(settings.exports.path / f"_{name}" for name in ("parquet", "olmo"))):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
-    # What was compared is known, so the next export has the same files.
-    monkeypatch.setattr("dagster_divorder.stages.output.exports.choose_form", None)
-    run_all(make("parquet", "mds", model={"base": str(checkpoint)}), Log(notes.append))
-    assert sum("names the class PreTrainedTokenizerFast" in note for note in notes) == 2
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        beside = [settings.exports.path / f"_{name}" / file for name in ("parquet", "mds")]
-        assert beside[0].read_bytes() == beside[1].read_bytes()
-    # Another tokenizer is compared again.
-    (checkpoint / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(TypeError, match="not callable"):
-        run_all(make("parquet", model={"base": str(checkpoint)}, sequence={"length": 32}), Silent())

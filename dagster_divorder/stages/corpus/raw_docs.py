@@ -40,7 +40,7 @@ from dagster_divorder.pipeline.stage import (
     counts,
 )
 from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Inputs
-from dagster_divorder.stages.corpus.chat_template import template_of
+from dagster_divorder.stages.corpus.chat_template import chat_facts, template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
 from dagster_divorder.store.sources import RemoteFile, Source, identity
@@ -261,6 +261,7 @@ def _raw_docs_facts(run: Run, inputs: Sequence[Found], ingested: Ingested, texts
         "id_field": run.settings.input.id_field,
         "skipped_folders": sorted({folder for each in inputs for folder in each.skipped}),
         "other_files": dict(sorted(others.items())),
+        **chat_facts(run),
     }
 
 

@@ -53,7 +53,7 @@ from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_ta
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
 from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
-from dagster_divorder.stages.output.exports import check_special_tokens, named_end_of_text, stored_tokens
+from dagster_divorder.stages.output.exports import end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics.components import space_reads
@@ -255,8 +255,8 @@ class Sequences:
     def tokens(self, plan: PackedSequences, sequences: np.ndarray) -> dict[str, np.ndarray]:
         """Tokens of S sequences of a plan, each (S, L): their `ids`, integer; `counts`, bool, those that are trained
         on."""
-        every, base = np.arange(len(sequences)), load_base_model(self.run)
-        rows = Rows(plan, sequences, every[None], stored_tokens(self.run, base.directory))
+        every = np.arange(len(sequences))
+        rows = Rows(plan, sequences, every[None], stored_tokens(self.run))
         ids, trained = rows.gather(), rows.trained
         counts = np.arange(rows.length) < plan.tokens[sequences, None]
         if trained is not None:
@@ -359,6 +359,7 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
 def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str]) -> dict[str, Texts]:
     """Source -> some of its held-out documents. classes: of token ids. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
+    from dagster_divorder.models.tokenize import load_reference
 
     table, base = heldout_table(run, load_heldout(run)), load_base_model(run)
     if not table.num_rows:
@@ -374,7 +375,7 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
         texts = [row["text"] or "" for row in rows[source]]
         if run.settings.masked:
             spans = [[(span["first"], span["last"]) for span in row["trained"]] for row in rows[source]]
-            ids, lengths, counts = encode_trained(texts, spans, base.directory)
+            ids, lengths, counts = encode_trained(texts, spans, load_reference(base.directory))
         else:
             ids, lengths = encoder.encode(texts)
             counts = np.ones(len(ids), bool)
@@ -476,10 +477,10 @@ def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
-    """Also the end-of-text token of a checkpoint."""
+    """Also the end-of-text token."""
     return {
         **TRAINING_EVIDENCE.usual(run),
-        "end_of_text": named_end_of_text(run),
+        "end_of_text": end_of_text(run),
         **reading(run),
     }
 
@@ -491,7 +492,6 @@ def _check_settings(run: Run) -> None:
             "evidence.tokens is set, but an input holds pairs, whose loss compares two answers; trainings here use the "
             "loss of one text: unset evidence.tokens"
         )
-    check_special_tokens(settings)
 
 
 TRAINING_EVIDENCE = WholeCorpus(

@@ -32,7 +32,7 @@ from dagster_divorder.pipeline.drift import has_doubled
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit, load_fitted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.chat_template import template_under
+from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.fields import CHAT_TRAITS, built_in, load_fields
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.order.bin_edges import BINS
@@ -163,7 +163,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
         InputError: no document would be held out, or more than MAX_BYTES of text.
     """
     if run.settings.heldout.paths:
-        table, ids = _read_files(run.settings)
+        table, ids = _read_files(run)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
     documents = _documents(run, None)
     fitted = load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
@@ -207,7 +207,7 @@ def _too_large(subject: str, size: int, remedy: str) -> InputError:
     )
 
 
-def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
+def _read_files(run: Run) -> tuple[pa.Table, np.ndarray]:
     """The documents of the files in `heldout.documents`, each once, by rising id: (a table, the ids uint64 (H, 2)).
     Columns: `source`, the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex; `text`;
     `record`, the line, or the row as a struct.
@@ -215,7 +215,8 @@ def _read_files(settings: Settings) -> tuple[pa.Table, np.ndarray]:
     Raises:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
     """
-    files, trait = _find(settings), settings.mixed_traits[0]
+    settings = run.settings
+    files, trait = _find(run), settings.mixed_traits[0]
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
@@ -296,9 +297,10 @@ def _refused(path: str, number: int, reason: str) -> InputError:
     )
 
 
-def _find(settings: Settings) -> Found:
+def _find(run: Run) -> Found:
     """The files; their records must have the form of the first input."""
-    shape = replace(shapes_of(settings)[0], label="", chat_template=template_under(settings))
+    settings = run.settings
+    shape = replace(shapes_of(settings)[0], label="", chat_template=template_of(run))
     try:
         return find_files(settings.heldout.paths, own_folders(settings), shape)
     except InputError as error:
@@ -312,7 +314,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     if not heldout.paths:
         share = {"share": heldout.share, "seed": run.settings.seed}
         return {"trait": trait, **share, "records": run.receipt("raw_docs").key}
-    files = _find(run.settings).files
+    files = _find(run).files
     if (size := sum(int(identity(file)[0]) for file in files)) > MAX_BYTES:
         raise _too_large("the files of heldout.documents are", size, "name fewer files")
     hashes = []
@@ -346,7 +348,7 @@ HELDOUT = PinnedFit(
     settings=("mixing", "heldout", "input", "seed"),
     decided_by=_decided_by,
     doing="choosing what is held out",
-    check=lambda run: _find(run.settings) if run.settings.heldout.paths else None,
+    check=lambda run: _find(run) if run.settings.heldout.paths else None,
     compute=_choose_heldout,
     # No `refit`: held-out documents stay held out.
     drift=_heldout_drift,

@@ -9,30 +9,18 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
 from dagster_divorder import __version__
-from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.ranks import arranged, deal_to_ranks, slowest_rank
 from dagster_divorder.core.spans import Spans
-from dagster_divorder.corpus.sample import contents, records_by_text, sample_texts
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.export_tokenizer import (
-    SAMPLE_BYTES,
-    SAMPLE_CHATS,
-    SAMPLE_ROWS,
-    TOKENIZER_FILES,
-    choose_form,
-    form_version,
-    tokenizer_files,
-)
-from dagster_divorder.models.tokenize import named_specials, special_ids
+from dagster_divorder.models.checkpoint import TOKENIZER, TOKENIZER_FILES
 from dagster_divorder.pipeline.published import record_plan
 from dagster_divorder.pipeline.reordered import moved_by_appends
 from dagster_divorder.pipeline.run import Run
@@ -51,12 +39,11 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
-from dagster_divorder.stages.text.base_model import BOOTSTRAP, is_unchanged, load_base_model, model_directory
+from dagster_divorder.stages.text.base_model import check_end_of_text
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, load_loss_mask
 from dagster_divorder.store.manifests import (
     EXPORT_MANIFEST,
@@ -68,7 +55,7 @@ from dagster_divorder.store.manifests import (
     file_at,
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks, trainer_named
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
@@ -91,7 +78,7 @@ def _write_exports(run: Run) -> Made:
     order = _dealt_to_ranks(run.settings, plan, load_sequence_order(run))
     keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
     refuse_to_reorder(run, fingerprint)
-    tokens = stored_tokens(run, load_base_model(run).directory)
+    tokens = stored_tokens(run)
     for name in run.settings.exports.formats:
         FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
     if sentence := moved_by_appends(run.settings, _lacks_each(run)):
@@ -116,8 +103,6 @@ def _write_exports(run: Run) -> Made:
             }
         )
     facts = {"formats": list(hashes), "plan": fingerprint}
-    if form := run.memo.get("form"):
-        facts["tokenizer"] = form
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, {"exports": table})
 
 
@@ -126,15 +111,11 @@ def _dealt_to_ranks(settings: Settings, plan: PackedSequences, order: np.ndarray
     exports, batch = settings.exports, settings.sequence.batch
     if not exports.equal_ranks:
         return order
-    shares = TRAINERS[exports.trainer].shares if exports.trainer else "micro-batches"
-    assert shares and exports.world_size and exports.micro_batch
-    costs = row_costs(plan, padded=not settings.packing.packs)
-    read = order.reshape(-1).copy()
+    to, padded = exports.dealt_to, not settings.packing.packs
+    costs, read = row_costs(plan, padded=padded), order.reshape(-1).copy()
     for first in range(0, len(read) // batch * batch, batch):
         rows = read[first : first + batch]
-        dealt = arranged(
-            costs[rows], exports.world_size, exports.micro_batch, shares, padded=not settings.packing.packs
-        )
+        dealt = arranged(costs[rows], to["world_size"], to["micro_batch"], to["shares"], padded=padded)
         read[first : first + batch] = rows[dealt]
     return read.reshape(order.shape)
 
@@ -164,16 +145,15 @@ def slowest_ranks(run: Run, trainer: Trainer, ranks: int, micro: int) -> dict[st
     }
 
 
-def stored_tokens(run: Run, directory: Path) -> Tokens:
-    """The token ids of the stream's items. directory: of the tokenizer.
+def stored_tokens(run: Run) -> Tokens:
+    """The token ids of the stream's items.
 
     Raises:
         InputError: the settings ask for an end-of-text token, but the tokenizer names none.
     """
-    ids, vocabulary = special_ids(directory), run.receipt("base_model").facts["vocabulary"]
-    if run.settings.packing.end_of_text and ids["eos"] is None:
-        raise _no_end_of_text(directory)
-    mask = load_loss_mask(run)
+    model, mask = run.receipt("base_model"), load_loss_mask(run)
+    check_end_of_text(run, model)
+    ids, vocabulary = model.facts["special"], model.facts["vocabulary"]
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
     return Tokens(
         files=run.files("token_counts"),
@@ -185,18 +165,9 @@ def stored_tokens(run: Run, directory: Path) -> Tokens:
         end_of_text=ids["eos"] or 0,
         padding=padding or 0,
         vocabulary=vocabulary,
-        directory=directory,
         engine=lambda: run.engine,
         progress=run.progress,
         trained=None if mask is None else mask.trained,
-    )
-
-
-def _no_end_of_text(directory: Path) -> InputError:
-    return InputError(
-        f"packing.end_of_text is true, but the tokenizer in {directory} names no end-of-text token; expected an "
-        "`eos_token` in its tokenizer_config.json (an id in config.json counts if it is a special token's): add it "
-        "there, or set packing.end_of_text = false"
     )
 
 
@@ -207,7 +178,8 @@ def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, to
         InputError: `exports.world_size` and its like ask for more sequences than there are.
     """
     if format.epochs == "index":
-        sequence = order[0]
+        # Dealt batches may cross the end of an epoch, and hold a sequence of the next one.
+        sequence = order[0] if len(order) == 1 else load_sequence_order(run)[0]
         place = np.empty(len(sequence), np.int64)
         place[sequence] = np.arange(len(sequence))
         return Rows(plan, sequence, place[order], tokens)
@@ -252,52 +224,21 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, stream.traits, counted)
-        for name, data in _tokenizer(run, rows.stored).items():
+        for name, data in _tokenizer(run).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
     rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
     run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
 
 
-def _tokenizer(run: Run, tokens: Tokens) -> dict[str, bytes]:
-    """The tokenizer's files that lie beside each export, by name."""
+def _tokenizer(run: Run) -> dict[str, bytes]:
+    """The tokenizer's files that lie beside each export, by name; they hold the template that rendered
+    conversations."""
     if "tokenizer" not in run.memo:
-        template = template_of(run)
-        if run.settings.model.base == BOOTSTRAP and run.settings.chats.template is None:
-            # Needs no check here: tests compare this form with transformers.
-            files = tokenizer_files(tokens.directory, "own", template)
-        else:
-            run.memo["form"] = form = _tokenizer_form(run, tokens, template)
-            files = tokenizer_files(tokens.directory, form["form"], template)
-            if form["note"]:
-                run.progress.note(form["note"])
-        run.memo["tokenizer"] = files
+        files = run.fit("base_model")
+        run.memo["tokenizer"] = {name: files[name] for name in TOKENIZER_FILES if name in files}
     tokenizer: dict[str, bytes] = run.memo["tokenizer"]
     return tokenizer
-
-
-def _tokenizer_form(run: Run, tokens: Tokens, template: ChatTemplate | None) -> dict[str, Any]:
-    """The `form` of the tokenizer beside exports, and a `note` on it. They are kept while what they depend on (`of`)
-    stays the same."""
-    last = load_receipt(run.store, "exports")
-    known: dict[str, Any] = last.facts.get("tokenizer") or {} if last else {}
-    of = [*form_version(tokens.directory), *map(list, sorted(tokens.special.items()))]
-    of += [template.fingerprint] if template else []
-    if known.get("of") == of:
-        return known
-    texts = sample_texts(
-        run.records, run.view, records_by_text(run.records, run.view, SAMPLE_ROWS), SAMPLE_BYTES
-    )
-    encoder, chats = load_base_model(run).encoder(), list[Any]()
-    if template:
-        from dagster_divorder.models.chat_tokens import encoded_chats
-
-        documents = contents(
-            run.view.fragments, records_by_text(run.records, run.view, SAMPLE_CHATS), run.records.texts
-        )
-        chats = encoded_chats(documents, tokens.directory, template)
-    form, note = choose_form(tokens.directory, encoder, tokens.special, texts, template, chats)
-    return {"of": of, "form": form, "note": note}
 
 
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
@@ -386,9 +327,15 @@ def plan_fingerprint(run: Run) -> str:
         # Other settings may give the same plan and order.
         [run.receipt(stage).facts[CONTENT] for stage in stages],
         run.receipt("token_counts").key,
-        named_end_of_text(run),
+        end_of_text(run),
         *_trained_on(run.settings),
     )
+
+
+def end_of_text(run: Run) -> int | None:
+    """The id of the token after every document; None without one."""
+    eos: int | None = run.receipt("base_model").facts["special"]["eos"]
+    return eos if run.settings.packing.end_of_text else None
 
 
 def _trained_on(settings: Settings) -> tuple[str, ...]:
@@ -396,23 +343,9 @@ def _trained_on(settings: Settings) -> tuple[str, ...]:
     return (settings.chats.train_on,) if has_loss_mask(settings) else ()
 
 
-def named_end_of_text(run: Run) -> bool | list[str | int]:
-    """The values with which a checkpoint names its end-of-text token; with the tokenizer's key they decide the token
-    after every document. True for the bootstrap model's token, False without one."""
-    if not run.settings.packing.end_of_text or run.settings.model.base == BOOTSTRAP:
-        return run.settings.packing.end_of_text
-    named = named_specials(Path(run.receipt("base_model").facts["directory"]))["eos"]
-    return [special.value for special in named]
-
-
 def _key(run: Run, format: Format) -> str:
     """A hash of everything that decides the files and the manifest of a format's export."""
-    settings, directory = run.settings, model_directory(run)
-    # The plan's fingerprint covers tokenizer.json; these files say which tokens begin, end and pad.
-    paths = [directory / file for file in TOKENIZER_FILES[1:]]
-    named = {
-        kind: [special.value for special in specials] for kind, specials in named_specials(directory).items()
-    }
+    settings = run.settings
     return content_hash(
         format.name,
         EXPORT_VERSION,
@@ -424,8 +357,8 @@ def _key(run: Run, format: Format) -> str:
             settings.exports.dealt_to,
             run.receipt("traits").facts[CONTENT],
         ],
-        {path.name: path.read_bytes().hex() for path in paths if path.is_file()},
-        named,
+        # The plan's fingerprint covers tokenizer.json; these files say which tokens begin, end and pad.
+        {name: data.hex() for name, data in _tokenizer(run).items() if name != TOKENIZER},
         *([["labels"]] if format is PARQUET and has_loss_mask(settings) else []),
     )
 
@@ -468,8 +401,7 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """Check that formats can hold the loss mask, no foreign file would be overwritten, and the tokenizer has its
-    special tokens."""
+    """Check that formats can hold the loss mask, and no foreign file would be overwritten."""
     _refuse_unmasked(run.settings)
     trainer = run.settings.exports.trainer
     if trainer and (why := unread(trainer_named(trainer), run.settings)):
@@ -480,8 +412,6 @@ def _check_settings(run: Run) -> None:
             rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*({re.escape(TRAINED)}|{re.escape(ROWS)}))"
         )
         refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
-    if not _was_checked(run):
-        check_special_tokens(run.settings)
 
 
 def unread(trainer: Trainer, settings: Settings) -> str:
@@ -497,14 +427,6 @@ def unread(trainer: Trainer, settings: Settings) -> str:
         train_on = settings.chats.train_on
         return f"{trainer.formats[0]} cannot say that chats.train_on = {train_on!r} leaves tokens untrained"
     return trainer.obstacle(masked=masked, short_rows=settings.packing.pads)
-
-
-def _was_checked(run: Run) -> bool:
-    """Whether the last run has written exports with these special tokens and this tokenizer. Reading a tokenizer takes
-    longer than all other checks."""
-    if run.settings.model.base == BOOTSTRAP or not run.is_current("exports") or not is_unchanged(run):
-        return False
-    return run.receipt("exports").key == EXPORTS.key(run)
 
 
 def _refuse_unmasked(settings: Settings) -> None:
@@ -528,22 +450,6 @@ def _refuse_unmasked(settings: Settings) -> None:
             f"{settings.chats.train_on!r} leaves untrained; use a format that can: {able}, or set "
             'chats.train_on = "all"'
         )
-
-
-def check_special_tokens(settings: Settings) -> None:
-    """
-    Raises:
-        InputError: a checkpoint names special tokens that its tokenizer does not have, or it names no end-of-text
-            token, but `packing.end_of_text` asks for one.
-    """
-    model = settings.model
-    if model.base == BOOTSTRAP:
-        return
-    from dagster_divorder.models.checkpoint import locate
-
-    directory = locate(model.base)
-    if special_ids(directory)["eos"] is None and settings.packing.end_of_text:
-        raise _no_end_of_text(directory)
 
 
 def _show_exports(run: Run, receipt: Receipt) -> Shown:

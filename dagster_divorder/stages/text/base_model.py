@@ -4,56 +4,64 @@ The base model is a pinned fit: appended documents use it as it is. Another chec
 another fit. Where hardly any of the documents it was made on are left, every run says so. It is made again only as
 `refit.model` says, since that makes everything after it again.
 
-For a checkpoint the fit holds only hashes of its content. The receipt holds its place and the times of its files, by
-which the next run knows it without reading it.
+For a checkpoint the fit holds its tokenizer, as transformers reads it, and hashes of its content. The receipt holds its
+place and the times of its files, by which the next run knows it without reading it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from dagster_divorder.corpus.sample import MAX_DOCUMENTS, contents, sample_texts
+from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.stage import Check, Finding, content_hash
 from dagster_divorder.settings.places import id_and_revision
-from dagster_divorder.stages.corpus.chat_template import template_of
+from dagster_divorder.stages.corpus.chat_template import (
+    BOOTSTRAP,
+    find_checkpoint,
+    locate_base,
+    template_of,
+)
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder
+    from dagster_divorder.models.tokenize import Encoder, Engine
 
-BOOTSTRAP = "bootstrap"
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
 RENDERED_BYTES = 8 << 20
 """Conversations that are rendered to count in how many a token occurs: some seconds."""
+COMPARED = 256
+"""Documents on which engines are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
     """A loaded base model.
 
-    `directory` holds an ordinary Hugging Face checkpoint, which other machines find at `place`; `info` names its
-    content (fingerprints, encoder engine, width); `document_frequency` int64 (V,) counts the sampled `documents` a
-    token occurs in.
+    `directory` holds its tokenizer, which other machines find in the store at `place`; `checkpoint` holds its weights;
+    `info` names its content (fingerprints, encoder engine, width, ids of special tokens); `document_frequency` int64
+    (V,) counts the sampled `documents` a token occurs in.
     """
 
-    place: str | Path
+    place: str
     directory: Path
+    checkpoint: Path
     info: dict[str, Any]
     document_frequency: np.ndarray
     documents: int
@@ -68,7 +76,7 @@ class BaseModel:
         """Token table, float32 (V, D)."""
         from dagster_divorder.models.checkpoint import embedding_table
 
-        return embedding_table(self.directory).weights
+        return embedding_table(self.checkpoint, vocabulary=self.info["vocabulary"]).weights
 
 
 def load_base_model(run: Run) -> BaseModel:
@@ -77,107 +85,74 @@ def load_base_model(run: Run) -> BaseModel:
     Raises:
         MissingStageError: base_model has not run with these settings.
     """
-    files, place = run.fit("base_model"), _place(run)
-    statistics = unpack(files[STATISTICS])
+    files, receipt = run.fit("base_model"), run.receipt("base_model")
+    place, statistics = receipt.files["fit"], unpack(files[STATISTICS])
+    directory = model_path(run.store, place)
     return BaseModel(
         place=place,
-        directory=model_path(run.store, place),
+        directory=directory,
+        checkpoint=Path(receipt.facts.get("directory", directory)),
         info=orjson.loads(files[INFO]),
         document_frequency=statistics["document_frequency"],
         documents=int(statistics["documents"][0]),
     )
 
 
-def _place(run: Run) -> str | Path:
-    """The folder of the pinned base model: of a fit in the store, or the user's own."""
-    receipt = run.receipt("base_model")
-    bootstrap = run.settings.model.base == BOOTSTRAP
-    return receipt.files["fit"] if bootstrap else Path(receipt.facts["directory"])
-
-
-def model_directory(run: Run) -> Path:
-    """The folder of the pinned base model on this machine (`BaseModel.directory`)."""
-    return model_path(run.store, _place(run))
-
-
-def is_unchanged(run: Run) -> bool:
-    """Whether `model.base` is still the checkpoint that the last run pinned, by its place and the times of its
-    files."""
-    from dagster_divorder.models.checkpoint import signature
-
-    directory, facts = _locate(run.settings), run.receipt("base_model").facts
-    if directory is None or str(directory) != facts["directory"]:
-        return False
-    files = signature(directory)
-    return files is not None and files == facts["signature"]
-
-
-def find_checkpoint(
-    run: Run, stage: str, locate: Callable[[Settings], Path | None], describe: Callable[[Path], Any]
-) -> dict[str, Any]:
-    """The checkpoint that `locate` finds: its `directory`, the `signature` of its files, and their `content` as
-    `describe` gives it, or as the stage's last run knew it for the same files. Empty where `locate` finds none."""
-    from dagster_divorder.models.checkpoint import signature
-
-    if "checkpoint" not in run.memo:
-        directory = locate(run.settings)
-        if directory is None:
-            return {}
-        # Before anything is read: the next run sees what changes meanwhile.
-        files, last = signature(directory), load_receipt(run.store, stage)
-        identity = {"directory": str(directory), "signature": files}
-        known = last.facts if last and files else {}
-        same = "content" in known and identity.items() <= known.items()
-        run.memo["checkpoint"] = {**identity, "content": known["content"] if same else describe(directory)}
-    checkpoint: dict[str, Any] = run.memo["checkpoint"]
-    return checkpoint
-
-
-def _locate(settings: Settings) -> Path | None:
-    """The folder of the checkpoint that `model.base` names; None for the bootstrap model, which the fit holds."""
-    from dagster_divorder.models.checkpoint import locate
-
-    return None if settings.model.base == BOOTSTRAP else locate(settings.model.base)
-
-
 def _checkpoint(run: Run) -> dict[str, Any]:
-    return find_checkpoint(run, "base_model", _locate, _content_of)
+    return find_checkpoint(run, "base_model", locate_base, _content_of)
 
 
 def _content_of(directory: Path) -> dict[str, Any]:
-    """Fingerprints of a checkpoint's content, and the rows of its table: often more than the tokenizer has ids."""
-    from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint, tokenizer_fingerprint
+    """Fingerprints of a checkpoint's content.
 
-    table = embedding_table(directory)
+    Raises:
+        InputError: it has no usable tokenizer or table, or its table has fewer rows than the tokenizer has ids.
+    """
+    from dagster_divorder.models.checkpoint import TOKENIZER_FILES, tokenizer_fingerprint
+    from dagster_divorder.models.pretrained import save_tokenizer
+    from dagster_divorder.models.tokenize import load_encoder
+
+    with TemporaryDirectory() as folder:
+        save_tokenizer(directory, Path(folder))
+        encoder = load_encoder(folder, "tokenizers")
+        tokenizer = {
+            "tokenizer": tokenizer_fingerprint(folder),
+            "tokenizer_files": content_hash(
+                *((Path(folder) / name).read_bytes().hex() for name in TOKENIZER_FILES[:2])
+            ),
+        }
+    return {**_table_content(directory, encoder.vocab_size), **tokenizer}
+
+
+def _table_content(directory: Path, vocabulary: int) -> dict[str, Any]:
+    from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint
+
+    table = embedding_table(directory, vocabulary=vocabulary)
     return {
         "table_key": table.key,
         "table": table_fingerprint(table),
-        "tokenizer": tokenizer_fingerprint(directory),
         "dim": int(table.weights.shape[1]),
-        "rows": len(table.weights),
+        "vocabulary": vocabulary,
     }
 
 
 def _make_base_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.core.vectors.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
-    from dagster_divorder.models.chat_templates import TEMPLATE
-    from dagster_divorder.models.checkpoint import embedding_table
-    from dagster_divorder.models.tokenize import load_encoder
+    from dagster_divorder.models.checkpoint import TEMPLATE, tokenizer_fingerprint
+    from dagster_divorder.models.pretrained import save_tokenizer
+    from dagster_divorder.models.tokenize import load_encoder, special_ids
 
-    advanced = run.settings.advanced
+    advanced, template, checkpoint = run.settings.advanced, template_of(run), _checkpoint(run)
     rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
     texts = sample_texts(run.records, run.view, rows, SAMPLE_BYTES)
-    checkpoint = _checkpoint(run)
-    files: dict[str, bytes] = {}
     training: dict[str, Any] = {}
     with run.store.scratch(4 * advanced.vocab_size * advanced.token_dims, "the base model") as folder:
         if checkpoint:
-            directory, content = Path(checkpoint["directory"]), checkpoint["content"]
-            encoder = load_encoder(directory, sample=texts)
-            engine_reason = encoder.reason
-            if encoder.note:
-                run.progress.note(f"{directory}: {encoder.note}")
+            content = checkpoint["content"]
+            save_tokenizer(Path(checkpoint["directory"]), folder, template.templates if template else None)
+            encoder = load_encoder(folder, sample=texts)
+            engine, engine_reason = encoder.engine, encoder.reason
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
             training = train(
@@ -188,43 +163,51 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 seed=run.settings.seed,
                 progress=run.progress,
             )
-            if template := template_of(run):
+            if template:
                 (folder / TEMPLATE).write_text(template.template, encoding="utf-8")
-            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-            directory, content = folder, _content_of(folder)
             # Training has compared the engines on these texts.
-            encoder = load_encoder(folder, training.pop("engine"))
-            engine_reason = training.pop("engine_reason")
-        if encoder.vocab_size > content["rows"]:
-            embedding_table(directory, vocabulary=encoder.vocab_size)  # raises, and says what to do
-        ids, lengths = _as_read(run, rows, directory) or encoder.encode(texts)
-        frequency = document_frequency(ids, lengths, content["rows"])
+            engine, engine_reason = training.pop("engine"), training.pop("engine_reason")
+            encoder = load_encoder(folder, engine)
+            content = {
+                **_table_content(folder, encoder.vocab_size),
+                "tokenizer": tokenizer_fingerprint(folder),
+            }
+        chat_engine: dict[str, Any] = {}
+        if run.settings.masked:
+            chat_engine, counted = _read_conversations(run, rows, folder, engine)
+        ids, lengths = (template and counted) or encoder.encode(texts)
+        special = special_ids(folder)
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     info = {
         **content,
-        "engine": encoder.engine,
+        "engine": engine,
         "engine_reason": engine_reason,
-        "vocabulary": encoder.vocab_size,
+        **chat_engine,
+        "special": special,
         "sample_documents": len(lengths),
         "sample_tokens": int(lengths.sum()),
         "training": training,
     }
+    frequency = document_frequency(ids, lengths, content["vocabulary"])
     statistics = {"document_frequency": frequency, "documents": np.array([len(lengths)], dtype=np.int64)}
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
 
-def _as_read(run: Run, rows: np.ndarray, directory: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """(ids of the first RENDERED_BYTES of documents, end to end; the number of each one's) as a model reads them; None
-    where no input holds conversations. What a template writes into every conversation must not count as rare."""
-    from dagster_divorder.models.chat_tokens import ChatEncoder
+def _read_conversations(
+    run: Run, rows: np.ndarray, folder: Path, engine: Engine
+) -> tuple[dict[str, str], tuple[np.ndarray, np.ndarray]]:
+    """(the fastest engine that gives the reference's tokens of conversations, and why it is not gigatoken; ids of the
+    first RENDERED_BYTES of documents, end to end, and the number of each one's, as a model reads them). What a template
+    writes into every conversation must not count as rare."""
+    from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 
     template = template_of(run)
-    if template is None:
-        return None
     total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
     rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
     documents = contents(run.view.fragments, rows, run.records.texts)
-    arrays = ChatEncoder(directory, template, "tokenizers").encode(documents)
-    return arrays["ids"], arrays["lengths"]
+    exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
+    arrays = ChatEncoder(folder, template, exact).encode(documents)
+    return {"chat_engine": exact, "chat_engine_reason": reason}, (arrays["ids"], arrays["lengths"])
 
 
 def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
@@ -240,8 +223,13 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         name: value
         for name, value in receipt.facts.items()
         if name
-        not in ("training", "signature", "content", "rows", "left_out", "checked", "reason", "documents")
+        not in (
+            *("training", "signature", "content", "special", "tokenizer_files"),
+            *("left_out", "checked", "reason", "documents"),
+        )
     }
+    if run.settings.exports.formats:
+        check_end_of_text(run, receipt)
     last = load_receipt(run.store, "base_model")
     known = last and (last.version, last.facts["checked"]) == (receipt.version, run.corpus.version)
     # Counting reads the hashes of all texts.
@@ -256,6 +244,18 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         "documents_left": share_left,
         "note": note,
     }
+
+
+def check_end_of_text(run: Run, base_model: Receipt) -> None:
+    """
+    Raises:
+        InputError: `packing.end_of_text` asks for an end-of-text token, but the tokenizer names none.
+    """
+    if run.settings.packing.end_of_text and base_model.facts["special"]["eos"] is None:
+        raise InputError(
+            f"packing.end_of_text is true, but the tokenizer of {run.settings.model.base} names no end-of-text token; "
+            "expected an `eos_token` in its tokenizer_config.json: add it there, or set packing.end_of_text = false"
+        )
 
 
 def _another_corpus(share_left: float) -> str | None:
@@ -287,6 +287,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
         "model": learnt if base == BOOTSTRAP else id_and_revision(base),
         "content": _checkpoint(run).get("content"),
         **({"template": template.fingerprint} if template else {}),
+        **({"masked": True} if run.settings.masked else {}),
     }
     if not run.settings.order.frozen_tokens:
         return {**content, **fit_inputs(run, "base_model")}
@@ -305,7 +306,7 @@ BASE_MODEL = PinnedFit(
     settings=("model", "chats.template", "advanced.vocab_size", "advanced.token_dims", "seed"),
     decided_by=_decided_by,
     doing="making the base model",
-    check=lambda run: _locate(run.settings),
+    check=lambda run: locate_base(run.settings),
     compute=_make_base_model,
     refit="model",
     drift=another_corpus,

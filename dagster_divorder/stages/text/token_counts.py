@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_divorder.chats.template import ChatTemplate
-from dagster_divorder.corpus.sample import contents, records_by_text
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, content_hash
+from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
-from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
@@ -32,24 +29,18 @@ if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder, Engine
 
 MAX_SHARE_WITHOUT = 0.01
-SAMPLE_DOCUMENTS, SAMPLE_BYTES = 256, 1 << 20
-"""Documents on which engines are compared."""
 
 
-def tokenize(
-    records: Records, model: str | Path, tokenizer: str, engine: Engine, fragment: Fragment
-) -> dict[str, np.ndarray]:
-    """The tokens of a fragment's texts: `ids` and `lengths` as above. tokenizer: fingerprint of the tokenizer in the
-    folder `model`."""
-    encoder = _kept_encoder(model_path(records.fragments.store, model), tokenizer, engine)
+def tokenize(records: Records, model: str, engine: Engine, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The tokens of a fragment's texts: `ids` and `lengths` as above. model: the fit that holds the tokenizer."""
+    encoder = _kept_encoder(records.fragments.store.local(model), engine)
     ids, lengths = encoder.encode(records.words(fragment))
     return {"ids": ids, "lengths": lengths}
 
 
 @lru_cache(maxsize=1)
-def _kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
-    """The encoder that a process keeps: gigatoken is faster on words that it knows. tokenizer: fingerprint of the
-    tokenizer in the folder."""
+def _kept_encoder(directory: Path, engine: Engine) -> Encoder:
+    """The encoder that a process keeps: gigatoken is faster on words that it knows."""
     from dagster_divorder.models.tokenize import load_encoder
 
     return load_encoder(directory, engine)
@@ -57,56 +48,24 @@ def _kept_encoder(directory: Path, tokenizer: str, engine: Engine) -> Encoder:
 
 def tokenize_chats(
     records: Records,
-    model: str | Path,
-    tokenizer: str,
-    template: ChatTemplate,
+    model: str,
+    template: ChatTemplate | None,
     engine: Engine,
     id_dtype: np.dtype,
     fragment: Fragment,
 ) -> dict[str, np.ndarray]:
     """As `tokenize`, for fragments with conversations; adds `turns` and spans. engine: see `_chat_engine`."""
-    encoder = _kept_chat_encoder(model_path(records.fragments.store, model), tokenizer, template, engine)
+    encoder = _kept_chat_encoder(records.fragments.store.local(model), template, engine)
     arrays = encoder.encode(records.texts(fragment))
     return {**arrays, "ids": arrays["ids"].astype(id_dtype)}
 
 
 @lru_cache(maxsize=1)
-def _kept_chat_encoder(
-    directory: Path, tokenizer: str, template: ChatTemplate, engine: Engine
-) -> ChatEncoder:
-    """The encoder that a process keeps. tokenizer: fingerprint of the tokenizer in the folder."""
+def _kept_chat_encoder(directory: Path, template: ChatTemplate | None, engine: Engine) -> ChatEncoder:
+    """The encoder that a process keeps."""
     from dagster_divorder.models.chat_tokens import ChatEncoder
 
     return ChatEncoder(directory, template, engine)
-
-
-def _template(run: Run) -> ChatTemplate:
-    # Neither marked nor plain texts need a template.
-    return template_of(run) or ChatTemplate("", {}, ())
-
-
-def _chat_engine(run: Run) -> dict[str, Any]:
-    """The fastest `engine` that tokenises conversations exactly as the reference does. It is kept while the tokenizer
-    and the template (`of`) stay the same, so that appended documents are tokenised by the same one."""
-    if "chat_engine" not in run.memo:
-        from dagster_divorder.models.chat_templates import control_tokens
-        from dagster_divorder.models.chat_tokens import exact_engine
-
-        model, template, last = load_base_model(run), _template(run), load_receipt(run.store, "token_counts")
-        engine = model.info["engine"]
-        known = last.facts.get("chats") if last else None
-        control = content_hash(control_tokens(model.directory))
-        of = [model.info["tokenizer"], engine, template.fingerprint, control]
-        if not known or known["of"] != of:
-            rows = records_by_text(run.records, run.view, SAMPLE_DOCUMENTS)
-            total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
-            rows = rows[: np.searchsorted(total, SAMPLE_BYTES)]
-            sample = contents(run.view.fragments, rows, run.records.texts).to_pylist()
-            exact, reason = exact_engine(model.directory, template, engine, sample)
-            known = {"engine": exact, "reason": reason, "of": of}
-        run.memo["chat_engine"] = known
-    engine_of_all: dict[str, Any] = run.memo["chat_engine"]
-    return engine_of_all
 
 
 def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
@@ -115,46 +74,45 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
         from dagster_divorder.models.chat_templates import DEFAULT
 
         dtype = np.dtype(np.uint16 if model.info["vocabulary"] <= 1 << 16 else np.uint32)
-        engine, template = _chat_engine(run)["engine"], _template(run)
-        if template.template == DEFAULT and run.settings.model.base != "bootstrap":
+        template = template_of(run)
+        if template and template.template == DEFAULT and run.settings.model.base != "bootstrap":
             run.progress.note(
                 f"{run.settings.model.base} has no chat template; conversations use DivOrder's own, which writes roles "
                 "as words; to use another, set chats.template to its file"
             )
-        if not template.trains_ends:
+        if template and not template.trains_ends:
             run.progress.note(
                 "what is trained of an answer holds no control token behind its content, so a model does not learn to "
                 "end answers; set chats.template to a template that writes one, or that marks answers and their ends "
                 "with {% generation %}"
             )
-        return partial(
-            tokenize_chats, run.records, model.place, model.info["tokenizer"], template, engine, dtype
-        )
-    return partial(tokenize, run.records, model.place, model.info["tokenizer"], model.info["engine"])
+        return partial(tokenize_chats, run.records, model.place, template, model.info["chat_engine"], dtype)
+    return partial(tokenize, run.records, model.place, model.info["engine"])
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
-    model = {name: run.receipt("base_model").facts[name] for name in ("tokenizer", "engine")}
-    if not run.settings.masked:
-        return model
-    return {**model, "masked": True, "chats": {name: _chat_engine(run)[name] for name in ("engine", "of")}}
+    names, template = ["tokenizer", "engine"], template_of(run)
+    if run.settings.masked:
+        names.append("chat_engine")
+    model = {name: run.receipt("base_model").facts[name] for name in names}
+    return {**model, **({"template": template.fingerprint} if template else {})}
 
 
 def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     # All documents are tokenised now, and the encoder takes 100 MB.
     _kept_encoder.cache_clear()
     _kept_chat_encoder.cache_clear()
-    lengths = files.column(run.view.fragments, "lengths")
+    lengths, model = files.column(run.view.fragments, "lengths"), run.receipt("base_model").facts
     if not lengths.any():
         raise InputError(
-            f"the tokenizer in {load_base_model(run).directory} makes no token of any of the {len(lengths):,} "
+            f"the tokenizer of {run.settings.model.base} makes no token of any of the {len(lengths):,} "
             'documents; expected a tokenizer for their languages: set model.base to another model, or to "bootstrap"'
         )
     return {
         "tokens": int(lengths.sum()),
         "longest_document": int(lengths.max()),
-        "engine": run.receipt("base_model").facts["engine"],
-        **({"conversations": _chat_engine(run)["engine"]} if run.settings.masked else {}),
+        "engine": model["engine"],
+        **({"conversations": model["chat_engine"]} if run.settings.masked else {}),
     }
 
 
@@ -192,7 +150,6 @@ TOKEN_COUNTS = PerDocument(
     reads=("raw_docs", "base_model"),
     settings=("chats.template",),
     decided_by=_decided_by,
-    facts=lambda run: {"chats": _chat_engine(run)} if run.settings.masked else {},
     doing="tokenising",
     compute=_tokenize_documents,
     figures=_token_counts_figures,

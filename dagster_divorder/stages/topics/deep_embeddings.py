@@ -26,7 +26,7 @@ from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, make_embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
@@ -180,8 +180,9 @@ def _needs(run: Run, embed: Embed) -> Needs:
 class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
-    engine: runs the model's tokenizer; None if the stored `tokens` of token_counts are the model's own. limit: as in
-    `make_embedder`.
+    tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
+    are the model's own. limit: most positions of a batch
+    that fit, None if all did.
     """
 
     records: Records = field(compare=False)
@@ -238,7 +239,7 @@ class Embed:
         """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
         if self.engine is None:
             return self.tokens.read(fragment)
-        return tokenize(self.records, self.model, self.tokenizer, self.engine, fragment)
+        return tokenize(self.records, self.tokenizer, self.engine, fragment)
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
@@ -256,7 +257,7 @@ def _embedder(embed: Embed) -> Embedder:
 
         torch.cuda.set_device(worker_number())
     threads = max(1, embed.threads // embed.processes)
-    return make_embedder(embed.load(), threads=threads, limit=embed.limit)
+    return Embedder(embed.load(), embed.limit, threads=threads)
 
 
 _groups: dict[tuple[int, str], Group] = {}

@@ -2,8 +2,8 @@
 model.
 
 The decoder is made when a stage first needs it, and then pinned. It is made again only if the base model or the
-seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds only
-fingerprints of its content and the engine of its tokenizer.
+seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds fingerprints of its content, and its
+tokenizer if it is another one than the base model's.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from dagster_divorder.core.vectors.pool import pool, token_weights
 from dagster_divorder.corpus.sample import MAX_DOCUMENTS, sample_texts
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import (
+    CONFIG,
     POOLING,
     TOKENIZER,
     embedding_table,
     locate,
-    tokenizer_bytes,
     tokenizer_fingerprint,
     weight_files,
 )
+from dagster_divorder.models.pretrained import save_tokenizer
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
 from dagster_divorder.pipeline.drift import another_corpus
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
+from dagster_divorder.stages.corpus.chat_template import BOOTSTRAP, find_checkpoint
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.text.base_model import BOOTSTRAP, find_checkpoint, load_base_model
+from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.fits import model_path
 
 INFO = "deep_model.json"
@@ -56,8 +58,9 @@ BLOCK_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True)
 class DeepModel:
     """A loaded model. directory: an ordinary Hugging Face checkpoint, which other machines find at `place`.
-    fingerprint: of its content. engine: runs its tokenizer; None if its tokens are the same as in token_counts.
-    vocabulary: number of ids of the tokenizer. figures: of the bootstrap decoder, empty for a checkpoint."""
+    fingerprint: of its content. tokenizer: the fit that holds its tokenizer. engine: runs it; None if its tokens are
+    those of token_counts. vocabulary: number of ids of the tokenizer. figures: of the bootstrap decoder, empty for a
+    checkpoint."""
 
     place: str | Path
     directory: Path
@@ -81,7 +84,7 @@ def load_deep_model(run: Run) -> DeepModel:
         place=place,
         directory=model_path(run.store, place),
         fingerprint=facts.get("content", receipt.version),
-        tokenizer=facts["tokenizer"],
+        tokenizer=receipt.files["fit"],
         engine=facts["engine"],
         vocabulary=facts["vocabulary"],
         figures=facts["figures"],
@@ -119,11 +122,11 @@ def checkpoint_fingerprint(directory: Path) -> str:
     weights = weight_files(directory)
     small = sum(path.stat().st_size for path in weights) <= WHOLE_BYTES
     state = xxh3_128()
-    for name in ("config.json", TOKENIZER, POOLING):
+    for name in ("config.json", TOKENIZER, CONFIG, POOLING):
         path = directory / name
         state.update(name.encode())
         if path.is_file():
-            state.update(tokenizer_bytes(directory) if name == TOKENIZER else path.read_bytes())
+            state.update(path.read_bytes())
     for path in weights:
         size = path.stat().st_size
         state.update(f"{path.name} {size} ".encode())
@@ -158,15 +161,15 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
             info["figures"] = {**made, "tokens": tokens, "documents": means.shape[1]}
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
-    directory = Path(checkpoint["directory"])
-    info["tokenizer"] = tokenizer_fingerprint(directory)
-    if info["tokenizer"] != base.info["tokenizer"]:
+    with run.store.scratch(what="the tokenizer") as folder:
+        save_tokenizer(Path(checkpoint["directory"]), folder)
+        info["tokenizer"] = tokenizer_fingerprint(folder)
+        if info["tokenizer"] == base.info["tokenizer"]:
+            return {INFO: orjson.dumps(info)}
         rows = fit_rows(run, STAGE, MAX_DOCUMENTS)
-        encoder = load_encoder(directory, sample=sample_texts(run.records, run.view, rows, SAMPLE_BYTES))
+        encoder = load_encoder(folder, sample=sample_texts(run.records, run.view, rows, SAMPLE_BYTES))
         info |= {"engine": encoder.engine, "vocabulary": encoder.vocab_size}
-        if encoder.note:
-            run.progress.note(f"{directory}: {encoder.note}")
-    return {INFO: orjson.dumps(info)}
+        return {**{path.name: path.read_bytes() for path in folder.iterdir()}, INFO: orjson.dumps(info)}
 
 
 def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
@@ -197,7 +200,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 DEEP_MODEL = PinnedFit(
     name=STAGE,
-    version=2,
+    version=3,
     asset=False,
     description="The model whose hidden states deep_embeddings pools, and whose gradients gradient_embeddings takes.",
     reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, STAGE)),

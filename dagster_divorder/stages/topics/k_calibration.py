@@ -95,7 +95,7 @@ def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
 
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
-    version=7,
+    version=8,
     description="How many clusters to make: the highest number whose silhouette is within 5 % of the best. "
     '`clusters.k = "auto"` takes it. Measured again once enough documents have changed; `fitted` says why.',
     reads=lambda settings: ("raw_docs", *space_reads(settings)),

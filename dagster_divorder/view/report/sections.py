@@ -17,6 +17,8 @@ from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ASKED, BAND, SERIES
 from dagster_divorder.view.drawing import by_place, data_uri, pixels_png
 from dagster_divorder.view.measures import (
+    SHARE_OF,
+    TV_OF,
     beside_shuffled,
     followed,
     measures,
@@ -40,7 +42,9 @@ STRIPS = {
 STRETCHES = 40
 """Most stretches in the table of their mixes."""
 PREFIX = "mean prefix deviation, tokens"
-TILES = {"batch TV": "In the mean batch", "worst share": "In the worst batch"} | {
+TILES = {
+    TV_OF: "In the mean batch",
+    SHARE_OF: "In the worst batch",
     "distinct clusters a sequence": "In a sequence",
     PREFIX: "Up to any point",
 }

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -46,9 +45,9 @@ class Tokens:
     files: the files of token_counts. corpus: the records of `view`. records: the position of each item's record, int64
     (M,) rising, equal for repeats of a record; None if the items are the records. dtype: the stored ids' dtype, uint16
     or uint32. special: ids of the tokenizer's `eos`, `bos` and `pad` tokens. end_of_text: the id after a document's
-    last token, if a run is longer than the rest of the document. padding: the id that fills up rows. directory: the
-    tokenizer's folder. engine: opens the engine. trained: spans of trained tokens among the concatenated ids of all
-    records, each within one; None if every token is trained on.
+    last token, if a run is longer than the rest of the document. padding: the id that fills up rows. engine: opens
+    the engine. trained: spans of trained tokens among the concatenated ids of all records, each within one; None if
+    every token is trained on.
     """
 
     files: StageFiles
@@ -60,7 +59,6 @@ class Tokens:
     end_of_text: int
     padding: int
     vocabulary: int
-    directory: Path
     engine: Callable[[], Engine]
     progress: Progress = field(default_factory=Silent)
     trained: Spans | None = None

@@ -136,7 +136,6 @@ def rows_of(
         end_of_text=1,
         padding=vocabulary - 1,
         vocabulary=vocabulary,
-        directory=Path(),
         engine=Sent,  # type: ignore[arg-type]
         trained=spans_of(masks) if masks else None,
     )

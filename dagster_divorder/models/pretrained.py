@@ -1,0 +1,209 @@
+"""Loads configurations, tokenizers and models with transformers' Auto classes, and turns their errors into sentences.
+
+Guarantee: only JSON and safetensors are read and no code of a model runs (`trust_remote_code` stays off). A checkpoint
+that lacks weights is refused if hidden states depend on them; no weight is filled at random.
+Cost: importing torch and transformers takes 3 s of a processor. On a CPU, weights in the checkpoint's own dtype stay
+mapped files.
+Source: transformers (AutoConfig, AutoTokenizer, AutoModel; sdpa attention if a model has it).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.checkpoint import CONFIG, first_line, read_object, write_json
+from dagster_divorder.models.tokenize import check_ids, panics_as_errors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+OWN_FILES = {"trust_remote_code": False, "local_files_only": True}
+MOST_LAYERS = 4096
+"""Most layers of a configuration: the deepest models have some hundreds, so more are a mistake."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """In this context transformers writes no messages and shows no progress bar."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def explaining(directory: Path, place: str = "this process", relief: str = "free some") -> Iterator[None]:
+    """Makes errors of reading a checkpoint readable, and silences transformers. place: what has the memory, for
+    messages. relief: what to do when memory is short.
+
+    Raises:
+        InputError: transformers has no such architecture or cannot build it from these files; it does not fit into
+            memory.
+    """
+    try:
+        with quiet(), panics_as_errors():
+            yield
+    except InputError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise InputError(f"{directory} does not fit into the memory of {place}; {relief}") from error
+        raise _unusable(directory, error) from error
+
+
+def _unusable(directory: Path, error: Exception) -> InputError:
+    import transformers
+
+    if "trust_remote_code" in str(error):
+        return InputError(
+            f"{directory} comes with code of its own, which is never run; expected an architecture of "
+            f"transformers {transformers.__version__}"
+        )
+    if "torch.distributed" in str(error):
+        return InputError(
+            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each needs a "
+            "GPU of its own: lower deep.tensor_parallel"
+        )
+    return InputError(
+        f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
+        f"{first_line(error)}; expected a causal or an encoder model of text with a fast tokenizer and its weights as "
+        "safetensors"
+    )
+
+
+def load_config(directory: Path) -> Any:
+    """
+    Raises:
+        InputError: there is no usable configuration.
+    """
+    from transformers import AutoConfig
+
+    if not (directory / "config.json").is_file():
+        raise InputError(f"{directory} has no config.json; expected a Hugging Face checkpoint")
+    with explaining(directory):
+        config = AutoConfig.from_pretrained(directory, **OWN_FILES)
+        # Each layer takes milliseconds to build, even without weights.
+        layers = [
+            value
+            for level in (config, config.get_text_config())
+            for name, value in level.to_dict().items()
+            if "layer" in name and isinstance(value, int)
+        ]
+    if max(layers, default=0) > MOST_LAYERS:
+        raise InputError(
+            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {MOST_LAYERS:,} at most: fetch or "
+            "save the model again"
+        )
+    return config
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a checkpoint, without truncation, padding and BPE dropout.
+
+    Raises:
+        InputError: there is no usable tokenizer.json.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    check_ids(directory)  # libraries allocate memory for the largest id, or abort
+    with explaining(directory):
+        tokenizer = AutoTokenizer.from_pretrained(directory, **OWN_FILES)
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise TypeError(f"{type(tokenizer).__name__} is not a fast tokenizer")
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        if getattr(backend.model, "dropout", None):
+            backend.model.dropout = None
+    return tokenizer
+
+
+def save_tokenizer(directory: Path, folder: Path, templates: Mapping[str, str] | None = None) -> None:
+    """Writes the tokenizer of a checkpoint into an existing folder: tokenizer.json with all control tokens, and
+    tokenizer_config.json with special tokens and chat templates. AutoTokenizer, `tokenizers` and gigatoken read the
+    same tokenizer from them, since their class runs tokenizer.json as it is; other classes replace parts of it.
+    templates: chat templates by name in place of the checkpoint's own.
+
+    Raises:
+        InputError: there is no usable tokenizer.json.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    own = load_tokenizer(directory)
+    kept = ("model_max_length", "model_input_names", "padding_side", "truncation_side", "chat_template")
+    options = {name: getattr(own, name) for name in kept} | dict(own.special_tokens_map)
+    with explaining(directory):
+        saved = PreTrainedTokenizerFast(tokenizer_object=own.backend_tokenizer, **options)
+        if templates is not None:
+            saved.chat_template = dict(templates) if len(templates) > 1 else templates["default"]
+        saved.save_pretrained(folder, save_jinja_files=False)
+    # transformers before version 5 knows the class by this name alone.
+    write_json(
+        folder / CONFIG, {**read_object(folder / CONFIG), "tokenizer_class": "PreTrainedTokenizerFast"}
+    )
+
+
+def load_module(directory: Path, kind: str, device: str, dtype: str, *, processes: int = 1) -> Any:
+    """A checkpoint's module, of a class of transformers (`kind`), on a device; of an encoder-decoder model only the
+    encoder. processes: how many processes share the model; each of them calls this.
+
+    Raises:
+        InputError: as `explaining`; weights are missing.
+    """
+    import torch
+
+    config = load_config(directory)
+    for level in (config, config.get_text_config()):
+        level.use_cache = False
+    options: dict[str, Any] = {"config": config, "dtype": getattr(torch, dtype)}
+    if processes > 1:
+        from transformers.distributed import DistributedConfig
+
+        options["distributed_config"] = DistributedConfig(tp_size=processes)
+    relief = "spread it over several GPUs with deep.tensor_parallel, or set deep.model to a smaller one"
+    with explaining(directory, f"{device} in {dtype}", relief):
+        module, report = read_checkpoint(directory, kind, **options)
+        used = module.get_encoder() if config.is_encoder_decoder else module
+        _refuse_missing(directory, module, used, report)
+        return used.eval() if processes > 1 else used.eval().to(device)
+
+
+def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """(a checkpoint's module, of a class of transformers (`kind`); transformers' report of missing weights)."""
+    import transformers
+
+    module, report = getattr(transformers, kind).from_pretrained(
+        directory, use_safetensors=True, output_loading_info=True, **OWN_FILES, **options
+    )
+    return module, report
+
+
+def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, Any]) -> None:
+    """Raises InputError if the checkpoint lacks weights that hidden states depend on; they would be random. used: the
+    part of the module that computes hidden states."""
+    needed = {id(parameter) for parameter in used.parameters()}
+    names = {name for name, parameter in module.named_parameters() if id(parameter) in needed}
+    lacking = sorted(
+        name for name in report["missing_keys"] if name in names and "pooler" not in name.split(".")
+    )
+    lacking += sorted(str(key[0] if isinstance(key, tuple) else key) for key in report["mismatched_keys"])
+    if lacking:
+        raise InputError(
+            f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
+            f"another shape): {', '.join(lacking[:3])}; download or save the model again"
+        )

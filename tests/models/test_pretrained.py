@@ -1,0 +1,140 @@
+"""Tokenizers as transformers reads them, saved so that everything reads the same; and what transformers refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_divorder.errors import InputError
+from dagster_divorder.models.bootstrap import train
+from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER
+from dagster_divorder.models.conformance import conformance_texts
+from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer, save_tokenizer
+from dagster_divorder.models.tokenize import load_encoder, special_ids
+from tests.models.conftest import WORDS
+
+Make = Callable[[str], Path]
+END, START = "<|endoftext|>", "<|im_start|>"
+TOOLS = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+
+SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    "tokenizer.json alone": ("cl100k", {}),
+    "added tokens of text": ("added text tokens", {}),
+    "a splitting that gigatoken has not": ("unknown splitting", {}),
+    "truncation and padding": ("truncating and padding", {}),
+    "no class, but a model's type": ("cl100k", {"config": {"model_type": "olmo2"}}),
+    "a class with its own splitting": ("gpt2", {"tokenizer_config": {"tokenizer_class": "Qwen2Tokenizer"}}),
+    "a class with its own special tokens": (
+        "gpt2",
+        {"tokenizer_config": {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}},
+    ),
+    "sentencepiece": (
+        "sentencepiece",
+        {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}},
+    ),
+    "wordpiece": ("wordpiece", {"tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast"}}),
+    "tokens that only the configuration has": (
+        "cl100k",
+        {
+            "tokenizer_config": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "eos_token": "<|gone|>",
+                "pad_token": {"content": START, "__type": "AddedToken"},
+            }
+        },
+    ),
+    "a map of special tokens": ("gpt2", {"special_tokens_map": {"eos_token": {"content": END}}}),
+    "several chat templates": ("gpt2", {"tokenizer_config": {"chat_template": TOOLS, "image_token": START}}),
+}
+
+
+@pytest.mark.parametrize(("kind", "files"), SAVED.values(), ids=SAVED)
+def test_a_saved_tokenizer_is_the_one_of_transformers(
+    make_tokenizer: Make, tmp_path: Path, kind: str, files: dict[str, dict[str, Any]]
+) -> None:
+    from transformers import AutoTokenizer
+
+    directory, saved = make_tokenizer(kind), tmp_path / "saved"
+    for name, content in files.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    saved.mkdir()
+    save_tokenizer(directory, saved)
+    assert {path.name for path in saved.iterdir()} == {TOKENIZER, CONFIG}
+    # Older versions of transformers know no other name of the class.
+    assert json.loads((saved / CONFIG).read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+    theirs, again = AutoTokenizer.from_pretrained(directory), AutoTokenizer.from_pretrained(saved)
+    texts = [*conformance_texts(theirs.get_added_vocab()), WORDS]
+    expected = theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert again(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"] == expected
+    assert again(texts)["input_ids"] == theirs(texts, truncation=False, padding=False)["input_ids"]
+    assert dict(again.special_tokens_map) == dict(theirs.special_tokens_map)
+    assert again.chat_template == theirs.chat_template
+    for engine in ("auto", "tokenizers"):
+        ids, lengths = load_encoder(saved, engine).encode(texts)
+        assert lengths.tolist() == [len(of_text) for of_text in expected]
+        assert ids.tolist() == [number for of_text in expected for number in of_text]
+    names = {name: getattr(theirs, f"{name}_token_id") for name in ("eos", "bos", "pad")}
+    assert special_ids(saved) == names
+
+
+def test_given_templates_replace_the_checkpoints_own(make_tokenizer: Make, tmp_path: Path) -> None:
+    directory = make_tokenizer("gpt2")
+    (directory / "chat_template.jinja").write_text("own")
+    for templates in ({"default": "a"}, {"default": "a", "tool_use": "b"}):
+        save_tokenizer(directory, tmp_path, templates)
+        found = load_tokenizer(tmp_path).chat_template
+        assert (found if isinstance(found, dict) else {"default": found}) == templates
+
+
+def test_dropout_is_off(make_tokenizer: Make, tmp_path: Path) -> None:
+    directory = make_tokenizer("gpt2")
+    expected = load_encoder(directory).encode([WORDS])[0].tolist()
+    content = json.loads((directory / TOKENIZER).read_text())
+    content["model"]["dropout"] = 0.9
+    (directory / TOKENIZER).write_text(json.dumps(content))
+    save_tokenizer(directory, tmp_path)
+    for engine in ("gigatoken", "tokenizers"):
+        assert load_encoder(tmp_path, engine).encode([WORDS])[0].tolist() == expected
+
+
+def test_transformers_reads_the_bootstrap_tokenizer(tmp_path: Path) -> None:
+    """Its files lie beside exports as they are."""
+    train([WORDS], tmp_path, vocab_size=400, dim=2)
+    tokenizer, texts = load_tokenizer(tmp_path), [*conformance_texts([END]), WORDS]
+    found = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert [number for ids in found for number in ids] == load_encoder(tmp_path).encode(texts)[0].tolist()
+    assert tokenizer.eos_token_id == special_ids(tmp_path)["eos"] == 0
+
+
+def test_what_transformers_cannot_read_is_refused_in_a_sentence(make_tokenizer: Make, tmp_path: Path) -> None:
+    directory = make_tokenizer("gpt2")
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (directory / CONFIG).write_text(json.dumps(own))
+    with pytest.raises(InputError, match="comes with code of its own, which is never run"):
+        load_tokenizer(directory)
+    (directory / "config.json").write_text('{"model_type": "nobodys"}')
+    with pytest.raises(InputError, match=r"transformers .* cannot load .*gpt2"):
+        load_config(directory)
+    shutil.copy(directory / TOKENIZER, tmp_path)
+    (tmp_path / TOKENIZER).write_text('{"model": {}}')
+    with pytest.raises(
+        InputError, match="expected a causal or an encoder model of text with a fast tokenizer"
+    ):
+        load_tokenizer(tmp_path)
+
+
+def test_processes_that_cannot_join_are_told_to_be_fewer() -> None:
+    error = OSError("We tried to initialize torch.distributed for you, but it failed.")
+    error.__cause__ = ValueError("Duplicate GPU detected")
+    with (
+        pytest.raises(
+            InputError, match=r"cannot join \(Duplicate GPU detected\).*lower deep.tensor_parallel"
+        ),
+        explaining(Path("model")),
+    ):
+        raise error
