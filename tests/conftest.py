@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,13 +218,40 @@ def known(
     return dict(report)
 
 
-@pytest.fixture(autouse=True)
-def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@functools.cache
+def remembering(kind: Any) -> Any:
+    """A kind of model of gradients that computes those of the same window once a process: a backward pass of each
+    document is most of the time of a run that selects."""
+    import torch
+
+    known: dict[tuple[str, bytes], Any] = {}
+
+    class Remembering(kind):  # type: ignore[misc]
+        def __call__(self, ids: Any, lengths: Any) -> Any:
+            weights = [each.float().numpy() for each in self.module.state_dict().values()]
+            about = pickle.dumps((weights, self.dims, self.seed, self.parameters))
+            model = xxhash.xxh3_128_hexdigest(about)
+            keys = [(model, ids[row, :length].tobytes()) for row, length in enumerate(lengths.tolist())]
+            if missing := [row for row, key in enumerate(keys) if key not in known]:
+                found = super().__call__(ids[missing], lengths[missing])
+                known.update(zip((keys[row] for row in missing), found, strict=True))
+            return torch.stack([known[key] for key in keys])
+
+    return Remembering
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_training_for_the_same_texts(request: pytest.FixtureRequest) -> Iterator[None]:
     """Most whole pipelines run on the same few corpora, and training is a fifth of their time. That the same
     texts give the same bytes is proved in tests/models and tests/law."""
     trains = request.path.parent.name in ("models", "law")
-    if trains and request.path.name != "test_settings_decide.py":
-        return
+    with pytest.MonkeyPatch.context() as patch:
+        if not trains or request.path.name == "test_settings_decide.py":
+            remember_trainings(patch)
+        yield
+
+
+def remember_trainings(patch: pytest.MonkeyPatch) -> None:
     train_table = bootstrap.train
 
     def known_table(
@@ -233,7 +260,18 @@ def one_training_for_the_same_texts(request: pytest.FixtureRequest, monkeypatch:
         key = (list(texts), bootstrap.TOKENIZER_BYTES, sorted(how.items()))
         return known(train_table, key, directory, texts, directory, **how)
 
-    monkeypatch.setattr(bootstrap, "train", known_table)
+    patch.setattr(bootstrap, "train", known_table)
+    if gradients := sys.modules.get("dagster_divorder.stages.topics.gradient_embeddings"):
+        load = gradients.Gradients.load
+
+        def load_remembering(self: Any) -> Any:
+            model = load(self)
+            model.__class__ = remembering(type(model))
+            return model
+
+        patch.setattr(gradients.Gradients, "load", load_remembering)
+        # Nor do tests of what is done with gradients need a thousand dims.
+        patch.setattr(gradients, "DIMS", 64)
 
 
 TOPICS = {

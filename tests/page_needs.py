@@ -1,23 +1,15 @@
-"""What the code of a page may import: what `make install` installs, and what the page's pip lines above the code name.
-
-A package that is installed here for tests alone is hidden from the code, so that a page that needs it and does not say
-so fails.
-"""
+"""What the code of a page may import: what `make install` installs, and what the pip lines above it name."""
 
 from __future__ import annotations
 
 import functools
-import inspect
-import os
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, requires
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -89,35 +81,3 @@ def hidden_commands(above: str) -> set[str]:
     """The commands, installed here, that a page may not use below some text."""
     known = allowed(above)
     return {name for name, of in _scripts().items() if of not in known}
-
-
-class Visible:
-    """A finder of modules that does not find some top-level ones."""
-
-    def __init__(self, finder, hidden):
-        self.finder, self.hidden = finder, hidden
-
-    def find_spec(self, name, *where):
-        return None if name.partition(".")[0] in self.hidden else self.finder.find_spec(name, *where)
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-
-def hide(patch: pytest.MonkeyPatch, modules: set[str]) -> None:
-    """Hides modules in this process."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in modules]:
-        patch.delitem(sys.modules, name)
-    patch.setattr(sys, "meta_path", [Visible(finder, modules) for finder in sys.meta_path])
-
-
-def hiding(folder: Path, above: str) -> dict[str, str]:
-    """The environment of processes that cannot import what is hidden. folder: new, for a file that Python reads at its
-    start."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        f"import sys\n\n\n{inspect.getsource(Visible)}\n\n"
-        f"hidden = {hidden_modules(above)!r}\n"
-        "sys.meta_path[:] = [Visible(finder, hidden) for finder in sys.meta_path]\n"
-    )
-    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}

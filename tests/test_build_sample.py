@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,25 +159,6 @@ def test_conversations_are_about_the_functions_of_a_file(sources: dict[str, list
     assert "class Outer" in method
 
 
-def test_conversations_differ_in_what_is_trained_on(tmp_path: Path) -> None:
-    """Of a function with much code one form has a long question and a short answer, the other the reverse."""
-    body = "\n".join(f"    x{i} = {i}" for i in range(60))
-    text = "First line.\n\n    More of it." + " Words." * 100
-    for i in range(30):
-        _write(tmp_path / f"chats/p{i}.py", f'def f(a, *, b=1):\n    """{text}"""\n{body}\n')
-    files = build_sample.find_packages([tmp_path / "chats"])
-    lines = build_sample.collect(files, documents=30, reader=build_sample.chat_records).lines
-    forms = {"python": (300, 10_000, 0, 20), "en": (0, 100, 300, 10_000)}
-    seen = set()
-    for record in map(json.loads, lines):
-        question, answer = (len(message["content"]) for message in record["messages"])
-        least, most, least_answer, most_answer = forms[record["language"]]
-        assert least < question < most
-        assert least_answer < answer < most_answer
-        seen.add(record["language"])
-    assert seen == set(forms)
-
-
 def test_text_is_clean(sources: dict[str, list[Any]]) -> None:
     texts = [record["text"] for record in _collect(sources, documents=10_000)]
     assert "Class Outer,\n\n    indented line." in texts
@@ -210,32 +190,6 @@ def test_a_small_sample_has_several_packages_in_blocks(sources: dict[str, list[A
     assert names == sorted(names)
 
 
-def test_the_longest_docstring_is_reached_by_a_small_sample(sources: dict[str, list[Any]]) -> None:
-    assert any(record["path"] == "bulk/long.py" for record in _collect(sources, documents=12))
-
-
-def test_parsing_stops_with_the_share(sources: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-    parse = build_sample.ast.parse
-
-    def counted(source: bytes) -> Any:
-        parsed.append(source)
-        return parse(source)
-
-    monkeypatch.setattr(build_sample.ast, "parse", counted)
-    _collect(sources, documents=12)
-    assert 0 < len(parsed) < 15
-
-
-@pytest.mark.slow
-def test_packages_beyond_the_largest_serve_when_those_do_not_suffice(
-    sources: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build_sample, "PACKAGES", 1)
-    assert {record["source"] for record in _collect(sources, documents=81)} == {"bulk"}
-    assert {record["source"] for record in _collect(sources, documents=85)} > {"bulk"}
-
-
 @pytest.mark.slow
 def test_same_environment_same_bytes(root: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "a" / "docs.jsonl", tmp_path / "b" / "docs.jsonl"
@@ -243,13 +197,6 @@ def test_same_environment_same_bytes(root: Path, tmp_path: Path) -> None:
         build_sample.build(output, documents=50, roots=[root])
     assert first.read_bytes() == second.read_bytes()
     assert len(_records(first.read_bytes())) == 50
-
-
-@pytest.mark.filterwarnings("error")
-def test_warnings_about_other_peoples_code_are_silent(root: Path, tmp_path: Path) -> None:
-    output = tmp_path / "docs.jsonl"
-    build_sample.build(output, documents=10_000, roots=[root])
-    assert any(record["path"] == "alpha/escape.py" for record in _records(output.read_bytes()))
 
 
 def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path) -> None:
@@ -273,31 +220,6 @@ def test_changed_arguments_or_packages_rebuild(root: Path, tmp_path: Path) -> No
     assert "nothing" in build_sample.build(output, documents=21, roots=[root])
     output.unlink()
     assert "nothing" not in build_sample.build(output, documents=21, roots=[root])
-
-
-@pytest.mark.slow
-def test_a_crash_leaves_no_half_file(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = tmp_path / "out" / "docs.jsonl"
-    build_sample.build(output, documents=20, roots=[root])
-    before = output.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="disk full"):
-            build_sample.build(output, documents=30, roots=[root])
-    assert output.read_bytes() == before
-    assert [path.name for path in output.parent.iterdir()] == ["docs.jsonl"]
-    assert "30 documents" in build_sample.build(output, documents=30, roots=[root])
-
-
-@pytest.mark.parametrize("size", [["--documents", "0"], ["--megabytes", "-1"]])
-def test_an_impossible_size_is_refused(size: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        build_sample.main(size)
-    assert "must be positive" in capsys.readouterr().err
 
 
 @pytest.mark.slow

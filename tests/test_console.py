@@ -45,7 +45,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoding", "shown"),
-    [("ascii", r"gr\u00f6\u00dfe-\u6d77"), ("cp1252:strict", r"größe-\u6d77"), ("utf-8", FIELD)],
+    [("cp1252:strict", r"größe-\u6d77")],
 )
 def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, shown: str) -> None:
     bytes_shown = f"it reads '{shown}'".encode(encoding.partition(":")[0])
@@ -72,7 +72,7 @@ def test_what_is_escaped_is_still_toml(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing_but_what_is_seen(folder: Path, closed: str) -> None:
     made = shell(f"divorder init docs.jsonl {closed}")
     assert (made.returncode, made.stderr) == (0, "")

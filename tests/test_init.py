@@ -291,9 +291,7 @@ def test_chats_and_pairs_are_recognised(
         run_stage("raw_docs", Settings(input={"paths": [name], "text_field": "text"}), Silent())
 
 
-@pytest.mark.parametrize(
-    "labels", [(True, False, False), (1, 0, 0), (1.0, 0.0, None), ("true", False, 0)], ids=str
-)
+@pytest.mark.parametrize("labels", [(True, False, False), ("true", False, 0)], ids=str)
 def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
     labels: tuple[Any, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,10 +322,6 @@ def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
         (
             {"input": "what {n}", "output": "that {n} " * 30},
             "it is unclear which fields are question and answer",
-        ),
-        (
-            {"question": "{n}", "answer": "b {n}", "choices": ["a", "b"]},
-            "it is unclear which fields are question",
         ),
     ],
 )
@@ -394,7 +388,7 @@ def test_init_stops_where_nothing_could_be_trained(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("chats", [20, 30, 40])
+@pytest.mark.parametrize("chats", [20, 40])
 def test_chats_and_texts_in_one_file_are_told_with_the_inputs_that_read_them(
     chats: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -459,7 +453,6 @@ def test_a_field_that_is_named_by_hand_is_read_and_a_text_in_an_object_is_found(
     ("record", "said"),
     [
         ({"id": "a{n}", "source": "web", "turns": ["many words " * 9] * 3}, "no field holds text"),
-        ({"topic": "tides {n}", "turns": ["many words " * 9] * 3}, "the text may be in 'topic'"),
         ({"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}, "or in 'en'"),
         (
             {"id": "a{n}", "to": {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}},
@@ -575,18 +568,7 @@ def test_the_export_of_a_trainer_keeps_every_batch(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--trainer torchtitn", "did you mean 'torchtitan'?"),
         ("--trainer hf", "did you mean 'hf-trainer'?"),
-        ("--trainer torchtitan", "which gives every rank a part of the export; set exports.world_size"),
-        (
-            "--trainer trl --world-size 3 --batch 8",
-            "sequence.batch = 8 is no whole number of steps of trl with exports.world_size = 3",
-        ),
-        (
-            "--trainer litdata --world-size 2 --workers 3 --batch 8",
-            "steps of litdata with exports.world_size = 2, exports.workers = 3",
-        ),
-        ("--trainer litdata --world-size 1048577", "exports.world_size = 1048577"),
         ("--trainer trl --world-size 0", "exports.world_size = 0"),
         ("--world-size 4", "--world-size 4 applies to a trainer"),
         ("--batch 0", "sequence.batch = 0"),
@@ -709,20 +691,9 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 ARRAY = orjson.dumps(GOOD)
 COMMON_SLIPS = {
     "a CSV": ("docs.csv", b"id,text\n1,words\n", "write it as Parquet with `pandas.read_csv(IN)"),
-    "a CSV by another name": ("docs.jsonl", b"id,text\n1,words\n", "if it is CSV, write it as Parquet"),
     "an array": ("docs.json", ARRAY, "a JSON array; if it holds the records, write one a line with `jq"),
-    "an array, a record a line": ("docs.json", ARRAY.replace(b"},", b"},\n"), "which is a JSON array; if"),
-    "pretty": ("docs.json", orjson.dumps(GOOD[0], option=orjson.OPT_INDENT_2), "docs.json:1: not valid JSON"),
     "nothing": ("docs.jsonl", b"", "docs.jsonl holds no readable record"),
-    "gzip by another name": ("docs.jsonl", gzip.compress(LINES[0]), "rename it to docs.jsonl.gz"),
-    "UTF-16": ("docs.jsonl", LINES[0].decode().encode("utf-16"), "UTF-16 text; convert it with `iconv"),
-    "CR": ("docs.jsonl", b"\r".join(LINES), "docs.jsonl:1: CR line ends"),
     "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "be used with text_field = 'text'"),
-    "nothing but empty texts": (
-        "docs.jsonl",
-        b'{"text": ""}\n' * 60,
-        "60 of 60 records of docs.jsonl examined",
-    ),
     "a list beside": (
         "docs.jsonl",
         b'{"title": "t", "turns": ["%s"]}\n' % (b"words " * 30),

@@ -1,5 +1,4 @@
-"""The notebook of docs/: run from its first cell to its last, in an environment of `make install` and of its pip line,
-it gives the outputs that it is committed with.
+"""The notebook of docs/: run from its first cell to its last, it gives the outputs that it is committed with.
 
 python -m tests.test_notebook    # runs it and writes its outputs
 """
@@ -15,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.page_needs import hiding
+from tests.page_needs import ROOT
 
-NOTEBOOK = Path(__file__).parent.parent / "docs/notebooks/first_order.ipynb"
+NOTEBOOK = ROOT / "docs/notebooks/first_order.ipynb"
 
 
 def executed(folder: Path) -> Any:
@@ -26,10 +25,9 @@ def executed(folder: Path) -> Any:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    own_modules = hiding(folder / "hiding", notebook.cells[0].source)
     own = {name: value for name, value in os.environ.items() if not name.startswith("DIVORDER_")}
     own |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}", "IPYTHONDIR": str(folder)}
-    own |= own_modules
+    own["PYTHONPATH"] = str(ROOT)
     client = NotebookClient(notebook, timeout=600, record_timing=False, coalesce_streams=True)
     client.execute(cwd=str(folder), env=own)
     return notebook

@@ -75,27 +75,15 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
     [
         ({"DIVORDER_CLUSTERS__KK": "3"}, ["clusters.kk", "nearest valid key is 'clusters.k'"]),
         ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "nearest valid key is 'clusters'"]),
-        ({"DIVORDER_CLUSTERS__K": "many"}, ["clusters.k", "'many'", "integer"]),
-        ({"DIVORDER_CLUSTERS__K": "0"}, ["clusters.k", "0", "from 1 to 1,000,000"]),
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
             ["order.traits.cluster", "-1", "greater than or equal to 0.000001"],
         ),
-        (
-            {"DIVORDER_INPUT__MAX_REJECT_SHARE": "2"},
-            ["input.max_reject_share", "2", "less than or equal to 1"],
-        ),
-        ({"DIVORDER_INPUT__MAX_REJECT_SHARE": "nan"}, ["input.max_reject_share", "nan", "finite number"]),
         ({"DIVORDER_ORDER__TRAITS": "{}"}, ["order.traits", "at least one trait"]),
-        ({"DIVORDER_SEQUENCE__STRATEGY": "balancd"}, ["sequence.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_EVIDENCE__TOKENS": "1000"},
             ["evidence.tokens is set, but no documents are held out", "set heldout.documents"],
-        ),
-        (
-            {"DIVORDER_CHATS__TRAIN_ON": "l2"},
-            ["chats.train_on", "'assistant', 'last', 'completion' or 'all'"],
         ),
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
@@ -138,8 +126,6 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "[mixing]\nweights = { a = -1.0 }",
             "mixing.weights.a = -1.0: Input should be greater than or equal to 0",
         ),
-        ("[mixing]\nweights = { a = nan }", "mixing.weights.a = nan: Input should be a finite number"),
-        ("[mixing]\nweights = {}", "mixing.weights = {}: no value has a share; give values"),
         ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: no value has a share; give values"),
         (
             '[mixing]\nphase = [{ until = 0.5, weights = {} }, { weights = "natural" }]',
@@ -153,7 +139,6 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "[mixing]\nweights = 3",
             "mixing.weights = 3: Input should be less than or equal to 1",
         ),
-        ("[heldout]\ndocuments = nan", "heldout.documents = nan: Input should be a finite number"),
         (
             "[order]\nseparate_copies = 2",
             "order.separate_copies = 2: Input should be a valid boolean, unable to ",
@@ -226,13 +211,6 @@ def test_unknown_key_in_file_names_the_file_and_the_nearest_key(tmp_path: Path) 
     file = tmp_path / "own.toml"
     file.write_text("[sequence]\nlenght = 5\n")
     with pytest.raises(SettingsError, match=r"own\.toml.*'sequence\.lenght'.*'sequence\.length'"):
-        load_settings(file, environ={})
-
-
-def test_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text("[sequence\n")
-    with pytest.raises(SettingsError, match=r"own\.toml is not valid TOML"):
         load_settings(file, environ={})
 
 

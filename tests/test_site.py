@@ -162,23 +162,6 @@ def test_the_reference_has_every_setting_with_its_effect() -> None:
         assert effect or key.startswith("refit.")
 
 
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"type": "integer", "minimum": 1, "maximum": 1024}, "Whole number from 1 to 1,024"),
-        ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}, "Number above 0"),
-        ({"anyOf": [{"type": "boolean"}, {"const": "near", "type": "string"}]}, 'True or false or `"near"`'),
-        ({"type": "array", "items": {"enum": ["plot", "arrays"]}}, 'List of: `"plot"`, `"arrays"`'),
-        ({"prefixItems": [{"type": "string"}, {"type": "number"}], "type": "array"}, "[text, number]"),
-        ({"type": "object", "additionalProperties": {"type": "number"}}, "Table of: number"),
-        ({"default": "data/store"}, "Path or URL"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_kinds_of_values_are_said_in_words(schema: dict, words: str) -> None:
-    assert reference.kind(schema) == words
-
-
 def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[str]) -> None:
     _, *verbs = re.split(r"^### `divorder (\S+)`$", reference.command_line(), flags=re.M)
     shown = dict(zip(verbs[::2], verbs[1::2], strict=True))
@@ -218,82 +201,6 @@ def test_manifests_have_the_keys_of_their_schema(
                 jsonschema.validate({**manifest, "seed": "0"}, schema)
 
 
-def test_a_docstring_becomes_markdown() -> None:
-    docstring = """\
-Rows in [0, n) of docs/tables.md.
-
-memory: bytes, *at most*. A folder is
-    continued. rank, seed: `a[0]`.
-
->>> order()
-[0]
-
-Raises:
-    InputError: no rows; or
-        one. StoreError: a full disk.
-    MemoryLimitError: memory.
-"""
-    assert (
-        reference.markdown(docstring)
-        == """\
-Rows in \\[0, n) of [docs/tables.md](../tables.md).
-
-- `memory`: bytes, \\*at most\\*. A folder is continued.
-- `rank, seed`: `a[0]`.
-
-```pycon
->>> order()
-[0]
-```
-
-Raises:
-
-- `InputError`: no rows; or one.
-- `StoreError`: a full disk.
-- `MemoryLimitError`: memory.
-"""
-    )
-
-
-def test_a_page_of_links_becomes_contents() -> None:
-    text = "# Site\n\n## Start\n\n[One\npage](one.md), [two.md](a/two.md)\n\n## Rest\n\nNothing.\n"
-    assert re.findall(r"```\{toctree\}.*?```", pages.with_contents(text), re.S) == [
-        "```{toctree}\n:hidden:\n:caption: Start\n\nOne page <one>\na/two\n```"
-    ]
-
-
-def test_terms_of_the_glossary_get_anchors() -> None:
-    text = "- **own id**: what. *Run* (of tokens): so. **bold** word, *aligned* one."
-    assert pages.with_anchors(text) == (
-        "- [**{index}`own id <!own id>`**]{#own-id}: what. "
-        "[*{index}`Run <!Run>`*]{#run} (of tokens): so. **bold** word, *aligned* one."
-    )
-    assert pages.linked_terms(text) == {"own id": "own-id"}
-
-
-def test_the_first_use_of_a_term_is_told_from_the_rest_of_a_text() -> None:
-    unseen = {
-        "window": "window",
-        "window shuffle": "window-shuffle",
-        "TV": "tv",
-        "trait value": "trait-value",
-    }
-    text = "Windows of TVs: a window shuffle, a window, no tv, Trait values, rewindow."
-    assert list(pages.with_first_uses(text, unseen)) == [
-        ("", ""),
-        ("Windows", "window"),
-        (" of ", ""),
-        ("TVs", "tv"),
-        (": a ", ""),
-        ("window shuffle", "window-shuffle"),
-        (", a window, no tv, ", ""),
-        ("Trait values", "trait-value"),
-        (", rewindow.", ""),
-    ]
-    assert not unseen
-    assert list(pages.with_first_uses("a window", unseen)) == [("a window", "")]
-
-
 def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
     glossary = (ROOT / "docs/glossary.md").read_text()
     terms = [term.lower() for term in re.findall(r"^- \*+([^*]+)\*", glossary, re.M)]
@@ -301,44 +208,3 @@ def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
     for first, last, part in re.findall(r"^## (\w) to (\w)\n(.*?)(?=^## |\Z)", glossary, re.M | re.S):
         assert all(first <= term[0].upper() <= last for term in re.findall(r"^- \*+([^*]+)\*", part, re.M))
     assert 35 < len(pages.linked_terms(glossary)) < 60
-
-
-def test_a_graph_of_arrows_becomes_a_table() -> None:
-    graph = "```mermaid\nflowchart LR\n  subgraph one\n    a\n    b\n  end\n  a --> b & c\n  b --> c\n```"
-    assert pages.with_tables(f"{graph}\n") == (
-        "| part | name | read by |\n|---|---|---|\n| one | `a` | b, c |\n| one | `b` | c |\n"
-    )
-    labelled = graph.replace("a --> b", "a -->|reads| b")
-    assert pages.with_tables(labelled) == labelled
-
-
-def test_a_notebook_becomes_a_page() -> None:
-    cells = [
-        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
-        {
-            "cell_type": "code",
-            "source": ["1 + 1"],
-            "outputs": [
-                {"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n"]},
-                {"output_type": "execute_result", "data": {"text/plain": ["2"]}},
-                {"data": {"text/plain": ["<Figure>"], "image/png": ["iVBO\n"]}},
-                {
-                    "data": {
-                        "text/plain": ["a"],
-                        "text/html": ['<style>\n\n</style>\n<table border="1"><td>a</table>'],
-                    }
-                },
-            ],
-        },
-        {"cell_type": "code", "source": ["! ls"], "outputs": []},
-    ]
-    blocks = [
-        "# Title\nText.",
-        "```python\n1 + 1\n```",
-        "```text\none\ntwo\n```",
-        "```text\n2\n```",
-        "![Output of the cell above](data:image/png;base64,iVBO)",
-        "```{raw} html\n\n<table class=docutils><td>a</table>\n```",
-        "```sh\n! ls\n```",
-    ]
-    assert pages.of_notebook(json.dumps({"cells": cells})) == "\n\n".join(blocks)

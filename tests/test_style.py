@@ -14,13 +14,10 @@ STYLE = Path(__file__).parents[1] / ".ci" / "style"
     ("name", "text", "found"),
     [
         ("a.md", "Rows, and those\nwhich are long.\n", "a.md:1: 'those which'"),
-        ("a.md", "Fine.\n\nIt is a **Robust** order.\n", "a.md:3: 'Robust'"),
         ("a.py", '"""Files that are held\nagainst the plan."""\n', "a.py:1: 'held against'"),
-        ("a.py", "x = 1\n# In order\n# to read.\n", "a.py:2: "),
         ("a.py", 'x = (\n    f"{y} is none "\n    f"of these"\n)\n', "a.py:2: "),
         ("a.md", "See `as it comes`, [here](of-which-the.md).\n\n```\nsimply\n```\n", ""),
         ("a.py", "simply = robust\n", ""),
-        ("a.md", "An even-simply-made order of the corpus.\n", ""),
     ],
 )
 def test_a_planted_phrase_is_found_and_code_is_not(name: str, text: str, found: str, tmp_path: Path) -> None:

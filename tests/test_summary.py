@@ -34,10 +34,7 @@ DROPS = {"packing": {"method": "best_fit", "too_long": "drop"}}
 REPEATS = {"mixing": {"weights": MIX, "total_tokens": 30_000}}
 CASES: dict[str, Mapping[str, Any]] = {
     "every record": {},
-    "held out": HOLDS_OUT,
-    "held out, cut": {**HOLDS_OUT, **CUTS},
     "selected, held out, cut, dropped": {**SELECTS, **HOLDS_OUT, **CUTS, **DROPS},
-    "repeated, cut": {**REPEATS, **CUTS},
     "repeated, held out, selected, dropped": {**REPEATS, **HOLDS_OUT, **SELECTS, **DROPS},
     "packed anew, held out": {**HOLDS_OUT, "sequence": {"epochs": 2, "repack": True}},
     "not packed, dropped": {"packing": {"method": "none", "too_long": "drop"}},

@@ -1,17 +1,21 @@
-"""The pages that are followed step by step: their commands as they stand there, on fewer documents, in an environment
-of `make install` and what their pip lines name."""
+"""The pages that are followed step by step: their commands as they stand there, on fewer documents. `divorder` is
+forked from a process that has imported it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.page_needs import ROOT, hiding
+from tests.faults.runner import REPORTING, Runner
+from tests.page_needs import ROOT
 
 
 def commands(page: str, documents: int) -> list[str]:
@@ -21,22 +25,27 @@ def commands(page: str, documents: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("tutorial", ("train.py",), 600, tmp_path_factory)
+def runner() -> Iterator[Runner]:
+    with contextlib.closing(Runner()) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")
-def said_of_chats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page("chats", ("sft.py",), 300, tmp_path_factory)
+def said(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run_page(runner, "tutorial", ("train.py",), 600, tmp_path_factory.mktemp("clone"))
+
+
+@pytest.fixture(scope="module")
+def said_of_chats(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run_page(runner, "chats", ("sft.py",), 300, tmp_path_factory.mktemp("clone"))
 
 
 def run_page(
-    name: str, scripts: tuple[str, ...], documents: int, tmp_path_factory: pytest.TempPathFactory
+    runner: Runner, name: str, scripts: tuple[str, ...], documents: int, folder: Path
 ) -> dict[str, str]:
     """What each command printed, run in their order in one shell's folder; a command that comes again has a number.
     scripts: the names of the page's blocks of Python."""
     page = (ROOT / f"docs/{name}.md").read_text()
-    folder = tmp_path_factory.mktemp("clone")
     (folder / "data").symlink_to(ROOT / "data")
     (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
     for script, text in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.S), strict=True):
@@ -46,20 +55,32 @@ def run_page(
     }
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        **hiding(folder / "hiding", page),
+        "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",
         # A vocabulary for a corpus of this size: its vectors are the larger part of a first run else.
         "DIVORDER_ADVANCED__VOCAB_SIZE": "2048",
     }
     found: dict[str, str] = {}
     for command in commands(page, documents):
-        ended = subprocess.run(
-            ["bash", "-c", command], cwd=folder, env=environment, text=True, capture_output=True, timeout=300
-        )
-        assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+        status, said = run_command(runner, command, folder, environment)
+        assert status == 0, f"{command}\n{said}"
         times = sum(known.split(" (")[0] == command for known in found)
-        found[f"{command} ({times + 1})" if times else command] = ended.stdout + ended.stderr
+        found[f"{command} ({times + 1})" if times else command] = said
     return found
+
+
+def run_command(runner: Runner, command: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """The exit status of a line of a page, and what it printed."""
+    if line := re.fullmatch(r"((?:\w+=\S+ )*)divorder (.*)", command):
+        own = {name: value for name, value in environment.items() if name.startswith("DIVORDER_")}
+        given = own | {"DIVORDER_CONFIG": ""} | dict(each.split("=") for each in line[1].split())
+        plain = {"plain": shlex.split(line[2]), "environment": given, "imports": REPORTING}
+        status = runner.run(folder / "divorder.toml", folder / "log", **plain)
+        return status, (folder / "log.out").read_text()
+    ended = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, text=True, capture_output=True, timeout=300
+    )
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 pytestmark = pytest.mark.slow

@@ -16,14 +16,6 @@ Divorder = Callable[..., Outcome]
 DATA = b"".join(line + b"\n" for line in SOUND)
 
 
-def test_the_last_line_of_a_compressed_file_is_not_one_still_being_written(
-    tmp_path: Path, divorder: Divorder
-) -> None:
-    (tmp_path / "in/docs.jsonl.gz").write_bytes(gzip.compress(DATA + b'{"text": "cut'))
-    outcome = divorder()
-    assert (outcome.counts["rejected_records"], outcome.counts["partial_lines"]) == (1, 0)
-
-
 def test_empty_files_beside_full_ones_are_no_matter(tmp_path: Path, divorder: Divorder) -> None:
     for name, data in {
         "a.jsonl": b"",
@@ -35,7 +27,7 @@ def test_empty_files_beside_full_ones_are_no_matter(tmp_path: Path, divorder: Di
     assert divorder().counts["records"] == len(SOUND)
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\r\n  \n", b"\xef\xbb\xbf", b'{"text": "unfin'])
+@pytest.mark.parametrize("data", [b"", b'{"text": "unfin'])
 def test_files_without_a_record_are_an_error(tmp_path: Path, divorder: Divorder, data: bytes) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / "in" / name).write_bytes(data)
@@ -85,16 +77,10 @@ def test_10_000_copies_of_one_document(tmp_path: Path, divorder: Divorder) -> No
             "The first is an HTML page",
         ),
         (
-            "a.json",
-            b'{"data": [{"text": "cut',
-            "a.json:1, which ends without a newline and is incomplete JSON, is one object",
-        ),
-        (
             "a.parquet",
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
             "a Git LFS pointer",
         ),
-        ("a.json", b'{"data": [' + b", ".join(SOUND) + b"]}", "jq -c '.data[]' IN > OUT.jsonl"),
     ],
 )
 def test_an_error_says_what_content_looks_like(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import orjson
-import pytest
 
 from tests.bad_input.conftest import SOUND, Outcome, raw_bytes
 
@@ -47,16 +46,6 @@ def test_odd_but_sound_lines_come_out_byte_for_byte(tmp_path: Path, divorder: Di
     )
 
 
-@pytest.mark.parametrize("last", [b'{"text": ""}', b'{"txt": "a"}', b"12"])
-def test_a_last_line_without_newline_that_is_json_is_refused_like_any_other(
-    tmp_path: Path, divorder: Divorder, last: bytes
-) -> None:
-    write(tmp_path, [*SOUND, last], end=b"")
-    outcome = divorder()
-    assert [raw_bytes(reject) for reject in outcome.rejects] == [last]
-    assert outcome.counts["partial_lines"] == 0
-
-
 def test_too_many_refused_fails_before_a_view_is_stored_and_lists_the_first_ten(
     tmp_path: Path, divorder: Divorder
 ) -> None:
@@ -77,13 +66,6 @@ def test_too_many_refused_fails_before_a_view_is_stored_and_lists_the_first_ten(
     write(tmp_path, [*SOUND, *[b"{"] * 100])
     assert divorder(share=0.38).status == 1
     assert {path.name: path.read_bytes() for path in outcome.output.iterdir()} == before
-
-
-def test_all_refused_says_so(tmp_path: Path, divorder: Divorder) -> None:
-    path = write(tmp_path, [b'{"body": "a"}'] * 3)
-    outcome = divorder()
-    assert outcome.status == 1
-    assert f"all 3 were refused, the first: {path}:1: no field 'text'" in outcome.error
 
 
 def test_new_refusals_alone_are_written_too(tmp_path: Path, divorder: Divorder) -> None:

@@ -203,15 +203,6 @@ def test_after_any_history_the_view_is_that_of_a_fresh_store(
             before = result.view
 
 
-def test_new_records_are_those_that_no_fragment_held(tmp_path: Path) -> None:
-    store, lines = LocalStore(tmp_path / "store").open(), [line(number) for number in range(50)]
-    (path,) = write(tmp_path / "in", [lines])
-    before = read(store, path)
-    assert before.new_records == 50
-    put(path, [line("a"), *lines[:20], line("b"), *lines[21:], line("c")])
-    assert read(store, path, before=before.view).new_records == 3
-
-
 def test_an_edit_makes_few_fragments_again(tmp_path: Path) -> None:
     store, draw = LocalStore(tmp_path / "store").open(), np.random.default_rng(0)
     corpus = [line(number) for number in range(3000)]

@@ -108,6 +108,7 @@ def test_block_size_never_changes_the_records(
     ("last", "unfinished"),
     [
         (b'{"text": "b', True),
+        (b'{"text": "na\xc3', True),
         (b"{", True),
         (b' {"text": "b"', True),
         (b'{"text": "b"}', False),

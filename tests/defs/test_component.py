@@ -7,7 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 import dagster as dg
@@ -109,41 +109,12 @@ def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> 
         } == expected
 
 
-def test_dagsters_own_post_processing_changes_what_is_shown(project: DefsFolderSandbox) -> None:
-    attributes = {
-        "group_name": "training",
-        "metadata": {"cost_centre": 7},
-        "tags": {"domain": "news"},
-        "owners": ["team:data"],
-        "automation_condition": "{{ dg.AutomationCondition.on_cron('@daily') }}",
-    }
-    document = {
-        "type": TYPE,
-        "attributes": {"settings": tables("news"), "upstream": {"raw_docs": ["crawl/pages"]}},
-        "post_processing": {"assets": [{"target": "*", "attributes": attributes}]},
-    }
-    write(project, "news", document)
-    loaded = specs(project)
-    order = loaded["greedy_order"]
-    assert (order.group_name, order.owners) == ("training", ["team:data"])
-    assert (order.metadata["cost_centre"], order.tags["domain"]) == (7, "news")
-    assert order.automation_condition == dg.AutomationCondition.on_cron("@daily")
-    assert [dep.asset_key.path for dep in loaded["raw_docs"].deps] == [["crawl", "pages"]]
-
-
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
         ({}, "expected either settings or config; the component has neither"),
-        (
-            {"settings": {}, "config": "divorder.toml"},
-            "expected either settings or config; the component has both",
-        ),
         ({"config": "none.toml"}, "none.toml', which is not a file; give the path of a TOML file"),
         ({"settings": {"inptu": {}}}, "unknown key 'inptu'; the nearest valid key is 'input.paths'"),
-        ({"settings": {"clusters": {"k": "many"}}}, "clusters.k = 'many'"),
-        ({"settings": {"input": {"paths": ["none.jsonl"]}}}, "news/none.jsonl'; expected a JSONL"),
-        ({"settings": tables("news"), "key_prefix": "two words"}, '"two words_'),
         (
             {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
             "upstream names 'raw_doc', which reads no files of others",
@@ -166,16 +137,6 @@ def test_jobs_run_in_one_process_or_by_the_executor_of_the_project(project: Defs
     with project.build_all_defs() as defs:
         found = {name: defs.resolve_job_def(f"{name}_curate").executor_def for name in executors}
     assert found["news"] is dg.in_process_executor is not found["blog"]
-
-
-def test_two_components_with_one_prefix_are_refused_by_dagster(project: DefsFolderSandbox) -> None:
-    for name in ("news", "blog"):
-        write(project, name, {"settings": tables(name), "key_prefix": "x"})
-    with (
-        pytest.raises(dg.DagsterInvalidDefinitionError, match="Duplicate asset key"),
-        project.build_all_defs() as defs,
-    ):
-        dg.Definitions.validate_loadable(defs)
 
 
 def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
@@ -227,9 +188,8 @@ def test_components_made_in_python_need_no_project(
     )
 
 
-@pytest.mark.parametrize("form", ["yaml", "python"])
-def test_a_scaffold_of_a_corpus_loads(
-    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch, form: Literal["yaml", "python"]
+def test_a_scaffold_of_a_corpus_in_python_loads(
+    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project.project_root)
     for name in ("news", "my-blog"):
@@ -237,7 +197,7 @@ def test_a_scaffold_of_a_corpus_loads(
             DivOrderComponent,
             name,
             {"paths": [f"data/{name.removeprefix('my-')}.jsonl"]},
-            scaffold_format=form,
+            scaffold_format="python",
         )
     assert {"news/exports", "my_blog/exports"} <= specs(project).keys()
     settings = load_settings(project.defs_folder_path / "news/divorder.toml", {})

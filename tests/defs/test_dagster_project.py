@@ -17,7 +17,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from dagster_divorder import build_definitions
 from dagster_divorder.readers.export import open_export
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import metadata_of, run_command, versions_of
+from tests.defs.conftest import metadata_of, versions_of
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/dagster_project.md").read_text()
 FILES = dict(re.findall(r"```(?:toml|python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.S))
@@ -137,20 +137,13 @@ def test_a_new_day_of_an_asset_upstream_is_the_only_thing_computed(
 
 
 def test_a_training_in_a_process_of_its_own(
-    first: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Any, load: Load, instance: dg.DagsterInstance, project: Path
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    command = ("dagster", "asset", "materialize", "--select", "model", "-f", "training.py")
-    small = {f"DIVORDER_{name}": value for name, value in SMALL.items()}
-    ended = run_command(project / "news.toml", *command, DAGSTER_HOME=str(tmp_path), **small)
-    assert ended.returncode == 0, ended.stderr
-    # Dagster's default executor, a process a step.
-    assert 'Launching subprocess for "model"' in ended.stderr
-    with dg.DagsterInstance.get() as instance:
-        event = instance.get_latest_materialization_event(dg.AssetKey("model"))
-    assert event and event.asset_materialization
-    metadata = event.asset_materialization.metadata
+    module = load("training")
+    job = module.defs.resolve_implicit_global_asset_job_def()
+    ended = job.execute_in_process(instance=instance, asset_selection=[module.model.key])
+    metadata = metadata_of(ended)["model"]
     losses = metadata["losses"].value
     assert len(losses) > 5 and losses[-1] < losses[0]
     assert metadata["loss"].value == losses[-1]

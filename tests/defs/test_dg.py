@@ -1,5 +1,5 @@
 """The commands of `dg` in a project: what they list and write. They run in this process, which imports Dagster
-once; tests/ui/test_dagster_dev.py and test_command_line.py start `dg`."""
+once; test_command_line.py starts `dg`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,54 @@ import yaml
 from click.testing import CliRunner, Result
 from dagster_dg_cli.cli import create_dg_cli
 
-from tests.defs.dg_project import make_project
+from tests.conftest import topic_records, write_jsonl
 
 TYPE = "dagster_divorder.DivOrderComponent"
+PYPROJECT = """
+[project]
+name = "shop"
+requires-python = ">=3.10,<3.15"
+version = "0.1.0"
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.cli]
+suppress_warnings = ["project_and_activated_venv_mismatch"]
+
+[tool.dg.project]
+root_module = "shop"
+registry_modules = ["shop.components.*"]
+"""
+DEFINITIONS = """
+from pathlib import Path
+
+from dagster import definitions, load_from_defs_folder
+
+
+@definitions
+def defs():
+    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
 Dg = Callable[..., Result]
 
 
 @pytest.fixture
 def dg_command(tmp_path: Path) -> Dg:
-    """Runs a command of `dg` in the project, which is on the path as an installed one is."""
+    """Runs a command of `dg` in a project as `create-dagster project` makes it, which is on the path as an installed
+    one is, with a corpus."""
+    files = {
+        "pyproject.toml": PYPROJECT,
+        "src/shop/__init__.py": "",
+        "src/shop/components/__init__.py": "",
+        "src/shop/definitions.py": DEFINITIONS,
+        "src/shop/defs/__init__.py": "",
+    }
+    for name, content in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    write_jsonl(tmp_path / "data/blog.jsonl", topic_records(20))
 
     def run(*arguments: str) -> Result:
         with contextlib.chdir(tmp_path), pytest.MonkeyPatch.context() as patch:
@@ -38,21 +77,14 @@ def dg_command(tmp_path: Path) -> Dg:
     return run
 
 
-def test_dg_lists_the_component_with_its_attributes(tmp_path: Path, dg_command: Dg) -> None:
-    make_project(tmp_path)
+def test_dg_lists_the_component_and_writes_one_that_it_finds_valid(tmp_path: Path, dg_command: Dg) -> None:
     listed = json.loads(dg_command("list", "components", "--json").stdout)
     (ours,) = [entry for entry in listed["items"] if entry["key"] == TYPE]
     assert ours["summary"].startswith("Orders a corpus of training data")
-
-
-def test_dg_writes_a_component_that_it_finds_valid(tmp_path: Path, dg_command: Dg) -> None:
-    defs = make_project(tmp_path)
     written = dg_command("scaffold", "defs", TYPE, "corpora/forum", "--paths", "data/blog.jsonl")
     assert written.exit_code == 0, written.stdout + written.stderr
-    assert yaml.safe_load((defs / "corpora/forum/defs.yaml").read_text())["attributes"] == {
-        "config": "divorder.toml",
-        "key_prefix": "forum",
-    }
-    (tmp_path / "data/news.jsonl").write_text('{"text": "a", "source": "b"}\n')
+    file = tmp_path / "src/shop/defs/corpora/forum/defs.yaml"
+    attributes = {"config": "divorder.toml", "key_prefix": "forum"}
+    assert yaml.safe_load(file.read_text())["attributes"] == attributes
     checked = dg_command("check", "defs")
     assert checked.exit_code == 0, checked.stdout + checked.stderr

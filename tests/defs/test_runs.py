@@ -10,13 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_divorder import build_definitions, load_results
+from dagster_divorder import build_definitions
 from dagster_divorder.cli import main
-from dagster_divorder.readers.export import open_export
 from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import metadata_of
-
-EXPORTING = '[exports]\nformats = ["parquet"]\npath = "exports"\n'
 
 
 @pytest.fixture
@@ -38,19 +35,6 @@ def run(
         run_config={"ops": ops},
         raise_on_error=False,
     )
-
-
-def test_assets_downstream_open_the_results_themselves(config: Path, instance: dg.DagsterInstance) -> None:
-    config.write_text(config.read_text() + EXPORTING)
-    folder = config.parent
-
-    @dg.asset(deps=[["news", "exports"], ["news", "curated_output"]])
-    def rows() -> tuple[int, int]:
-        return len(open_export(folder / "exports/parquet")), len(load_results(folder / "store").documents)
-
-    result = run(build_definitions(config, key_prefix="news"), instance, rows)
-    sequences, documents = result.output_for_node("rows")
-    assert sequences > 10 and documents == 120
 
 
 def test_a_run_learns_a_fit_again_where_its_configuration_asks_for_it(
@@ -136,10 +120,3 @@ def test_the_command_says_what_is_wrong_in_one_sentence(
     for folder in ("home", str(home / "missing")):
         monkeypatch.setenv("DAGSTER_HOME", folder)
         assert "expected the absolute path of a folder" in said()
-
-
-def test_without_a_home_the_command_imports_no_dagster(config: Path) -> None:
-    from tests.test_layers import loaded
-
-    code = f"from dagster_divorder.cli import main\nassert main(['--config', {str(config)!r}, 'plan']) == 0"
-    assert "dagster" not in loaded(code)

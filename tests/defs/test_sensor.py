@@ -20,7 +20,6 @@ from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import Daemon, make_corpus
 
 Load = Callable[[], dg.Definitions]
-EXPORTING = '[exports]\nformats = ["parquet"]\npath = "exports"\n'
 
 
 @pytest.fixture
@@ -56,11 +55,6 @@ def test_the_location_has_a_sensor_and_a_schedule_that_are_on(load: Load, settin
     assert sensor.minimum_interval_seconds == 4
     assert (schedule.job_name, schedule.cron_schedule) == ("report", "0 3 * * *")
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-
-
-def test_without_automation_nothing_starts_by_itself(config: Path) -> None:
-    defs = build_definitions(config, upstream={"raw_docs": ["docs"]}, automation=False)
-    assert not defs.sensors and not defs.schedules
 
 
 def test_the_first_run_is_the_users_and_every_change_after_it_starts_one(
@@ -143,30 +137,6 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
     assert f"run {run.run_id[:8]} (curate) is {status.value.lower()}" in str(daemon.tick())
     instance.delete_run(run.run_id)
     assert daemon.starts()
-
-
-def test_an_export_that_was_read_is_not_put_into_another_order(
-    config: Path, instance: dg.DagsterInstance
-) -> None:
-    config.write_text(config.read_text() + EXPORTING)
-    settings = load_settings(config)
-    daemon = Daemon(instance, settings)
-    daemon.tick()
-    defs = build_definitions(config)
-    assert defs.resolve_job_def("curate").execute_in_process(instance=instance).success
-    before = rows(config)
-    append(config)
-    assert daemon.starts()
-    refused = defs.resolve_job_def("curate").execute_in_process(instance=instance, raise_on_error=False)
-    failures = refused.filter_events(lambda event: event.event_type_value == "STEP_FAILURE")
-    assert {failure.step_key for failure in failures} == {"exports", "curated_output"}
-    for failure in failures:
-        said = failure.event_specific_data.user_failure_data.description
-        assert said.startswith("order.frozen_tokens is unset") and "set order.frozen_tokens = 0" in said
-    assert rows(config) == before
-    config.write_text(config.read_text() + "[order]\nfrozen_tokens = 0\n")
-    again = build_definitions(config).resolve_job_def("curate").execute_in_process(instance=instance)
-    assert again.success and rows(config) != before
 
 
 def rows(config: Path) -> list[bytes]:

@@ -53,35 +53,6 @@ def log(clock: Clock, lines: list[str]) -> Log:
     return Log(lines.append)
 
 
-def test_a_line_has_share_rate_and_time_left(clock: Clock, log: Log, lines: list[str]) -> None:
-    with log("token_counts"), log("tokenising", 64_000, "documents") as advance:
-        for _ in range(4):
-            clock.pass_(3.0)
-            advance(8_000)
-    assert lines == [
-        "token_counts: tokenising: 32,000 of 64,000 documents (50%), 2,667 documents/s, 12 s left"
-    ]
-
-
-def test_a_loop_that_does_not_advance_is_told_by_its_seconds(
-    clock: Clock, log: Log, lines: list[str]
-) -> None:
-    with log("base_model"), log("training the tokenizer"):
-        for _ in range(25):
-            clock.pass_(1)
-            log.tell()
-    assert lines == [f"base_model: training the tokenizer: {seconds} s so far" for seconds in (10, 20)]
-
-
-def test_a_note_is_said_at_once_and_begins_the_silence_anew(clock: Clock, log: Log, lines: list[str]) -> None:
-    with log("run"):
-        clock.pass_(9)
-        log.note("a\x1bb")
-        clock.pass_(9)
-        log.tell()
-    assert lines == ["a\\u001bb"]
-
-
 @pytest.mark.parametrize(
     ("total", "advances", "waited", "told"),
     [

@@ -1,4 +1,4 @@
-"""Files of the store altered, cut short, emptied or deleted: found by their hash, named, made again once deleted."""
+"""Files of the store altered, swapped or deleted: found by their hash, named, made again once they are deleted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ def alter(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
 
 
 def empty(path: Path) -> None:
@@ -68,17 +64,8 @@ MADE_AGAIN = [
     ("stages/curated_output/*/ids.*", append),
     ("stages/diversity_metrics/*/metrics.*", lose_output),
 ]
-WORST = (
-    "records/*/*.frames",
-    "records/*/index/*",
-    "views/*",
-    "stages/token_counts/*/*",
-)
-CASES = [
-    # Of an index a run reads some arrays, and each has a hash of its own.
-    *((alter, *case) for case in MADE_AGAIN if "index" not in case[0]),
-    *((damage, *case) for damage in (cut, empty, Path.unlink) for case in MADE_AGAIN if case[0] in WORST),
-]
+# Of an index a run reads some arrays, and each has a hash of its own.
+CASES = [case for case in MADE_AGAIN if "index" not in case[0]]
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +103,8 @@ def folder(restore: Callable[[], Path], expected: dict[str, Any]) -> Path:
     return restore()
 
 
-@pytest.mark.parametrize(
-    ("damage", "pattern", "event"),
-    CASES,
-    ids=[f"{damage.__name__}-{pattern}" for damage, pattern, _ in CASES],
-)
+@pytest.mark.parametrize(("pattern", "event"), CASES, ids=[pattern for pattern, _ in CASES])
 def test_a_damaged_file_is_named_and_made_again_once_it_is_deleted(
-    damage: Damage,
     pattern: str,
     event: Callable[[Path], None],
     folder: Path,
@@ -130,13 +112,12 @@ def test_a_damaged_file_is_named_and_made_again_once_it_is_deleted(
     expected: dict[str, Any],
 ) -> None:
     path, config = min((folder / "store").glob(pattern)), folder / "divorder.toml"
-    damage(path)
+    alter(path)
     event(folder)
-    if damage is not Path.unlink:
-        assert runner.run(config, folder / "log") == 1
-        said = (folder / "log.out").read_text()
-        assert f"{path} is damaged" in said and "delete" in said and "Traceback" not in said
-        path.unlink()
+    assert runner.run(config, folder / "log") == 1
+    said = (folder / "log.out").read_text()
+    assert f"{path} is damaged" in said and "delete" in said and "Traceback" not in said
+    path.unlink()
     assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
     assert differing(config, expected[event.__name__]) == []
     assert runner.run(config, folder / "log") == 0
@@ -158,7 +139,7 @@ def swap(one: Path, other: Path) -> tuple[Path, Path]:
     return moved[0], moved[1]
 
 
-FRAGMENTS = [case for case in MADE_AGAIN if case[0].endswith(("*/*", "*.frames"))]
+FRAGMENTS = [case for case in MADE_AGAIN if case[0] in ("records/*/*.frames", "stages/clusters/*/*")]
 
 
 @pytest.mark.parametrize(("pattern", "event"), FRAGMENTS, ids=[pattern for pattern, _ in FRAGMENTS])
@@ -173,7 +154,7 @@ def test_fragments_under_each_others_names_are_found(
     assert any(f"{path} is damaged" in said for path in moved)
 
 
-@pytest.mark.parametrize("damage", [alter, cut, empty, Path.unlink])
+@pytest.mark.parametrize("damage", [alter, Path.unlink])
 def test_a_damaged_state_is_refused(damage: Damage, folder: Path, runner: Runner) -> None:
     state = folder / "store/state.json"
     damage(state)
@@ -185,8 +166,8 @@ def test_a_damaged_state_is_refused(damage: Damage, folder: Path, runner: Runner
 
 
 REFUSED = [
-    *((alter, stage) for stage in ("base_model", "centroids", "bin_edges", "cluster_names")),
-    *((cut, "base_model"), (Path.unlink, "centroids")),
+    *((alter, stage) for stage in ("base_model", "bin_edges", "cluster_names")),
+    (Path.unlink, "centroids"),
 ]
 REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "bins"}
 """The name by which `--refit` asks for another fit."""

@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import orjson
-import pandas as pd
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,8 +24,6 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_times
-from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output import exports
 from dagster_divorder.store import output_manifests, sources
 from dagster_divorder.store.folders import folder_at
@@ -84,25 +79,6 @@ def batches(stream: Iterable[Any]) -> Iterator[list[list[int]]]:
     return (batch["input_ids"].tolist() for batch in stream)
 
 
-def training(settings: Settings) -> list[list[int]]:
-    """The ids that a trainer is to read, epoch after epoch, gathered the slow way."""
-    run = open_run(settings)
-    packed, documents = load_packed(run), []
-    end = run.receipt("base_model").facts["directory"] if settings.model.base != "bootstrap" else None
-    assert end is None
-    for _, arrays in run.files("token_counts").each(run.view.fragments):
-        ends = np.cumsum(arrays["lengths"])
-        documents += [[*ids.tolist(), 0] for ids in np.split(arrays["ids"], ends[:-1])]
-    sequences = []
-    for sequence in load_sequence_order(run).reshape(-1).tolist():
-        ids: list[int] = []
-        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document = documents[packed.document[at]]
-            ids += document[packed.start[at] : packed.start[at] + packed.length[at]]
-        sequences.append(ids)
-    return sequences
-
-
 def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path: Path) -> None:
     one = make("parquet")
     assert run_all(one, Silent())["exports"].figures["new_documents"] == 48
@@ -138,26 +114,6 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     write_jsonl(tmp_path / "docs.jsonl", topic_records(13))
     run_all(fresh, Silent())
     assert files_of(fresh) == files_of(both)
-
-
-def test_other_tools_open_the_folder_of_an_export(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 2000)
-    settings = make("parquet", sequence={"length": 32, "batch": 2})
-    run_all(settings, Silent())
-    folder = str(settings.exports.path / "parquet")
-    assert len(os.listdir(folder)) > 4
-    rows = manifest_of(settings, "parquet")["rows"]
-    assert len(pd.read_parquet(folder)) == pq.read_table(folder).num_rows == rows
-    assert len(pl.read_parquet(folder)) == pl.scan_parquet(f"{folder}/*").collect().height == rows
-    loaded = datasets.load_dataset("parquet", data_dir=folder, cache_dir=str(settings.store.path / "cache"))
-    # In the order of the files, which is the order of training.
-    ids = [row.tolist() for row in pd.read_parquet(folder)["input_ids"]]
-    assert loaded["train"]["input_ids"][:] == pl.read_parquet(folder)["input_ids"].to_list() == ids
-    assert ids == training(settings)
-
-
-def manifest_of(settings: Settings, name: str) -> dict[str, Any]:
-    return orjson.loads(export_manifest_file(settings.exports.path / name).read_bytes())
 
 
 def test_a_link_to_an_export_and_a_folder_without_its_neighbour(make: Make, tmp_path: Path) -> None:
@@ -418,7 +374,7 @@ def test_equal_ranks_need_ranks(make: Make) -> None:
             )
 
 
-@pytest.mark.parametrize("exports", [{}, {"world_size": 2, "micro_batch": 2}], ids=["plan", "ranks"])
+@pytest.mark.parametrize("exports", [{"world_size": 2, "micro_batch": 2}], ids=["ranks"])
 def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dict[str, int]) -> None:
     settings = make("parquet", sequence={"length": 64, "batch": 4}, exports=exports)
     run_all(settings, Silent())
@@ -474,24 +430,14 @@ def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path
 SHARES = {"sea.example": 0.5, "rail.example": 0.2, "garden.example": 0.2, "kitchen.example": 0.1}
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"mixing": {"trait": "source", "weights": SHARES}},
-        {"heldout": {"documents": 0.2}},
-        {"selection": {"method": "random", "tokens": 900}},
-    ],
-    ids=["mixing", "heldout", "selection"],
-)
-def test_exports_name_records_where_the_stream_is_not_the_records(
-    sections: dict[str, Any], make: Make, tmp_path: Path
-) -> None:
+def test_exports_name_records_where_the_stream_is_not_the_records(make: Make, tmp_path: Path) -> None:
     records = [
         {**record, "name": f"n{at}", "text": f"{at} {record['text']}"}
         for at, record in enumerate(topic_records(12))
     ]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make("olmo", input={"id_field": "name", "source_field": "source"}, **sections)
+    fields = {"id_field": "name", "source_field": "source"}
+    settings = make("olmo", input=fields, mixing={"trait": "source", "weights": SHARES})
     run_all(settings, Silent())
     run = open_run(settings)
     times = load_times(run)

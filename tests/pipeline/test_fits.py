@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,87 +22,16 @@ from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 
-SMALL: dict[str, Any] = {
-    "advanced": {"vocab_size": 512, "token_dims": 8},
-    "embedding": {"kind": "auto", "pca": 4},
-    "clusters": {"k": (2, 4)},
-    "sequence": {"length": 128, "batch": 4},
-}
-FITS = {
-    "ari_comparison": "ari_comparison",
-    "base_model": "model",
-    "bin_edges": "bins",
-    "centroids": "clusters",
-    "cluster_names": None,
-    "deep_components": "clusters",
-    "deep_model": "decoder",
-    "k_calibration": "k_calibration",
-    "map_fit": "cluster_map",
-    "shallow_components": "clusters",
-}
-"""Every fit that is made here, and the name by which `--refit` asks for another one."""
-
-
-def settings_in(folder: Path) -> Settings:
-    return Settings(
-        **SMALL,
-        input={"paths": [str(folder / "docs.jsonl")]},
-        store={"path": folder / "store"},
-        output={"path": folder / "curated", "sidecars": ()},
-    )
-
 
 def run(settings: Settings) -> dict[str, Any]:
     receipts = run_all(settings, Notes(), GRAPH.needed(settings, "curated_output", "cluster_map"))
     return {stage: receipt.version for stage, receipt in receipts.items()}
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder with a run in which every fit was made, and the versions it came to."""
-    folder = tmp_path_factory.mktemp("fits") / "run"
-    write_jsonl(folder / "docs.jsonl", topic_records(15))
-    return folder, run(settings_in(folder))
-
-
-@pytest.fixture
-def made(everything: tuple[Path, dict[str, Any]], tmp_path: Path) -> Iterator[Path]:
-    folder, _ = everything
-    shutil.copytree(folder, tmp_path / "kept")
-    yield folder
-    shutil.rmtree(folder)
-    shutil.copytree(tmp_path / "kept", folder)
-
-
-def test_every_fit_is_made_here(everything: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = everything
-    assert sorted(path.name for path in (folder / "store/fits").iterdir()) == list(FITS)
-
-
 def lose_fit(store: Path, stage: str) -> Path:
     (fit, *_) = (store / "fits" / stage).iterdir()
     shutil.rmtree(fit)
     return fit
-
-
-@pytest.mark.parametrize("stage", ["cluster_names", "k_calibration"])
-def test_a_lost_fit_is_refused_and_what_is_said_to_do_helps(
-    stage: str, made: Path, everything: tuple[Path, dict[str, Any]]
-) -> None:
-    _, versions = everything
-    settings = settings_in(made)
-    lost = lose_fit(made / "store", stage)
-    for attempt in (run, partial(make_plan, GRAPH)) if FITS[stage] else (run,):
-        with pytest.raises(StoreError, match=rf"{re.escape(str(lost))}\S* is missing") as refused:
-            attempt(settings)
-    said = str(refused.value)
-    if name := FITS[stage]:
-        assert f"or divorder run --refit {name} to fit again" in said
-        run(settings.refitting(name))
-    else:
-        (named,) = re.findall(r"delete (\S+) to fit again", said)
-        shutil.rmtree(named)
-    assert run(settings) == versions
 
 
 def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:

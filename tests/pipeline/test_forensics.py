@@ -309,7 +309,7 @@ def test_the_commands_show_it(
     assert "divorder: step is 1,000,000,000" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1..", "..3", "5..2", "1..2..3", "\u0661", "9" * 5000])
+@pytest.mark.parametrize("text", ["", "5..2", "1..2..3", "\u0661", "9" * 5000])
 @pytest.mark.parametrize("option", ["where --step", "where --sequence"])
 def test_what_is_no_range_of_whole_numbers_is_refused(
     option: str, text: str, capsys: pytest.CaptureFixture[str]

@@ -34,8 +34,7 @@ Make = Callable[..., Settings]
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(gradient_embeddings, "DIMS", 64)
+def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", RECORDS)
 
 

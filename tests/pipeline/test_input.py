@@ -124,27 +124,6 @@ def test_a_long_line_is_refused_with_its_place_and_first_bytes_and_what_follows_
     assert (found["new_records"], again) == (1, rejects)
 
 
-def test_a_long_last_line_is_refused_while_it_grows_and_when_it_is_whole(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    reading = Reading(tmp_path, make_settings)
-    whole = record(50) + b"\n"
-    for size in (200, 3000):
-        found, (reject,) = reading.read(whole + record(size)[:-1])
-        assert (found["records"], found["partial_lines"], reject["line"]) == (1, 0, 2)
-        assert reject["reason"].startswith(f"a line of {size - 1:,} bytes")
-    found, (reject,) = reading.read(whole + record(3000) + b"\n" + record(60) + b"\n")
-    assert (found["records"], found["new_records"], reject["line"]) == (2, 1, 2)
-
-
-def test_a_long_line_that_begins_like_a_record_is_not_that_record(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    reading = Reading(tmp_path, make_settings)
-    found, _ = reading.read(record(60) + b"\n" + record(60) + b" " * 3000 + b"\n")
-    assert (found["records"], found["rejected_records"]) == (1, 1)
-
-
 @pytest.mark.parametrize("end", [b"", b"\r"])
 def test_cr_line_ends_are_named(tmp_path: Path, make_settings: Make, end: bytes) -> None:
     from dagster_divorder.errors import InputError

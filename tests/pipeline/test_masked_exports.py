@@ -148,13 +148,11 @@ def test_labels_are_those_of_the_documents(
 @pytest.mark.parametrize(
     "sections",
     [
-        {"packing": {"method": "none"}},
         {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
-        {"packing": {"too_long": "truncate"}, "sequence": {"length": 40, "batch": 4}},
         {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
         {"chats": {"train_on": "completion"}},
     ],
-    ids=["none", "concat", "truncated", "ranks and epochs", "completion"],
+    ids=["concat", "ranks and epochs", "completion"],
 )
 def test_readers_give_the_labels_of_the_documents_under_every_setting(
     sections: dict[str, Any], make: Make

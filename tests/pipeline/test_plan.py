@@ -9,7 +9,6 @@ import pytest
 
 from dagster_divorder.cli.runs import plan as plan_page
 from dagster_divorder.cli.runs import prune as prune_page
-from dagster_divorder.errors import RejectLimitError
 from dagster_divorder.pipeline.plan import Plan, make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -53,13 +52,6 @@ def checked_against_the_run(settings: Settings) -> Plan:
 
 def whys(made: Plan) -> dict[str, str]:
     return {stage.stage: stage.why for stage in made.stages}
-
-
-def test_a_new_store_computes_everything(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    made = checked_against_the_run(settings)
-    # What was never made cannot come out as it was.
-    assert {(stage.why, stage.unless) for stage in made.stages} == {("first run on this store", "")}
 
 
 def test_nothing_new_and_planning_stores_nothing(corpus: Path, make_settings: Make) -> None:
@@ -116,15 +108,6 @@ def test_a_renamed_input_or_a_lost_output_is_written_again(corpus: Path, make_se
     assert whys(checked_against_the_run(settings))["curated_output"] == "files of it are gone"
     (settings.output.path / "curated_meta.json").unlink()
     assert whys(checked_against_the_run(settings))["curated_output"] == "output.path holds none"
-
-
-def test_a_plan_fails_where_the_run_would(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(input={"max_reject_share": 0.1})
-    run(settings)
-    with corpus.open("ab") as file:
-        file.write(b"{\n" * 20)
-    with pytest.raises(RejectLimitError, match="20 of 100 records were refused"):
-        make_plan(GRAPH, settings)
 
 
 def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:

@@ -84,9 +84,7 @@ def killed_at(settings: Settings, monkeypatch: pytest.MonkeyPatch, format: str) 
 
 TRIALS: dict[str, dict[str, Any]] = {
     "appended data": {},
-    "nothing frozen": {"order": {"frozen_tokens": 0}},
     "another seed": {"seed": 3},
-    "another length": {"sequence": {"length": 32, "batch": BATCH}},
     "another base model": {"advanced": {"vocab_size": 600, "token_dims": 16}},
 }
 
@@ -135,18 +133,6 @@ def newest(settings: Settings, read: set[str]) -> str:
     from dagster_divorder import load_results
 
     return next(id for id in load_results(settings.store.path).documents.record_id if id not in read)
-
-
-def test_a_step_of_another_batch_is_refused(make: Make) -> None:
-    settings = make(sequence={"strategy": "original"})
-    run(settings)
-    other = make(sequence={"strategy": "original", "batch": 8})
-    for ask in (lambda: where(other, steps=[1]), lambda: plan_freeze(other, step=1)):
-        with pytest.raises(InputError, match=r"sequence.batch is 8 but was 4 .*set sequence.batch = 4"):
-            ask()
-    assert where(other, sequences=[5]).step.tolist() == where(settings, sequences=[5]).step.tolist()
-    run(other)
-    assert where(other, steps=[1]).sequence.min() == 8
 
 
 @pytest.mark.parametrize("killed", ["parquet", "megatron"])

@@ -16,7 +16,6 @@ from dagster_divorder import run_all
 from dagster_divorder.cli.runs import plan
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
-from dagster_divorder.forensics import plan_freeze
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
@@ -79,10 +78,8 @@ def first_difference(before: list[Any], after: list[Any]) -> int:
 VARIANTS: dict[str, dict[str, Any]] = {
     "concat": {},
     "none": {"packing": {"method": "none"}},
-    "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "epochs": {"sequence": {"epochs": 2}},
     "mixed": {"mixing": {"trait": "checked", "weights": {"true": 0.6, "false": 0.4}}},
-    "one schedule over epochs": {"curriculum": {"score": "length"}, "sequence": {"epochs": 2}},
 }
 
 
@@ -108,18 +105,6 @@ def test_an_append_is_refused_from_the_row_on_that_would_change(
     assert (
         f"{settings.exports.path / 'parquet'} would change from row {first:,} of {len(before):,} on" in said
     )
-
-
-def test_what_was_read_can_be_frozen_after_a_refusal(tmp_path: Path, make: Make) -> None:
-    run_all(make(), Silent())
-    before = rows(make())
-    append(tmp_path, 23)
-    assert refusal(make())
-    frozen = plan_freeze(make(), step=1)
-    settings = make(order={"frozen_tokens": frozen.tokens})
-    assert make_plan(GRAPH, settings).refusal == "" and refusal(settings) == ""
-    assert rows(settings)[: frozen.sequences] == before[: frozen.sequences]
-    assert rows(settings) != before
 
 
 def test_an_order_that_stays_is_not_refused(tmp_path: Path, make: Make) -> None:
@@ -165,15 +150,6 @@ def test_only_the_formats_that_are_there_are_named(tmp_path: Path, make: Make) -
     assert "parquet and " in said and "megatron would change perhaps from the first row on" in said
     shutil.rmtree(tmp_path / "exports")
     assert make_plan(GRAPH, make(**both)).refusal == "" and refusal(make(**both)) == ""
-
-
-def test_an_order_that_trainers_hold_is_not_dropped(tmp_path: Path, make: Make) -> None:
-    run_all(make(), Silent())
-    before = len(rows(make()))
-    for seed in range(1, 6):
-        run_all(make(seed=seed), Silent(), GRAPH.needed(make(seed=seed), "sequence_order"))
-    append(tmp_path, 22)
-    assert re.search(rf"parquet would change from row \d+ of {before} on", refusal(make()))
 
 
 def test_a_first_run_that_was_killed_is_protected_once_its_export_is_whole(

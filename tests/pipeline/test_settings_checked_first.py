@@ -21,8 +21,12 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
 from tests.conftest import topic_records, write_jsonl
 
+COMMANDS = pytest.mark.parametrize(
+    "command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())]
+)
 
-@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())])
+
+@COMMANDS
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -46,14 +50,14 @@ def test_refused_before_the_first_stage(
     settings = make_settings(**sections)
     with pytest.raises(DivOrderError, match=said.replace("(", r"\(")):
         command(settings)
-    assert not list(settings.store.path.glob("documents/**/*"))
+    assert not list(settings.store.path.glob("*/*"))
 
 
 QUALITY = {"method": "quality", "tokens": 3}
 BY = {"weights": "sqrt", "max_repeats": 2}
 
 
-@pytest.mark.parametrize("command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())])
+@COMMANDS
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -90,7 +94,7 @@ def test_types_that_a_setting_cannot_use_are_refused_before_the_first_stage(
     settings = make_settings(**{**sections, "input": paths | sections.get("input", {})})
     with pytest.raises(DivOrderError, match=re.escape(said)):
         command(settings)
-    assert not list(settings.store.path.glob("documents/**/*"))
+    assert not list(settings.store.path.glob("*/*"))
 
 
 def test_a_setting_that_takes_a_known_field_for_something_else_is_checked(
@@ -159,3 +163,15 @@ def test_fields_of_the_first_record_read_no_more_than_that(
     )
     make_plan(GRAPH, make_settings(order={"traits": {"score": 1.0}}, input={"source_field": "source"}))
     assert len(read) == 1
+
+
+@COMMANDS
+def test_an_output_of_another_store_is_refused_before_the_first_stage(
+    command: Callable[[Settings], Any], tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
+    run_all(make_settings(store={"path": tmp_path / "other"}), Silent())
+    settings = make_settings()
+    with pytest.raises(DivOrderError, match="holds the output of another store"):
+        command(settings)
+    assert not list(settings.store.path.glob("*/*"))

@@ -138,7 +138,6 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "append to gzip": lambda folder: write_code(folder / "code/b.jsonl.gz", topic_records(1, 300)),
-    "edit": lambda folder: write_web(folder / "web/a.jsonl", topic_records(12, 101)),
     "edit rows": lambda folder: write_books(folder / "books/a.parquet", topic_records(12, 1)),
     "delete": lambda folder: write_web(folder / "web/a.jsonl", topic_records(11, 100)),
     "move": lambda folder: shutil.move(folder / "web/a.jsonl", folder / "web/z.jsonl"),
@@ -228,21 +227,6 @@ def test_errors_name_the_input(
     books["paths"] = [path.replace("IN", str(tmp_path / "in")) for path in books["paths"]]
     with pytest.raises(InputError, match=said):
         run_all(make_settings(input=[web, books]), Silent(), ("raw_docs", "ids"))
-
-
-def test_an_input_of_chats_is_refused_however_small_it_is(tmp_path: Path, make_settings: Make) -> None:
-    write_corpus(tmp_path / "in", 3)
-    turns = [{"role": "user", "content": "what is a tide"}]
-    write_jsonl(tmp_path / "chats.jsonl", [{"messages": turns}])
-    inputs = [
-        *blocks(tmp_path / "in"),
-        {"paths": [str(tmp_path / "chats.jsonl")], "max_reject_share": 0.5},
-    ]
-    said = (
-        r"^input 4 \(.*chats.jsonl\): the input holds no usable records: all 1 were refused, the first: .*\n"
-    )
-    with pytest.raises(InputError, match=said.removesuffix(r"\n") + "no turn is trained on: "):
-        run_all(make_settings(input=inputs), Silent(), ("raw_docs",))
 
 
 def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make) -> None:

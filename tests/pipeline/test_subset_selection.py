@@ -23,7 +23,6 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.set_diversity import load_batches, load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
 from dagster_divorder.stages.text import quality_scores
-from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.summary import summarise
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier
@@ -35,9 +34,8 @@ TABLES = (load_choices, load_groups, load_batches)
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def corpus(tmp_path: Path) -> Path:
     """Sixty documents, one of them three times."""
-    monkeypatch.setattr(gradient_embeddings, "DIMS", 64)
     records = [{**record, "good": at % 7 + 1} for at, record in enumerate(topic_records(15))]
     records += [records[5], {**records[5], "good": 0}]
     return write_jsonl(tmp_path / "docs.jsonl", records)

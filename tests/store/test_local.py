@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +11,9 @@ import numpy as np
 import pytest
 
 from dagster_divorder.errors import DamagedFileError
-from dagster_divorder.store.disk import explain_os_error
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
-from dagster_divorder.units import BYTES
 
 
 @pytest.fixture
@@ -65,18 +60,3 @@ def test_the_lock_of_a_killed_process_is_free_at_once(store: LocalStore) -> None
             pass
     finally:
         os.kill(child, 9)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.5])
-def test_a_full_disk_never_takes_less_than_is_free(tmp_path: Path, share: float) -> None:
-    free = shutil.disk_usage(tmp_path).free
-    full = OSError(errno.ENOSPC, "No space left on device")
-    said = str(explain_os_error(full, tmp_path / "file", int(share * free), "the output"))
-    assert re.search(r"[\d.,]+ [MGT]B (that )?are free there", said)
-    if share > 1:
-        sizes = re.findall(r"([\d.,]+) ([MGT]B)", said)
-        takes, free = (float(number.replace(",", "")) * BYTES[unit] for number, unit in sizes[:2])
-        assert takes > free
-    else:
-        assert "takes about" not in said and "at least" not in said
-    assert ("the output and what is written beside it take more than the" in said) == (0 < share < 1)

@@ -32,13 +32,10 @@ def answered(status: int, code: str = "", query: str = "") -> str:
     ("message", "parts"),
     [
         (answered(403, "InvalidAccessKeyId"), ["InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID"]),
-        (answered(403, "RequestTimeTooSkewed"), ["RequestTimeTooSkewed", "clock", "NTP"]),
         (
             answered(404, "NoSuchBucket"),
             ["NoSuchBucket", "no bucket 'bucket'", "make it", "AWS_ENDPOINT_URL"],
         ),
-        (answered(503, "SlowDown"), ["SlowDown", "check the server (is it overloaded"]),
-        (answered(507), ["no space left", "quota"]),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
         (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "unexpected answer"]),
         (

@@ -395,13 +395,10 @@ def test_hardly_a_row(kind: str, rows: int) -> None:
     [
         ["a"] * 50,
         [None] * 50,
-        [float("nan")] * 50,
         [[]] * 50,
-        [None] * 49 + [[1.0]],
-        [0] * 50,
         [[1.0, 2.0]] * 50,
     ],
-    ids=["equal", "null", "NaN", "empty lists", "one vector", "zero", "equal vectors"],
+    ids=["equal", "null", "empty lists", "equal vectors"],
 )
 def test_rows_that_are_all_alike_come_in_random_order(column: Any) -> None:
     table = {"by": column, "tokens": [5] * 50}

@@ -80,12 +80,3 @@ def test_every_order_can_be_kept_by_what_is_named(trainer: Trainer, layout: dict
         ranks = "exports.world_size = 2, exports.micro_batch = 2, exports.workers = 1"
         keys = f'exports.trainer = "{trainer.name}", {ranks}, and its lines'
         assert best.needs in ((keys,) if not layout else ("its lines", "nothing set"))
-
-
-def test_the_best_of_rows_that_lie_for_ranks_is_to_read_them_as_they_come() -> None:
-    """grain reads contiguous shards by default; its lines are for rows in the order of training, and lose these."""
-    layout = {"world_size": 2, "micro_batch": 2, "workers": 1}
-    shape = Shape(sequences=96, sequence_length=8, batch=4, layout=layout)
-    result = replay(shape, TRAINERS["grain"])
-    assert result.default is result.here is result.best and result.best.kept.in_order
-    assert result.best.needs == "nothing set" and result.lines is None
