@@ -187,7 +187,7 @@ def _plan_repeats(run: Run) -> Made:
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
-        "left_out": _count_left_out(run, times == 0),
+        "left_out": _count_left_out(run, (packed == 0) & (read_before.in_sequences == 0)),
         "most_repeats": int(times.max(initial=0)),
         "tokens_trained_on": int(stream.sum()),
         "unique_tokens_trained_on": int((tokens * used).sum()),
