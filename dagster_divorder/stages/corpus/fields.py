@@ -113,7 +113,8 @@ def _check_settings(run: Run) -> None:
         # A file at a URL is fetched whole: only for fields that the last run has not read.
         if isinstance(found.files[0], RemoteFile) and not new:
             continue
-        rows = read_schema(found.files[0], None).empty_table() if kind == "parquet" else None
+        # `schema.empty_table()` lacks types.
+        rows = pa.Table.from_batches([], read_schema(found.files[0], None)) if kind == "parquet" else None
         with found.shape.naming():
             for setting, field, number in _named(run.settings):
                 column = None if rows is None else column_at(rows, found.shape.field(field))
