@@ -21,7 +21,7 @@ SETTINGS: dict[str, str] = {
     "chats.balance": "shares count trained tokens; chats.train_on says which those are",
     "clusters.method": "k-means goes by cosine",
     "comparison": f"`divorder compare` measures {_STRATEGIES}",
-    "curriculum.epochs": "one schedule spans all epochs; sequence.epochs = 1 and sequence.repack have others",
+    "curriculum.epochs": "a schedule is passed in every epoch",
     "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
     "curriculum.options": "shapes have the options of docs/sections.md; for others, write ranks of your own as scores "
     "in curriculum.path",
@@ -70,11 +70,17 @@ VALUES: dict[str, dict[str, str]] = {
     "sequence.strategy": _BUFFER,
     "evidence.orders": {
         "repeated_shuffle": "random_sequences shuffles anew in each epoch",
+        "cluster_packed": 'prove a plan with packing.method = "cluster_packed"',
+        **dict.fromkeys(
+            (f"{name}_apart" for name in ("original", "random_documents", "random_sequences", "curated")),
+            "attention crosses documents in all of them",
+        ),
         "curated_epochs": "set sequence.epochs, and train curated, which reads the plan of each epoch",
         **{name: _SHAPE for shape in _SHAPES for name in (shape, f"{shape}_balanced")},
     },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
+    "packing.method": {"related": 'it is called "cluster_packed"'},
     "output.sidecars": {"arrays": "`load_results` has tokens, vectors and the map (docs/results.md)"},
     "order.separate_copies": {
         "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)"

@@ -248,7 +248,7 @@ class Chats(History):
         base = draw.choice(["bootstrap", "bootstrap", "model"])
         templates = ["plain", "plain marked"] if base == "bootstrap" else [*TEMPLATES, "merging marked"]
         packing: dict[str, Any] = {
-            "method": draw.choice(["best_fit", "best_fit", "none", "none", "concat", "related"]),
+            "method": draw.choice(["best_fit", "best_fit", "none", "none", "concat", "cluster_packed"]),
             "too_long": draw.choice(["cut", "truncate", "truncate", "drop", "split_turns", "error"]),
         }
         if "pairs" in self.forms:

@@ -173,7 +173,7 @@ class History:
                 "cut": (),
             },
             "packing": {
-                "method": draw.choice(["concat", "best_fit", "related"]),
+                "method": draw.choice(["concat", "best_fit", "cluster_packed"]),
                 "piece_tokens": draw.choice([0, 0, 7, 20]),
                 "end_of_text": draw.choice([False, True]),
             },

@@ -6,8 +6,8 @@
 
 Synthetic: log-normal lengths (mean 900, sigma 1.1) in sequences of 2048 tokens. Prints sequences, padding and cut
 documents in percent, documents and clusters a sequence, CPU seconds of packing and of the sequences' trait rows (1000
-clusters and 100 length bins). A real corpus is first ordered by `balanced`; `related` needs vectors, and its rows have
-the mean cosine of documents that stand next to each other.
+clusters and 100 length bins). A real corpus is first ordered by `balanced`; `cluster_packed` needs vectors, and its
+rows have the mean cosine of documents that stand next to each other.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def rows(corpus: dict[str, np.ndarray], made: np.ndarray, sequence_length: int) 
     pieces = Pieces(made, np.zeros_like(made), corpus["tokens"][made])
     for method in METHODS:
         vectors = corpus.get("vectors")
-        if method == "related" and vectors is None:
+        if method == "cluster_packed" and vectors is None:
             continue
         begin = time.process_time()
         packed = pack(

@@ -621,10 +621,10 @@ class Curriculum(_Section):
 class Packing(_Section):
     """How documents are packed into sequences."""
 
-    method: Literal["concat", "best_fit", "related", "none"] = "concat"
-    """concat cuts documents at sequence ends; best_fit cuts only documents longer than a sequence, and pads; related
-    puts similar documents into one sequence; none: a sequence holds one record. Unset: best_fit for conversations, none
-    for pairs, else concat."""
+    method: Literal["concat", "best_fit", "cluster_packed", "none"] = "concat"
+    """concat cuts documents at sequence ends; best_fit cuts only documents longer than a sequence, and pads;
+    cluster_packed puts similar documents of a cluster into one sequence; none: a sequence holds one record. Unset:
+    best_fit for conversations, none for pairs, else concat."""
     too_long: Literal["cut", "truncate", "drop", "split_turns", "error"] = "cut"
     """What happens to a document longer than a sequence. cut: it continues in other sequences; truncate: its end is
     left out; drop: all of it is left out; split_turns: a conversation is cut after an answer; error: the run fails.

@@ -13,10 +13,10 @@ from dagster_divorder.core.packing import (
     METHODS,
     PackedSequences,
     Pieces,
+    cluster_packed,
     cut,
     pack,
     packing_report,
-    related,
     sequence_counts,
 )
 from dagster_divorder.core.spans import Spans
@@ -209,10 +209,10 @@ def test_the_path_equals_its_twin(data, points):
     assert found.tolist() == slow.nearest_first_path(cosines.tolist(), neighbours.tolist())
 
 
-@pytest.mark.parametrize("block", [related.BLOCK, 64])
+@pytest.mark.parametrize("block", [cluster_packed.BLOCK, 64])
 def test_related_walks_from_neighbour_to_neighbour(monkeypatch, block):
     """Points on a circle, in random order, in two clusters: the path follows the circle."""
-    monkeypatch.setattr(related, "BLOCK", block)
+    monkeypatch.setattr(cluster_packed, "BLOCK", block)
     random = np.random.default_rng(0)
     angles = random.permutation(600) * (2 * np.pi / 600)
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -225,7 +225,7 @@ def test_related_walks_from_neighbour_to_neighbour(monkeypatch, block):
 
     packed = pack(
         pieces_of([(document, 0, 2) for document in range(600)]),
-        method="related",
+        method="cluster_packed",
         sequence_length=8,
         labels=labels,
         vectors=of,
@@ -250,7 +250,11 @@ def test_related_keeps_equal_vectors_in_their_order():
 def packed_by_vectors(vectors: np.ndarray) -> PackedSequences:
     runs = [(document, 0, 4) for document in range(len(vectors))]
     return pack(
-        pieces_of(runs), method="related", sequence_length=4, labels=np.zeros(len(runs), int), vectors=vectors
+        pieces_of(runs),
+        method="cluster_packed",
+        sequence_length=4,
+        labels=np.zeros(len(runs), int),
+        vectors=vectors,
     )
 
 

@@ -87,7 +87,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
         {"score": 1.0},
     ),
     "order.separate_copies": (False, True, "subsets"),
-    "packing.method": ("concat", "best_fit", "related", "none"),
+    "packing.method": ("concat", "best_fit", "cluster_packed", "none"),
     "packing.too_long": ("cut", "truncate", "split_turns"),
     "packing.piece_tokens": (0, 7),
     "packing.end_of_text": (False, True),

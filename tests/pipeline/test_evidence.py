@@ -134,10 +134,10 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
     [
         ({"sequence": {"strategy": "random"}}, "sequence.strategy is 'random'"),
         ({"order": {"strategy": "stratified"}}, "order.strategy is 'stratified'"),
-        ({"packing": {"method": "related"}}, "packing.method = 'related'"),
+        ({"packing": {"method": "cluster_packed"}}, "packing.method = 'cluster_packed'"),
         ({}, "more weight in order.traits"),
     ],
-    ids=["sequences", "documents", "related", "balanced"],
+    ids=["sequences", "documents", "cluster_packed", "balanced"],
 )
 def test_a_failed_check_says_what_to_change(corpus: Path, sections: dict[str, Any], said: str) -> None:
     assert said in remedy(settings_of(corpus, **sections))

@@ -38,7 +38,7 @@ FIRST = 80
 VARIANTS: dict[str, dict[str, Any]] = {
     "concat": {},
     "best_fit": {"packing": {"method": "best_fit"}},
-    "related": {"packing": {"method": "related"}},
+    "cluster_packed": {"packing": {"method": "cluster_packed"}},
     "none": {"packing": {"method": "none"}},
     "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
     "copies": {"order": {"separate_copies": True}},

@@ -108,7 +108,7 @@ def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make
             assert set(times[values == value]) <= {full, full + 1}
 
 
-@pytest.mark.parametrize("method", ["concat", "best_fit", "related", "none"])
+@pytest.mark.parametrize("method", ["concat", "best_fit", "cluster_packed", "none"])
 def test_after_a_swap_of_weights_everything_unread_has_the_new_shares(make: Make, method: str) -> None:
     total, packing = 15_000, {"method": method}
     _, before = ran(make(mixing={"weights": EQUAL, "total_tokens": total}, packing=packing))
@@ -191,7 +191,7 @@ def test_what_is_cut_is_not_read_behind_the_beginning(make: Make, mixing: dict[s
     "packing",
     [
         {"method": "concat"},
-        {"method": "related"},
+        {"method": "cluster_packed"},
         {"piece_tokens": 20, "end_of_text": True},
         {"method": "none"},
     ],
@@ -214,7 +214,7 @@ def test_a_large_corpus_is_ordered_in_parts_of_its_own_mix(
     for epoch in orders:
         for first, last in pairwise(load_bounds(run)[0]):
             assert sorted(epoch[first:last]) == list(range(first, last))
-    if packing["method" if "method" in packing else "piece_tokens"] in ("concat", "related", 20):
+    if packing["method" if "method" in packing else "piece_tokens"] in ("concat", "cluster_packed", 20):
         assert (packed.padding[:-1] == 0).all() and (orders[:, -1] == len(packed) - 1).all()
 
 

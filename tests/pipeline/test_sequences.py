@@ -202,7 +202,7 @@ def test_what_is_kept_is_of_the_published_plan(corpus: Path, make_settings: Make
 def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_settings: Make) -> None:
     as_packed = {"length": LENGTH, "strategy": "original"}
     _, before = run(make_settings(sequence=as_packed), "curated_output")
-    settings = make_settings(sequence=as_packed, packing={"method": "related"})
+    settings = make_settings(sequence=as_packed, packing={"method": "cluster_packed"})
     packed, orders = run(settings, "curated_output")
     assert np.array_equal(orders, before)
     table = pq.read_table(settings.output.path / "packed_sequences.parquet")
@@ -216,7 +216,7 @@ def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_
         ({"method": "concat"}, "subsets"),
         ({"method": "best_fit"}, True),
         ({"method": "best_fit"}, "subsets"),
-        ({"method": "related"}, True),
+        ({"method": "cluster_packed"}, True),
         ({"method": "concat", "piece_tokens": 20}, True),
         ({"method": "none"}, True),
     ],

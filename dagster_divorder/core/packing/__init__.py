@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.packing import best_fit, concat, none, related
+from dagster_divorder.core.packing import best_fit, cluster_packed, concat, none
 from dagster_divorder.core.packing.consumed import join, remaining
 from dagster_divorder.core.packing.counts import sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.pieces import (
@@ -45,10 +45,10 @@ __all__ = [
 METHODS: dict[str, Callable[[PackingProblem], PackedSequences]] = {
     "concat": concat.pack,
     "best_fit": best_fit.pack,
-    "related": related.pack,
+    "cluster_packed": cluster_packed.pack,
     "none": none.pack,
 }
-FILLED = frozenset({"concat", "related"})
+FILLED = frozenset({"concat", "cluster_packed"})
 """Methods that pad only the last sequence."""
 
 
@@ -66,7 +66,8 @@ def pack(
 
     method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, for the shuffle of `best_fit`.
     labels: int (P,) >= 0, the cluster of each piece; vectors: float32 (P, D), or a function of piece numbers int64 (n,)
-        that returns their vectors (n, D). Only `related` uses both; it calls the function for one cluster at a time.
+        that returns their vectors (n, D). Only `cluster_packed` uses both; it calls the function for a cluster at a
+        time.
     copies: int (P,), equal for pieces of equal content, for `best_fit`: they go to different sequences. None: no piece
         is a copy.
 

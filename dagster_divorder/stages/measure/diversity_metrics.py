@@ -363,8 +363,8 @@ def load_verdict(run: Run) -> Verdict:
 
 def remedy(settings: Settings) -> str:
     """What to change if the sequences do not beat shuffling."""
-    if settings.packing.method == "related":
-        return "packing.method = 'related' puts similar documents into one sequence on purpose; 'concat' mixes them"
+    if settings.packing.method == "cluster_packed":
+        return "packing.method = 'cluster_packed' puts similar documents into a sequence on purpose; 'concat' mixes them"
     for name, strategy in (
         ("sequence.strategy", settings.sequence.strategy),
         ("order.strategy", settings.order.strategy),

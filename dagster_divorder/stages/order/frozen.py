@@ -7,9 +7,9 @@ changes every position. It depends on N, the tokenizer, the sequence length, the
 published plan does not begin with it (after a run with another N, or none), the next run pins the beginning of that
 plan.
 
-Under `extend` it has all documents and sequences of the plan, except a partial last sequence (`concat`, `related`): the
-tokens of this one are packed again with those of new documents, so every full row stays. It is pinned again as soon as
-input, settings or fits differ from those of the plan. It is empty until a plan was published.
+Under `extend` it has all documents and sequences of the plan, except a partial last sequence (`concat`,
+`cluster_packed`): the tokens of this one are packed again with those of new documents, so every full row stays. It is
+pinned again as soon as input, settings or fits differ from those of the plan. It is empty until a plan was published.
 
 No run replaces an export that does not begin with what stays."""
 

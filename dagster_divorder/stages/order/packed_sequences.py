@@ -5,8 +5,8 @@ The documents, in the order of `greedy_order`, are packed into sequences of `seq
 length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:indptr[s+1], one after another.
 
 Sequences that stay of the last plan come first, unchanged. Every section is packed apart (`stages.order.sections`).
-What does not fill its last sequence opens the next section (`concat`, `related`), so that the plan has at most one
-partial sequence. `sections` int64 (K + 1,), `stretches` int64 (T + 1,): the first sequences of sections, the beginning
+What does not fill its last sequence opens the next section (`concat`, `cluster_packed`), so that the plan has at most
+one partial sequence. `sections` int64 (K + 1,), `stretches` int64 (T + 1,): the first sequences of sections, the beginning
 that stays being the first one, and of stretches of one asked mix, and the number of all sequences. With
 `packing.end_of_text` a document has one more token, its last, the end-of-text token."""
 
@@ -124,7 +124,7 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
     counted = run_counter(run, stream.record_of)
-    vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "related" else None
+    vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "cluster_packed" else None
     copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
@@ -269,7 +269,7 @@ def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
             "greedy_order",
         ),
         *(["frozen"] if settings.order.keeps else []),
-        *(space_reads(settings) if settings.packing.method == "related" else []),
+        *(space_reads(settings) if settings.packing.method == "cluster_packed" else []),
     )
 
 

@@ -96,8 +96,8 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
 
 
 def keeps_copies_apart(settings: Settings) -> bool:
-    """Whether copies go to different sections: `related` would put them side by side."""
-    return settings.copies_apart or settings.packing.method == "related"
+    """Whether copies go to different sections: `cluster_packed` would put them side by side."""
+    return settings.copies_apart or settings.packing.method == "cluster_packed"
 
 
 def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarray, Traits, np.ndarray]:

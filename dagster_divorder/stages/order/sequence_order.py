@@ -2,7 +2,7 @@
 
 `order` int64 (E, S): place in an epoch -> sequence of `packed_sequences`. Every section is ordered apart, and sections
 follow each other in every epoch; the first epoch begins with the sequences that stay of the last plan, as they were
-read. A partial sequence that `concat` and `related` leave stays last,
+read. A partial sequence that `concat` and `cluster_packed` leave stays last,
 where trainers drop or pad it. `figures` report how far copies stand apart, in and across epochs.
 """
 

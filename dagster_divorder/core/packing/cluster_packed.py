@@ -1,4 +1,4 @@
-"""related: pieces end to end, sorted by cluster and, within a cluster, along a path of near neighbours.
+"""cluster_packed: pieces end to end, sorted by cluster and, within a cluster, along a path of near neighbours.
 
 The path visits the pieces of a cluster over a graph of nearest neighbours by cosine, always to the nearest unvisited
 piece. If a piece has no unvisited neighbour, the path continues from the latest piece that has one, or else from the
