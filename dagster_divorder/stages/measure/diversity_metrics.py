@@ -364,7 +364,7 @@ def load_verdict(run: Run) -> Verdict:
 def remedy(settings: Settings) -> str:
     """What to change if the sequences do not beat shuffling."""
     if settings.packing.method == "cluster_packed":
-        return "packing.method = 'cluster_packed' puts similar documents into a sequence on purpose; 'concat' mixes them"
+        return "packing.method = 'cluster_packed' packs similar documents together on purpose; 'concat' mixes them"
     for name, strategy in (
         ("sequence.strategy", settings.sequence.strategy),
         ("order.strategy", settings.order.strategy),
