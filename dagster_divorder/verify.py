@@ -126,6 +126,10 @@ def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
     ]
 
 
+WORTH_DEALING = 0.05
+"""Part of the mean rank's cost below which dealing rows is not proposed."""
+
+
 def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     """How much more the slowest rank has to do than the mean one; none if it does not, or the ranks are unknown."""
     if reading.assumed or reading.world_size == 1 or not trainer.shares or not reading.steps:
@@ -135,7 +139,7 @@ def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     head = f"the slowest rank's {what} is {{:.2f}} times the mean rank's at a micro-step"
     if run.settings.exports.equal_ranks:
         return [f"{head.format(slowest['dealt'])}, {slowest['come']:.2f} if rows came in order"]
-    if slowest["come"] < 1.05:
+    if slowest["come"] - slowest["dealt"] < WORTH_DEALING:
         return []
     return [f"{head.format(slowest['come'])}; exports.equal_ranks = true: {slowest['dealt']:.2f}"]
 

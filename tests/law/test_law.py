@@ -128,6 +128,7 @@ NOT_DRAWN = {
     "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "input.source",
+    "exports.equal_ranks",  # only with exports.world_size and exports.micro_batch
     *("model.base", "deep.model"),  # a model of one's own
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
     *("engine.device", "deep.tensor_parallel", "engine.address"),  # of the machine
@@ -290,11 +291,12 @@ class Law(RuleBasedStateMachine):
 
     @rule()
     def prune(self) -> None:
-        before = self.view_content()
+        before, removed = self.view_content(), load_state(self.store).removed
         pruned = prune(GRAPH, self.store)
         assert self.view_content() == before
-        # What had words of deleted documents is gone, and the next run makes it anew.
-        self.dirty |= pruned.documents > 0
+        # What had words of deleted documents is gone, and the next run makes it anew; so is what may have words of
+        # fragments that runs removed.
+        self.dirty |= pruned.documents > 0 or bool(removed)
         self.fits = self.read_fits()
         self.orders &= {self.receipts["greedy_order"].key}
 

@@ -3,8 +3,6 @@ a store keeps them."""
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,7 +124,7 @@ def test_no_file_shows_how_a_store_keeps_conversations(folder: Path) -> None:
         telltales = [text for text in TELLTALES if path.suffix != ".jsonl" or text != "messages"]
         for text in texts_in(path):
             # The report shows input.format, as it was set.
-            assert_none_shows(text.replace("<dd>messages</dd>", ""), path, telltales)
+            assert_none_shows(text.replace("<td>messages</td>", ""), path, telltales)
 
 
 def test_no_page_of_dagster_and_no_answer_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,21 +165,6 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     assert told in capsys.readouterr().out
     page = (folder / "curated" / "ordering_report.html").read_text()
     assert f"{tokens:,} tokens, {trained:,} trained on" in page
-    end = r"&lt;\|endoftext\|&gt;"
-    shown = re.findall(rf"<blockquote[^>]*>&lt;\|user\|&gt; (.*?)(?:{end}| …).*?<b>(.*?)(?:{end})?</b>", page)
-    answers, questions = (
-        {
-            " ".join(message["content"].split())[:60]
-            for record in records(folder)
-            for message in record[first::2]
-        }
-        for first in (1, 0)
-    )
-    assert shown
-    assert all(
-        html.unescape(said)[:60] in answers and html.unescape(asked)[:60] in questions
-        for asked, said in shown
-    )
 
 
 def records(folder: Path) -> list[list[dict[str, str]]]:

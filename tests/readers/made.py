@@ -59,7 +59,8 @@ def write_export(
     about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes, labels=labels))  # type: ignore[arg-type]
     items = int(rows.plan.document.max()) + 1
     names = {"source": ("web", "books", "code"), "length": ("short",)}
-    traits = Traits(np.zeros(items, np.int64), {trait: codes_of(trait, items) for trait in names}, names)
+    none = np.zeros(items, np.int64)
+    traits = Traits(none, none, {trait: codes_of(trait, items) for trait in names}, names)
     stage_row_table(folder, f"{NEIGHBOUR}train.{tag}.{ROWS}", rows, traits, lambda runs: runs.length)  # type: ignore[arg-type]
     whole = {
         "format": name,
