@@ -17,6 +17,7 @@ from pathlib import Path
 from dagster_divorder import load_settings
 from dagster_divorder.settings import Settings
 from dagster_divorder.summary import summarise
+from dagster_divorder.view.answer import as_text
 from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
@@ -52,7 +53,7 @@ def save(png: bytes, file: Path, says: str = "") -> None:
 
 def save_pictures(settings: Settings, folder: Path) -> None:
     """The pictures of an output that README shows."""
-    says = str(summarise(settings))
+    says = as_text(summarise(settings).parts, width=80, colour=False)
     for made, shown in (("ordering_comparison", "ordering_comparison"), ("cluster_cloud", "cluster_map")):
         save((settings.output.path / f"{made}.png").read_bytes(), folder / f"{shown}.png", says)
 
