@@ -210,7 +210,7 @@ def test_the_path_equals_its_twin(data, points):
 
 
 @pytest.mark.parametrize("block", [cluster_packed.BLOCK, 64])
-def test_related_walks_from_neighbour_to_neighbour(monkeypatch, block):
+def test_cluster_packed_walks_from_neighbour_to_neighbour(monkeypatch, block):
     """Points on a circle, in random order, in two clusters: the path follows the circle."""
     monkeypatch.setattr(cluster_packed, "BLOCK", block)
     random = np.random.default_rng(0)
@@ -240,7 +240,7 @@ def test_related_walks_from_neighbour_to_neighbour(monkeypatch, block):
     assert np.mean(near > np.cos(0.1)) > 0.94
 
 
-def test_related_keeps_equal_vectors_in_their_order():
+def test_cluster_packed_keeps_equal_vectors_in_their_order():
     packed = packed_by_vectors(np.ones((20, 3), np.float32))
     assert packed.document.tolist() == list(range(20))
     packed = packed_by_vectors(np.zeros((20, 3), np.float32))

@@ -6,8 +6,8 @@ length int64 (Q,), and indptr int64 (S+1,): sequence s holds the runs indptr[s]:
 
 Sequences that stay of the last plan come first, unchanged. Every section is packed apart (`stages.order.sections`).
 What does not fill its last sequence opens the next section (`concat`, `cluster_packed`), so that the plan has at most
-one partial sequence. `sections` int64 (K + 1,), `stretches` int64 (T + 1,): the first sequences of sections, the beginning
-that stays being the first one, and of stretches of one asked mix, and the number of all sequences. With
+one partial sequence. `sections` int64 (K + 1,), `stretches` int64 (T + 1,): the first sequences of sections, the
+beginning that stays being the first one, and of stretches of one asked mix, and the number of all sequences. With
 `packing.end_of_text` a document has one more token, its last, the end-of-text token."""
 
 from __future__ import annotations
