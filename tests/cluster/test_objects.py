@@ -275,7 +275,7 @@ def test_a_full_bucket_is_told_and_gone_on_from(
         proxy.fault = lambda request, fault=fault, number=number: (
             fault if request.method == "PUT" and next(number) > 14 else None
         )
-        with pytest.raises(DiskFullError, match=r"no space left for s3://.*run again"):
+        with pytest.raises(DiskFullError, match=r"s3://.*no space left.*run again"):
             run(here)
         proxy.fault = lambda request: None
     run(here)
@@ -294,8 +294,8 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
                 run(settings(place))
         assert "Sesame99" not in "".join(traceback.format_exception(caught.value))
 
-    refused(new_place(), r"SignatureDoesNotMatch.*credentials are wrong", AWS_SECRET_ACCESS_KEY="Sesame99")
-    refused(new_place(), r"InvalidAccessKeyId.*credentials are wrong", AWS_ACCESS_KEY_ID="Sesame99")
+    refused(new_place(), "SignatureDoesNotMatch: check AWS_ACCESS_KEY_ID", AWS_SECRET_ACCESS_KEY="Sesame99")
+    refused(new_place(), "InvalidAccessKeyId: check AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="Sesame99")
     refused("s3://no-such-bucket/store", "no bucket 'no-such-bucket'")
     monkeypatch.setattr(objects, "LOOK_SECONDS", 0.2)
     refused(new_place(), r"cannot be reached.*AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:1")
@@ -305,7 +305,7 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     proxy.fault = lambda request: None
     place = new_place()
     obstore.put(connect(place), "head.json", b'{"format": "divorder store", "version": 4, "id": ""}')
-    refused(place, "has format version 4")
+    refused(place, r"has other files in it \(head\.json\)")
 
 
 def test_dagster_and_the_commands_work_on_objects(
@@ -328,7 +328,7 @@ def test_dagster_and_the_commands_work_on_objects(
             assert daemon.starts() == bool(more)
     for command, said in (
         (["plan"], "new"),
-        (["run"], "curated"),
+        (["run"], "different texts"),
         (["summary"], "clusters in a sequence"),
         (["prune", "--dry-run"], "would be freed"),
         (["prune"], "freed"),

@@ -25,7 +25,7 @@ from dagster_divorder.errors import InputError, SettingsError, WorkerError
 from dagster_divorder.pipeline import per_fragment
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
-from dagster_divorder.stages.output import curated_output
+from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
 from tests.cluster import letters
@@ -163,6 +163,7 @@ def test_a_run_gives_the_bytes_of_a_local_one(
         (curated_output, "MEMORY_BYTES", 0),
         (permute, "BUCKET_BYTES", 1000),
         (permute, "PIECE_BYTES", 0),
+        (exports, "EXPORT_SHARD_BYTES", 20_000),
     ):
         monkeypatch.setattr(module, name, value)
     found: list[dict[str, bytes]] = []

@@ -19,7 +19,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.output import curated_output
+from dagster_divorder.stages.output import curated_output, exports
 from tests.cluster.proxy import Proxy
 from tests.conftest import topic_records
 from tests.store.remote import objects, put
@@ -75,6 +75,8 @@ def test_output_and_exports_are_the_same_bytes_wherever_they_lie(
             **sections,
         )
 
+    monkeypatch.setattr(curated_output, "OUTPUT_SHARD_BYTES", 9000)
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 9000)
     here = settings_at(tmp_path / "here", store={"path": tmp_path / "store"})
     there = settings_at(s3, store={"path": f"{s3}/store"}, engine={"workers": 2})
     run_all(here, Silent())
@@ -120,12 +122,15 @@ def test_a_run_with_nothing_new_asks_little(s3: str, proxy: Proxy, tmp_path: Pat
     assert sum(counts.values()) <= 46, counts
 
 
-def test_a_commit_that_was_killed_is_finished_by_the_next_run(s3: str, tmp_path: Path) -> None:
+def test_a_commit_that_was_killed_is_finished_by_the_next_run(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curated_output, "OUTPUT_SHARD_BYTES", 9000)
     (tmp_path / "in.jsonl").write_bytes(b"".join(LINES))
     (tmp_path / "divorder.toml").write_text(
         f"""
         input.paths = ["in.jsonl"]
-        output = {{ path = "{s3}/out", shard_bytes = 9000, sidecars = [] }}
+        output = {{ path = "{s3}/out", sidecars = [] }}
         advanced = {{ vocab_size = 512, token_dims = 16 }}
         clusters.k = 4
         sequence = {{ length = 128, batch = 4 }}
@@ -137,6 +142,8 @@ from pathlib import Path
 import obstore
 from dagster_divorder import run_all
 from dagster_divorder.settings import load_settings
+from dagster_divorder.stages.output import curated_output
+curated_output.OUTPUT_SHARD_BYTES = 9000
 done = []
 put = obstore.put
 def dies(*given, **more):
