@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 MOST_VALUES = 8
-OTHERS = "others"
+OTHERS = "(others)"
 
 
 class MixLog:
@@ -34,12 +34,12 @@ class MixLog:
 
     export: the folder of an export, or an open one. batch: rows of a global batch over all ranks; default: the plan's.
     traits: names of the traits to log; default: all but `length`. most: values of a trait that are logged by name,
-    those with the most tokens; the rest is `others`.
+    those with the most tokens; the rest is `(others)`.
 
     `mix(step)`, for a step from 0, is a dict of plain numbers:
 
     - `mix/TRAIT/VALUE`: share of the step's tokens;
-    - `mix/TRAIT/distance`: total variation between the step's shares and those of the whole export, 0 to 1;
+    - `distance/TRAIT`: total variation between the step's shares and those of the whole export, 0 to 1;
     - `read/TRAIT/VALUE`: how often the value's tokens were read up to the end of the step, in epochs of the export;
     - `read/tokens`: tokens read up to there.
 
@@ -84,7 +84,7 @@ class MixLog:
                 columns[f"read/{name}/{value}"] = np.cumsum(read) / max(
                     read.sum() / self.export.manifest["epochs"], 1
                 )
-            columns[f"mix/{name}/distance"] = _distances(of_steps, counted, whole / max(whole.sum(), 1))
+            columns[f"distance/{name}"] = _distances(of_steps, counted, whole / max(whole.sum(), 1))
         self._names, self._columns = list(columns), np.stack(list(columns.values()), axis=1)
 
     def __len__(self) -> int:

@@ -50,16 +50,16 @@ def test_a_step_is_logged_as_its_batch_holds_it(export: tuple[Path, list[Any]]) 
         assert logged == pytest.approx(
             {
                 "read/tokens": read.total(),
-                "mix/source/distance": distance,
+                "distance/source": distance,
                 **{f"mix/source/{name}": held[name] / tokens for name in NAMES_OF},
                 **{f"read/source/{name}": EPOCHS * read[name] / whole[name] for name in NAMES_OF},
             }
         )
     few = MixLog(path, most=1)(0)
-    assert few["mix/source/others"] == pytest.approx(
+    assert few["mix/source/(others)"] == pytest.approx(
         1 - max(few[f"mix/source/{n}"] for n in NAMES_OF if f"mix/source/{n}" in few)
     )
-    assert few["mix/source/distance"] == pytest.approx(mix(0)["mix/source/distance"])
+    assert few["distance/source"] == pytest.approx(mix(0)["distance/source"])
     with pytest.raises(IndexError, match=f"has steps 0 to {len(mix) - 1}, not {len(mix)}"):
         mix(len(mix))
     with pytest.raises(InputError, match="there is no trait 'sources'; expected one of source, length"):
