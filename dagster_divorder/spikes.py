@@ -8,13 +8,13 @@ a loss that falls steadily does not stand out.
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import orjson
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.forensics import where
@@ -89,9 +89,10 @@ def read_losses(file: Path) -> Losses:
 
 
 def _rows(text: str) -> Iterable[Mapping[str, Any]]:
+    # Python's own parser reads NaN and Infinity, which trainers write.
     try:
-        state = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        state = json.loads(text)
+    except json.JSONDecodeError:
         state = None
     if isinstance(state, dict):
         return [row for row in state.get("log_history", [state]) if isinstance(row, dict)]
@@ -100,9 +101,8 @@ def _rows(text: str) -> Iterable[Mapping[str, Any]]:
     rows = []
     for line in text.splitlines():
         try:
-            # NaN and Infinity, which some trainers write, are no JSON.
-            rows.append(orjson.loads(line.replace("NaN", '"nan"').replace("Infinity", '"inf"')))
-        except orjson.JSONDecodeError:  # a line that is still being written
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # a line that is still being written
             continue
     return [row for row in rows if isinstance(row, dict)]
 

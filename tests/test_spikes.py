@@ -53,6 +53,7 @@ LOGS = {
     "jsonl": '{"step": 2, "loss": 3.5}\n{"step": 2, "eval_loss": 9}\n{"step": 4, "loss": NaN}\n{"step": 6, "lo',
     "csv": "iteration,lm loss\n2,3.5\n4,nan\n",
     "trainer_state": '{"log_history": [{"step": 2, "loss": 1}, {"step": 2, "loss": 3.5}, {"step": 4, "loss": "nan"}]}',
+    "diverged": '{"log_history": [{"step": 2, "loss": 3.5}, {"step": 4, "loss": NaN}], "note": "NaN"}',
 }
 
 

@@ -8,8 +8,6 @@ match is not counted.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 from collections import Counter, deque
@@ -263,10 +261,9 @@ class _Search:
             return set()
         if not entries.keys() >= {"dataset_info.json", "state.json"}:
             return None
-        state = entries["state.json"]
-        with (
-            open_source(state) if isinstance(state, Source) else contextlib.nullcontext(io.BytesIO()) as file
-        ):
+        if not isinstance(state := entries["state.json"], Source):
+            return set()
+        with open_source(state) as file:
             files = json_object(file.read()).get("_data_files") or []
         return {str(each["filename"]) for each in files if isinstance(each, dict) and "filename" in each}
 

@@ -16,6 +16,8 @@ import orjson
 
 from dagster_divorder import __version__
 from dagster_divorder.core.distinct import distinct_values
+from dagster_divorder.core.measure.runs import RunCounter
+from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.ranks import arranged, deal_to_ranks, slowest_rank
 from dagster_divorder.core.spans import Spans
@@ -84,8 +86,10 @@ def _write_exports(run: Run) -> Made:
     if sentence := moved_by_appends(run.settings, _lacks_each(run)):
         run.progress.note(sentence)
     record_plan(run, fingerprint, keys)
+    stream = load_stream(run)
+    held = stream.traits, run_counter(run, stream.record_of)
     for lacking in _lacks_each(run):
-        _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size)
+        _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size, *held)
     hashes, table = {}, []
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
@@ -201,8 +205,8 @@ def _layout(settings: Settings, format: Format) -> dict[str, int]:
     return settings.exports.layout if format.contiguous_ranks else {}
 
 
-def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
-    """Write an export. planned: rows of the plan, over all epochs."""
+def _write(run: Run, format: Format, rows: Rows, planned: int, traits: Traits, counted: RunCounter) -> None:
+    """Write an export. planned: rows of the plan, over all epochs. traits, counted: of the stream's items."""
     folder = _folder(run, format.name)
     left_out = 0 if format.epochs == "index" else planned - len(rows)
     if left_out:
@@ -210,8 +214,6 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
             f"{format.name}: the last {left_out:,} of {planned:,} sequences are left out, because they do not fill a "
             "micro-batch of every worker of every rank"
         )
-    stream = load_stream(run)
-    counted = run_counter(run, stream.record_of)
     options = Options(
         tag=_tag(run, format),
         shard_bytes=EXPORT_SHARD_BYTES,
@@ -223,7 +225,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int) -> None:
     extends = run.settings.order.extends
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
-        stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, stream.traits, counted)
+        stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, traits, counted)
         for name, data in _tokenizer(run).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
