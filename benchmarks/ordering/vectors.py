@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import orjson
 from scipy.sparse import csr_matrix, issparse
+from within import distinct_values, packed
 
-from dagster_divorder.core.measure import Feature, measure, packed_counts, stationarity
-from dagster_divorder.core.measure.windows import Laid
+from dagster_divorder.core.measure import Feature, stationarity
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.core.vectors.pca import fit as components
@@ -80,18 +79,6 @@ def batch_means(made: np.ndarray, values: Any) -> np.ndarray:
         sums, total = (into @ values).toarray(), np.asarray(values.sum(axis=0)).ravel()
         return sums / np.maximum(sums.sum(axis=1, keepdims=True), 1) - total / total.sum()
     return values[take].reshape(whole, ROWS, -1).mean(axis=1) - values.mean(axis=0)
-
-
-def packed(order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, length: int) -> Laid:
-    """Documents in an order, packed into sequences."""
-    plan = pack(Pieces(order, np.zeros_like(order), tokens[order]), sequence_length=length)
-    counts = packed_counts(plan, {"": codes}, {"": int(codes.max()) + 1})[""]
-    return Laid.of(counts, np.flatnonzero(plan.padding == 0))
-
-
-def distinct_values(order: np.ndarray, tokens: np.ndarray, codes: np.ndarray, length: int) -> float:
-    counts = packed(order, tokens, codes, length).counts
-    return measure({"": counts}, np.arange(len(counts.indptr) - 1), batch=1).figures["distinct"][""]["mean"]
 
 
 def main() -> None:
