@@ -15,13 +15,20 @@ import time
 import numpy as np
 
 from dagster_divorder.core.packing import Pieces, pack
-from dagster_divorder.core.ranks import deal_to_ranks, padding, slowest_rank
+from dagster_divorder.core.ranks import deal_to_ranks, slowest_rank
 
 
 def dealt(costs: np.ndarray, batch: int, ranks: int, micro: int, *, padded: bool = False) -> np.ndarray:
     """Costs in the order in which dealt rows are read."""
     rows = costs.reshape(-1, batch)
     return np.concatenate([row[deal_to_ranks(row, ranks, micro, padded=padded)].ravel() for row in rows])
+
+
+def padding(lengths: np.ndarray, micro: int) -> float:
+    """Padding over tokens where every b rows, in reading order, are padded to their longest. lengths: int (n,)."""
+    batches = lengths[: len(lengths) // micro * micro].reshape(-1, micro)
+    tokens = int(batches.sum())
+    return float(batches.max(1).sum() * micro / tokens - 1) if tokens else 0.0
 
 
 def main(path: str) -> None:

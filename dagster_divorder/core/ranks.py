@@ -76,11 +76,3 @@ def slowest_rank(costs: ArrayLike, ranks: int, micro: int, *, padded: bool = Fal
     loads = steps.max(2) if padded else steps.sum(2)
     means = loads.mean(1)
     return float(np.mean(loads.max(1)[means > 0] / means[means > 0])) if means.any() else 1.0
-
-
-def padding(lengths: ArrayLike, micro: int) -> float:
-    """Padding over tokens where every b rows, in reading order, are padded to their longest. lengths: int (n,)."""
-    length = np.asarray(lengths, np.int64)
-    batches = length[: len(length) // micro * micro].reshape(-1, micro)
-    tokens = int(batches.sum())
-    return float(batches.max(1).sum() * micro / tokens - 1) if tokens else 0.0
