@@ -124,7 +124,7 @@ QUESTIONS = {
     "I have embeddings of my own model": "clusters_of_documents.md",
     "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
     "What is a prefix deviation?": "concepts.md#prefix-deviation",
-    "500 GB: how long, and on what?": "decisions/scale.md",
+    "500 GB: how long, and on what?": "decisions/engine.md",
     "My corpus has no sources": "recipes.md#my-corpus-has-several-languages",
     "My documents are longer than a sequence": "recipes.md#my-documents-are-books",
     "I have a quality score of my own": "sections.md#along-a-score",
