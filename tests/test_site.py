@@ -179,7 +179,9 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
 )
 def test_the_reference_has_every_public_name(module) -> None:
     text = reference.python().split(f"\n## `{module.__name__}`\n")[1].split("\n## ")[0]
-    assert re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M) == module.__all__
+    named = re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M)
+    assert sorted(named) == sorted(module.__all__) and " at 0x" not in text
+    assert module is not dagster_divorder or named[:4] == ["order", "reorder", "compare", "balance"]
 
 
 @pytest.mark.slow
@@ -207,4 +209,4 @@ def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
     assert terms == sorted(terms) and 40 < len(terms) == len(set(terms)) <= 60
     for first, last, part in re.findall(r"^## (\w) to (\w)\n(.*?)(?=^## |\Z)", glossary, re.M | re.S):
         assert all(first <= term[0].upper() <= last for term in re.findall(r"^- \*+([^*]+)\*", part, re.M))
-    assert 35 < len(pages.linked_terms(glossary))
+    assert len(pages.linked_terms(glossary)) > 35
