@@ -248,7 +248,8 @@ def _signature(function: Any) -> str:
     )
     # Objects without a form in Python are metadata of an annotation, or a default.
     shown = re.sub(r", <[^<>]* at 0x\w+>", "", shown)
-    return re.sub(r"<[^<>]* at 0x\w+>", "...", shown)
+    shown = re.sub(r"<[^<>]* at 0x\w+>", "...", shown).replace("typing.", "")
+    return re.sub(r"Annotated\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1", shown)
 
 
 _PARAMETER = r"\*{0,2}[a-z]\w*(?:, [a-z]\w*)*"
