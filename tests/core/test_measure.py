@@ -235,7 +235,7 @@ def test_slices_hold_what_the_tokens_one_by_one_hold(rows, columns):
     expected = [
         np.bincount(inside, minlength=4) for inside in twin.token_windows(columns * tokens, codes, total or 1)
     ]
-    mix = cluster_mix(np.arange(len(rows)), tokens, codes, 4, columns)
+    mix = cluster_mix(tokens, codes, 4, columns)
     assert mix == pytest.approx(np.array(expected or np.zeros((columns, 4))) / max(total, 1), abs=1e-6)
 
 

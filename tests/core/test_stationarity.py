@@ -277,11 +277,11 @@ def test_a_sample_of_stretches_has_whole_batches_of_one_stretch_each(
 
 def test_what_is_said_names_what_drifts_by_how_much() -> None:
     still = along(shuffled())
-    assert still.passed and still.text() == still.claim()
-    assert still.claim().startswith("Nothing drifts: of 7 features of 1,000 sequences, 6 of them unseen")
+    assert still.passed and still.claim().startswith(
+        "Nothing drifts: of 7 features of 1,000 sequences, 6 of them unseen"
+    )
     found = along(sorted_by("pure")())
     assert not found.passed and found.drifting[0].feature == "pure"
-    assert "- pure: farthest tenth" in found.text()
     assert "drift along the order inside its 3 stretches" in replace(found, stretches=3).claim()
     by_name = {row["feature"]: row for row in found.rows()}
     assert by_name["pure"]["drifts"] == "yes" and by_name["topics"]["balanced"] == "yes"

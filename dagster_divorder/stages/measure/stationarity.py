@@ -15,7 +15,6 @@ prepared while the one before is compared with its shuffles.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -216,8 +215,7 @@ def _measure_stationarity(run: Run) -> Made:
         return counted(run.progress, "looking at features", ahead(features), None, "features")
 
     drift = drift_along(run, shown=shown)
-    found = {field.name: getattr(drift, field.name) for field in fields(drift)}
-    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": drift.claim()})
+    return Made({"found": File(orjson.dumps(drift), "json")}, figures={"claim": drift.claim()})
 
 
 def _show_stationarity(run: Run, receipt: Receipt) -> Shown:
