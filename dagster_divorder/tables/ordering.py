@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.items import TABLE_WITHIN
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.rows import BINS, CLUSTERS, read_rows
-from dagster_divorder.tables.sections import TableOrder, order_table
+from dagster_divorder.tables.sections import BINS, CLUSTERS, TableOrder, order_table, read_rows
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
 from dagster_divorder.tables.traits import By
@@ -72,28 +71,9 @@ def order(
     >>> [sorted(table["topic"][row] for row in ranks[at : at + 2]) for at in (0, 2, 4)]
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
-    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_table(
-        rows,
-        strategy=strategy,
-        seed=seed,
-        frozen=frozen,
-        score=score,
-        shape=shape,
-        within=within,
-        **_known(options),
-    ).first
-
-
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    """
-    Raises:
-        InputError: an option was removed.
-    """
-    for name, instead in REMOVED.items():
-        if name in options:
-            raise InputError(f"{name} is no longer an argument of an order: {instead}")
-    return options
+    more = {"frozen": frozen, "score": score, "shape": shape, "within": within, **options}
+    read: dict[str, Any] = {"tokens": tokens, "seed": seed, "bins": bins, "clusters": clusters}
+    return table_epochs(table, by, strategy=strategy, **read, **more).first
 
 
 REMOVED = {
@@ -117,8 +97,11 @@ def table_epochs(
     **options: Any,
 ) -> TableOrder:
     """The orders of all epochs. The first, the arguments and the errors are those of `order`."""
+    for name, instead in REMOVED.items():
+        if name in options:
+            raise InputError(f"{name} is no longer an argument of an order: {instead}")
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_table(rows, seed=seed, **_known(options))
+    return order_table(rows, seed=seed, **options)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

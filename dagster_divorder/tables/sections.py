@@ -1,4 +1,5 @@
-"""A table's order as sections: rows that are already consumed, then the others, or windows of a score.
+"""The rows of a table as items to order, and their order as sections: rows that are already consumed, then the others,
+or windows of a score.
 
 Letters: N rows.
 """
@@ -13,27 +14,66 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_number, whole_numbers
 from dagster_divorder.core.order.epochs import Epochs, plan_epochs
-from dagster_divorder.core.order.items import TABLE_WITHIN
-from dagster_divorder.core.order.schedule import (
-    SHAPES,
-    Pieces,
-    token_ranks,
-    window_share,
-    windows_of,
-)
+from dagster_divorder.core.order.items import TABLE_WITHIN, Items, document_items
+from dagster_divorder.core.order.schedule import SHAPES, Pieces, token_ranks, window_share, windows_of
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.strategy import one_of
+from dagster_divorder.core.order.traits import ManyCodes
+from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.rows import Rows
 from dagster_divorder.tables.table import Table, numbers_of, open_table
-from dagster_divorder.tables.tokens import warn
+from dagster_divorder.tables.tokens import Tokens, row_tokens, warn
+from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of, weights_of
 
 Ints = NDArray[np.int64]
 
+BINS = 16
+"""Quantile bins of a column of numbers."""
+CLUSTERS = 30
+"""Clusters of a column of vectors."""
 BATCH = 256
 """Rows of a batch, as in `core.order.order`."""
 FEWEST = 0.5
 """Least share of the rows that must have a score."""
+
+
+class Rows(NamedTuple):
+    """tokens: int64 (N,), of each row. weights, traits: by name, of the balanced columns."""
+
+    table: Table
+    tokens: Ints
+    weights: dict[str, float]
+    traits: dict[str, TraitCodes]
+
+    def items(self, within: float) -> Items:
+        """One item a row; see `core.order.items.document_items`."""
+        codes = {
+            name: trait if isinstance(trait, ManyCodes) else trait.codes
+            for name, trait in self.traits.items()
+        }
+        items = document_items(self.tokens, codes, self.weights, within=within)
+        heaviest = max(self.weights.values())
+        blocks = [
+            (trait.directions, VECTOR_SHARE * self.weights[name] / heaviest)
+            for name, trait in self.traits.items()
+            if isinstance(trait, VectorCodes)
+        ]
+        return with_blocks(items, blocks) if blocks else items
+
+
+def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, seed: int) -> Rows:
+    """The rows of any table; arguments and errors as in `tables.ordering.order`."""
+    for name, value, smallest in (("bins", bins, 1), ("clusters", clusters, 1), ("seed", seed, 0)):
+        whole_number(name, value, smallest)
+    opened, weights = open_table(table), weights_of(by)
+    traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
+    for name, trait in traits.items():
+        values = trait.directions if isinstance(trait, VectorCodes) else trait.codes
+        if opened.rows > 1 and (values == values[0]).all():
+            warn(
+                f"column {name!r} has the same value in all rows, so it balances nothing; leave it out of by"
+            )
+    return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
 
 
 class Section(NamedTuple):
@@ -156,8 +196,9 @@ def row_scores(table: Table, score: str | ArrayLike) -> NDArray[np.float64]:
         raise InputError(f"score holds {opened.rows:,} numbers; expected one for each of {table.rows:,} rows")
     column = opened.column(score if isinstance(score, str) else "score")
     types, kind = pa.types, column.type
-    numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
-    if not any(holds(kind) for holds in numeric):
+    if not (
+        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_null(kind)
+    ):
         raise InputError(
             f"score is {title}, which holds {kind}; expected numbers: convert them, or name another column"
         )

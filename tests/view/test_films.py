@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dagster_divorder.core.measure.migration import sample_cells
+from dagster_divorder.core.measure.runs import ReadRuns
 from dagster_divorder.errors import InputError
 from dagster_divorder.view import films
 from dagster_divorder.view.films import (
@@ -19,10 +21,11 @@ from dagster_divorder.view.films import (
     HOLD,
     WIDTH,
     FilmedCorpus,
-    FilmedOrder,
     film,
     map_frames,
+    migrated,
     ordering_frames,
+    sample_cells,
 )
 
 FRAMES = 5
@@ -37,17 +40,39 @@ def corpus(
     return FilmedCorpus(names=names, sizes=np.arange(6, 0, -1), output_label=output_label)
 
 
+def runs_of(order: np.ndarray, tokens: np.ndarray) -> ReadRuns:
+    """Whole documents in an order, in one sequence."""
+    return ReadRuns(order, np.zeros_like(order), tokens[order], np.array([0, len(order)]))
+
+
 def frames_of_ordering(documents: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
     tokens, labels = rng.integers(1, 50, documents), np.sort(rng.integers(0, 6, documents))
-    orders = []
-    for name in ("sequences_random", "sequences"):
-        cells = (
-            sample_cells(rng.permutation(documents), tokens, 2_000) if documents else sample_cells([], [], 1)
-        )
-        orders.append(FilmedOrder(name, cells, labels[cells.document]))
-    made = ordering_frames(orders, of or corpus(), count=FRAMES)
-    return [frame.copy() for frame in made]
+    orders = {
+        name: sample_cells(runs_of(rng.permutation(documents), tokens), labels)
+        for name in ("sequences_random", "sequences")
+    }
+    return [frame.copy() for frame in ordering_frames(orders, of or corpus(), count=FRAMES)]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 60), st.data())
+def test_cells_are_tokens_at_even_distances_that_move_into_the_new_order(
+    tokens: list[int], cells: int, data: st.DataObject
+) -> None:
+    order = np.array(data.draw(st.permutations(range(len(tokens)))))
+    document, place = sample_cells(
+        runs_of(order, np.array(tokens)), np.arange(len(tokens)), cells if sum(tokens) else 1
+    )
+    stream = [(of, at) for of in order.tolist() for at in range(tokens[of])]
+    if not stream:
+        return
+    expected = [stream[(2 * cell + 1) * len(stream) // (2 * cells)] for cell in range(cells)]
+    assert document.tolist() == [of for of, _ in expected]
+    assert [expected[cell] for cell in np.argsort(place)] == sorted(expected)
+    read = data.draw(st.integers(0, cells))
+    found = migrated(place, read)
+    assert found[:read].tolist() == list(range(read))
+    assert (np.diff(place[found[read:]]) > 0).all() and len(set(found.tolist())) == cells
 
 
 def frames_of_map(points: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
