@@ -35,7 +35,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.tables.sections import BATCH, BINS, CLUSTERS, Rows, TableOrder, order_table, read_rows
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
-from dagster_divorder.view.answer import AsTable, TextTable
+from dagster_divorder.view.answer import AsTable, TextTable, as_text
 from dagster_divorder.view.words import fixed, number
 
 if TYPE_CHECKING:
@@ -134,6 +134,9 @@ class Comparison(AsTable):
     @property
     def _as_table(self) -> TextTable:
         return TextTable([line.shown() for line in self.lines], self.title)
+
+    def __repr__(self) -> str:
+        return as_text([self.title, "", TextTable(self._as_table.rows)])
 
 
 @dataclass(frozen=True, eq=False)

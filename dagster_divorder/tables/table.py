@@ -228,13 +228,10 @@ def _arrow_rows(table: Any, order: Order) -> Any:
 def _taken(column: Any, order: Order) -> Any:
     """The values of an Arrow column in an order, also of types that Arrow's `take` lacks."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind, places = column.type, plain_array(order)
     with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return column.take(places)
-    if pa.types.is_run_end_encoded(kind):
-        return pc.run_end_encode(pc.run_end_decode(column).take(places), run_end_type=kind.run_end_type)
     values = column.to_pylist()
     return pa.array([values[at] for at in order.tolist()], kind)
 
@@ -248,14 +245,11 @@ def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
 def _chunked(column: Any) -> pa.ChunkedArray:
     """A column as the storage of its extension type, in a form that Arrow can compute with."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    if pa.types.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
         # Polars streams its texts as string views, with which Arrow cannot compute.

@@ -421,7 +421,7 @@ def test_one_figure_is_the_same_everywhere(
     for row in windows:
         if row["window"] == "batch across the seam":
             off, other = row["worst share error, points"].split(", shuffled ")
-            assert f"{row['trait']} {off} points off at worst, {other} shuffled" in findings
+            assert f"share error of {row['trait']}, worst: {off} points, {other} shuffled" in findings
 
     # Evidence: five clusters, which the corpus was given too as it is; agreement; the pairs of strategies.
     tried = {row["k"]: row for row in tables["k-calibration: Calibration"]}
