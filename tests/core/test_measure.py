@@ -114,18 +114,6 @@ def test_documents_of_four_sequences_by_hand():
     assert orjson.loads(orjson.dumps(told)) == told
 
 
-def test_a_balanced_order_measures_better_than_blocks():
-    codes, ones = np.repeat(np.arange(5), 200), np.ones(1000, np.int64)
-    blocks, even = (
-        documents(order, ones, codes, length=10, batch=5).figures
-        for order in (np.arange(1000), np.arange(1000).reshape(5, 200).T.ravel())
-    )
-    for name in ("batch_tv", "seam"):
-        assert even[name]["cluster"]["worst"] < 0.2 * blocks[name]["cluster"]["worst"]
-    assert even["prefix"]["mean"] < 0.1 * blocks["prefix"]["mean"]
-    assert even["distinct"]["cluster"]["least"] == 5 and blocks["distinct"]["cluster"]["least"] == 1
-
-
 @pytest.mark.parametrize("factor", [1, 10**12])
 def test_trillions_of_tokens_are_counted_exactly(factor):
     """Whole numbers above 2**53 are no floats."""
@@ -237,13 +225,6 @@ def test_slices_hold_what_the_tokens_one_by_one_hold(rows, columns):
     ]
     mix = cluster_mix(tokens, codes, 4, columns)
     assert mix == pytest.approx(np.array(expected or np.zeros((columns, 4))) / max(total, 1), abs=1e-6)
-
-
-def test_shuffles_stay_inside_their_stretch():
-    stretch = np.repeat([0, 1, 2], [5, 1, 300])
-    made = shuffled_inside(stretch, np.random.default_rng(0))
-    assert sorted(made) == list(range(306)) and (stretch[made] == stretch).all()
-    assert abs(np.corrcoef(made[6:], np.arange(300))[0, 1]) < 0.2
 
 
 def test_the_distance_to_a_schedule_is_that_of_the_batches_means_by_token():

@@ -268,7 +268,7 @@ def test_columns_that_arrow_cannot_put_in_another_order(name: str, kind: str) ->
     ids=["views in pandas", "a stream of numbers", "runs"],
 )
 def test_what_arrow_cannot_do_is_said_in_a_sentence(table: Any) -> None:
-    with pytest.raises(InputError, match="; expected (a type|a stream|text)"):
+    with pytest.raises(InputError, match=r"; expected (a type|a stream|text)"):
         divorder.reorder(table, "topic", tokens=None if isinstance(table, pd.DataFrame) else "n")
 
 

