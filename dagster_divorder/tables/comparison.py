@@ -25,14 +25,13 @@ from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.measure import cluster_mix, measure
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
-from dagster_divorder.core.measure.windows import Counts, off_schedule, shuffled_inside
-from dagster_divorder.core.order.schedule import asked_rank
+from dagster_divorder.core.measure.windows import Counts, shuffled_inside
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.sections import BATCH, BINS, CLUSTERS, Rows, TableOrder, order_table, read_rows
+from dagster_divorder.tables.sections import BINS, CLUSTERS, Rows, TableOrder, order_table, read_rows
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
 from dagster_divorder.view.answer import AsTable, TextTable, as_text
@@ -68,9 +67,8 @@ class Line:
     from the table's; both in [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly
     worse than shuffles.
 
-    Of rows that follow a score or consumed rows, windows are compared with the mix of their section, and the shuffles
-    stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1],
-    and the asked rank.
+    Consumed rows and those behind them are sections: windows are compared with the mix of their section, and the
+    shuffles stay inside sections.
     """
 
     column: str
@@ -105,7 +103,7 @@ class Comparison(AsTable):
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
     rows: N. window: its size in `unit`. shuffles: their number for windows; drift uses
-    `core.measure.stationarity.SHUFFLES`. schedule: its shape and score, "" without one.
+    `core.measure.stationarity.SHUFFLES`.
     """
 
     rows: int
@@ -114,7 +112,6 @@ class Comparison(AsTable):
     strategy: str
     shuffles: int
     lines: tuple[Line, ...]
-    schedule: str = ""
 
     @property
     def drifting(self) -> tuple[str, ...]:
@@ -124,10 +121,9 @@ class Comparison(AsTable):
     @property
     def title(self) -> str:
         """The comparison and its result in one line."""
-        along = f" along {self.schedule}" if self.schedule else ""
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
-            f"{self.rows:,} rows, {self.strategy}{along}, windows of {self.window:,} {self.unit}, beside "
+            f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} {self.unit}, beside "
             f"{self.shuffles} shuffles: {drift}"
         )
 
@@ -215,14 +211,6 @@ class _Windows:
         found = stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places])
         return {drift.feature: drift for drift in found.features}
 
-    def off_the_schedule(self, batch: int, order: Ints) -> float:
-        rows, followed = self.rows, self.made.followed
-        assert followed is not None
-        edges = np.unique(np.append(np.arange(0, rows.table.rows, batch), rows.table.rows))
-        ends = np.append(0, np.cumsum(rows.tokens[order]))[edges]
-        asked = asked_rank(followed.pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
-        return off_schedule(followed.ranks[order], rows.tokens[order], asked, edges)
-
 
 def compare(
     table: Any,
@@ -243,8 +231,7 @@ def compare(
     window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
         Windows of rows begin at every row, those of tokens one after another.
     shuffles: how many shuffles to compare with, 2 or more.
-    table, by, arguments: as in `order`. With a score, a window is compared with the mix of its section, and the
-        shuffles stay inside sections.
+    table, by, arguments: as in `order`.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
@@ -260,7 +247,7 @@ def compare(
     rows, made = windows.rows, windows.made
     ours, stretch, given = made.first, made.stretch, np.arange(rows.table.rows)
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
-    random, schedule = np.random.default_rng(seed), ""
+    random = np.random.default_rng(seed)
     shuffled = [windows.shuffled(random) for _ in range(shuffles)]
     lines: list[Line] = []
 
@@ -268,13 +255,6 @@ def compare(
         spread = float(np.std(others, ddof=1))
         return {"value": value, "given": given, "shuffled": float(np.mean(others)), "spread": spread}
 
-    if made.followed:
-        score = arguments["score"] if isinstance(arguments["score"], str) else "score"
-        schedule = f"{made.followed.form} of {score}"
-        columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
-        off = partial(windows.off_the_schedule, int(arguments.get("batch", BATCH)))
-        figures = beside(off(ours), off(given), [off(order) for order in shuffled])
-        lines.append(Line(column="(score)", balanced=False, measure="off the schedule", **figures))
     drifts = windows.drift(columns, ours, stretch, seed)
     as_given = windows.drift(columns, given, None, seed)
     for name in {**columns, **drifts}:
@@ -300,7 +280,6 @@ def compare(
         strategy=arguments.get("strategy", "balanced"),
         shuffles=shuffles,
         lines=tuple(lines),
-        schedule=schedule,
     )
 
 
@@ -318,7 +297,7 @@ def plot(
 ) -> Figure:
     """Draws the shares of each column's values, window by window, along a shuffle and along the order.
 
-    Arguments and errors are those of `compare`. With a score the shuffle stays inside sections.
+    Arguments and errors are those of `compare`.
 
     Returns a matplotlib Figure. A notebook shows it; `figure.savefig("mix.png")` writes it.
     """

@@ -31,8 +31,6 @@ def order(
     strategy: str = "balanced",
     seed: int = 0,
     frozen: ArrayLike | None = None,
-    score: str | ArrayLike | None = None,
-    shape: str = "rise",
     within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -53,11 +51,6 @@ def order(
         strategies that read them. seed: 0 or more, of every random choice.
     frozen: int (F,), rows that are already consumed, in order. The result begins with them; the others follow at their
         own mix.
-    score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
-        a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
-        its own mix.
-    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/sections.md). A window is a 32nd of
-        the table, within 4 to 64 batches, and at most an eighth of the table or a quarter of the ranks.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
@@ -71,19 +64,20 @@ def order(
     >>> [sorted(table["topic"][row] for row in ranks[at : at + 2]) for at in (0, 2, 4)]
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
-    more = {"frozen": frozen, "score": score, "shape": shape, "within": within, **options}
-    read: dict[str, Any] = {"tokens": tokens, "seed": seed, "bins": bins, "clusters": clusters}
-    return table_epochs(table, by, strategy=strategy, **read, **more).first
+    more = {"strategy": strategy, "frozen": frozen, "within": within, **options}
+    made = table_epochs(table, by, tokens=tokens, seed=seed, bins=bins, clusters=clusters, **more)
+    return made.first
 
 
 REMOVED = {
     "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
-    "strength": "give rows that shall not follow the score none (NaN); they are spread evenly",
-    "keep": "rank the scores inside each value yourself, and give the ranks as the score",
-    "points": "give as the score the share of training after which a row shall come",
-    "score_window": "a window is a 32nd of the table, within 4 to 64 batches",
+    **dict.fromkeys(
+        ("score", "shape"),
+        "order the rows of each window of the score alone, and put the orders one after another; the pipeline follows "
+        "curriculum.score",
+    ),
 }
-"""Removed arguments of 0.2, and what to do instead. Kept for this release only."""
+"""Removed arguments, and what to do instead. Kept for this release only."""
 
 
 def table_epochs(
