@@ -16,6 +16,7 @@ from dagster_divorder.core.measure import (
     packed_counts,
 )
 from dagster_divorder.core.measure.windows import Counts, off_schedule, shuffled_inside
+from dagster_divorder.core.order.schedule import SHAPES
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
@@ -229,6 +230,6 @@ def test_slices_hold_what_the_tokens_one_by_one_hold(rows, columns):
 
 def test_the_distance_to_a_schedule_is_that_of_the_batches_means_by_token():
     rank, tokens = np.array([0.1, 0.3, np.nan, 0.9, np.nan]), np.array([1, 3, 50, 2, 7])
-    # Means 0.25 and 0.9, of 4 and 2 tokens; the last batch has no rank.
-    off = off_schedule(rank, tokens, np.array([0.2, 0.6, 0.9]), np.array([0, 2, 4, 5]))
-    assert off == pytest.approx((0.05 * 4 + 0.3 * 2) / 6)
+    # Means 0.25 and 0.9, of 4 and 2 tokens, in the middle of tokens 0 to 4 and 4 to 56; the last batch has no rank.
+    off = off_schedule(rank, tokens, SHAPES["rise"], np.array([0, 2, 4, 5]))
+    assert off == pytest.approx((abs(0.25 - 2 / 63) * 4 + abs(0.9 - 30 / 63) * 2) / 6)

@@ -28,7 +28,6 @@ from dagster_divorder.core.measure import (
 from dagster_divorder.core.measure.runs import ReadRuns, RunCounter, runs_in_order, sequences_stream
 from dagster_divorder.core.measure.shuffling_check import findings
 from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
-from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.report import distinct_per_sequence
@@ -242,9 +241,7 @@ def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict
         def distance(order: np.ndarray) -> float:
             runs, indptr = runs_in_order(packed.indptr, order)
             edges = np.unique(np.append(np.arange(0, len(order), settings.sequence.batch), len(order)))
-            ends = np.append(0, np.cumsum(counted[runs]))[indptr[edges]]
-            asked = asked_rank(settings.curriculum.pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
-            return off_schedule(ranks[runs], counted[runs], asked, indptr[edges])
+            return off_schedule(ranks[runs], counted[runs], settings.curriculum.pieces, indptr[edges])
 
         random = np.random.default_rng([settings.seed, 0])
         shuffled = order[shuffled_inside(ours.stretch[order], random)]
