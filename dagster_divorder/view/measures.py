@@ -100,11 +100,6 @@ MEASURES = {
         better="more",
         decimals=None,
     ),
-    "distinct clusters, flush": Measure(
-        "clusters in a sequence, flush",
-        "the same if a document that does not fit starts a new sequence",
-        better="more",
-    ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
         "distance of everything read so far from the corpus's mix",
@@ -123,7 +118,6 @@ MEASURES = {
     "mean batch, times shuffled": Measure(
         "mean batch", "distance of a batch from the whole, over all features", unit="times shuffled"
     ),
-    "peak memory, MB": Measure("peak memory", "how far memory rose for the order", unit="MB", decimals=1),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""
 SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and TRAIT not in name)
