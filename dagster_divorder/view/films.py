@@ -141,8 +141,7 @@ def sample_cells(
     run = np.searchsorted(ends, at, side="right")
     original, begins = np.lexsort((runs.start, runs.document)), np.empty_like(ends)
     begins[original] = np.cumsum(runs.length[original]) - runs.length[original]
-    token = begins[run] + at - (ends - runs.length)[run]
-    place = np.empty(len(token), np.int64)
+    token, place = begins[run] + at - (ends - runs.length)[run], np.empty(len(at), np.int64)
     place[np.argsort(token, kind="stable")] = np.arange(len(token))
     return np.asarray(codes[runs.document[run]], np.int64), place
 
@@ -161,8 +160,7 @@ def ordering_frames(
 
     def bar(clusters: Ints, place: Ints, share: float) -> Pixels:
         """RGB (ROWS, COLUMNS, 3), filled column by column."""
-        read = round(share * len(clusters))
-        cells = np.ones((ROWS * COLUMNS, 3))
+        read, cells = round(share * len(clusters)), np.ones((ROWS * COLUMNS, 3))
         if len(clusters):
             cells = colours[clusters[migrated(place, read)]]
             cells[read:] = 1 - DIMMED * (1 - cells[read:])
@@ -170,16 +168,14 @@ def ordering_frames(
         picture[:, min(int(share * COLUMNS), COLUMNS - 1)] = INK
         return picture
 
-    note = (
-        "left of the mark: what has been read; dimmed: what waits, in the original order; each square: a part of the "
-        "dataset, coloured by its cluster"
-    )
+    shares, size = np.linspace(0, 1, count), (RIGHT - LEFT, 8 * ROWS / HEIGHT)
     return _frames(
         shown,
         "From the original order into training sequences",
-        note,
-        {name: (LEFT, 0.47 - 0.37 * at, RIGHT - LEFT, 8 * ROWS / HEIGHT) for at, name in enumerate(orders)},
-        ((share, [bar(*cells, share) for cells in orders.values()]) for share in np.linspace(0, 1, count)),
+        "left of the mark: what has been read; dimmed: what waits, in the original order; each square: a part of the "
+        "dataset, coloured by its cluster",
+        {name: (LEFT, 0.47 - 0.37 * at, *size) for at, name in enumerate(orders)},
+        ((share, [bar(*cells, share) for cells in orders.values()]) for share in shares),
     )
 
 
@@ -194,33 +190,29 @@ def map_frames(
     """Frames of `_frames`. points: places on the map, float (P, 2). labels: each point's cluster, int (P,). orders: by
     name, the points in reading order, int (P,)."""
     colours, side = cluster_colours(len(shown.sizes))[labels], 1 if len(points) > 5_000 else 2
-    low = points.min(axis=0, initial=np.inf)
-    spread = np.maximum(points.max(axis=0, initial=-np.inf) - low, 1e-9) if len(points) else 1.0
-    x, y = np.rint((points - low) / spread * (np.array(MAP) - 1)).astype(int).T
+    # Shares of the picture, the margin that a point needs aside.
+    low, high = (points.min(axis=0), points.max(axis=0)) if len(points) else (0.0, 1.0)
+    x, y = (
+        (side + (points - low) / np.maximum(high - low, 1e-9) * (np.array(MAP) - 2 * side - 1)).astype(int).T
+    )
 
-    def paint(picture: Pixels, at: NDArray[np.integer], colour: Pixels | float, radius: int) -> None:
-        for across in range(-radius, radius + 1):
-            for down in range(-radius, radius + 1):
-                rows = np.clip(MAP[1] - 1 - y[at] + down, 0, MAP[1] - 1)
-                picture[rows, np.clip(x[at] + across, 0, MAP[0] - 1)] = colour
+    def paint(picture: Pixels, at: NDArray[np.integer], colour: Pixels | float) -> None:
+        for across in range(-side, side + 1):
+            for down in range(-side, side + 1):
+                picture[MAP[1] - 1 - y[at] + down, x[at] + across] = colour
 
     def pictures() -> Iterator[tuple[float, list[Pixels]]]:
-        maps, before = [np.ones((MAP[1], MAP[0], 3)) for _ in orders], 0
+        maps, before, trail = [np.ones((MAP[1], MAP[0], 3)) for _ in orders], 0, round(TRAIL * len(points))
         for picture in maps:
-            paint(picture, np.arange(len(points)), UNLIT, side)
+            paint(picture, np.arange(len(points)), UNLIT)
         for share in np.linspace(0, 1, count).tolist():
-            read, of_frame = round(share * len(points)), []
+            read, marked = round(share * len(points)), []
             for picture, order in zip(maps, orders.values(), strict=True):
-                new, last = (
-                    order[before:read],
-                    order[max(0, read - max(1, round(TRAIL * len(points)))) : read],
-                )
-                paint(picture, new, colours[new], side)
-                marked = picture.copy()
-                paint(marked, last, INK, side)
-                of_frame.append(marked)
+                paint(picture, order[before:read], colours[order[before:read]])
+                marked.append(picture.copy())
+                paint(marked[-1], order[max(0, read - max(1, trail)) : read], INK)
             before = read
-            yield share, of_frame
+            yield share, marked
 
     width = (RIGHT - LEFT - 0.02 * (len(orders) - 1)) / len(orders)
     return _frames(
