@@ -119,9 +119,8 @@ def test_a_film_says_what_it_is_of_and_names_the_largest_clusters(make: object) 
 def test_bars_fill_together() -> None:
     """At half of the film both are filled up to the middle of the same axis."""
     frame = frames_of_ordering(300)[FRAMES // 2][:, :, :3].astype(int)
-    middle = round((films.LEFT + films.RIGHT) / 2 * WIDTH)
-    for at in (0, 1):
-        top = round((1 - (0.47 - 0.37 * at)) * HEIGHT) - 8 * films.ROWS
+    middle = round((films.LEFT + films.RIGHT) / 2)
+    for top in (190, 190 + 266):
         mark = np.flatnonzero((frame[top + 2 : top + 90].max(axis=2) < 60).all(axis=0))
         assert abs(mark.mean() - middle) <= 2
 
