@@ -141,8 +141,8 @@ def sample_cells(
     runs: ReadRuns, codes: NDArray[np.integer], cells: int = COLUMNS * ROWS
 ) -> tuple[Ints, Ints]:
     """(cluster, place in the original order) of the cells along runs, int64 (C,) each. codes: int, by document."""
-    ends = np.cumsum(runs.length)
-    at = (2 * np.arange(cells if ends.size else 0) + 1) * (ends[-1] if ends.size else 0) // (2 * cells)
+    ends, total = np.cumsum(runs.length), int(runs.length.sum())
+    at = (2 * np.arange(cells if total else 0) + 1) * total // (2 * cells)
     run = np.searchsorted(ends, at, side="right")
     original, begins = np.lexsort((runs.start, runs.document)), np.empty_like(ends)
     begins[original] = np.cumsum(runs.length[original]) - runs.length[original]
