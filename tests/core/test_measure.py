@@ -98,21 +98,7 @@ def test_every_measure_equals_its_twin(sequences, epochs, batch, data):
         {"mean": np.mean(values), "least": min(values), "spread": np.std(values)}
     )
     assert (found["tokens"], found["batches"]) == (sum(map(len, tokens)), many // batch)
-
-
-def test_documents_of_four_sequences_by_hand():
-    # 0 0 0 1 | 1 2 2 2 | 2 0 in sequences of 4.
-    found = documents(np.arange(4), np.array([3, 2, 4, 1]), np.array([0, 1, 2, 0]), length=4, batch=1)
-    told = found.figures
-    assert (told["tokens"], told["sequences"], told["sequence_length"]) == (10, 3, 4)
-    assert told["distinct"]["cluster"] == {"mean": 2.0, "least": 2, "spread": 0.0}
-    # The corpus's mix is 0.4, 0.2, 0.4.
-    assert told["batch_tv"]["cluster"]["worst"] == pytest.approx((0.35 + 0.05 + 0.4) / 2)
-    assert told["windows"]["sequence"]["cluster"]["worst"] == pytest.approx(0.4)
-    by_hand = [np.sqrt(1.4**2 + 0.2**2 + 1.6**2), np.sqrt(0.2**2 + 0.4**2 + 0.2**2), 0.0]
-    assert found.errors["cluster"].cumulative[0] == pytest.approx(by_hand, abs=1e-6)
-    assert told["prefix"]["share"] == pytest.approx([0.4, 0.8, 1.0])
-    assert orjson.loads(orjson.dumps(told)) == told
+    assert orjson.loads(orjson.dumps(found)) == found
 
 
 @pytest.mark.parametrize("factor", [1, 10**12])

@@ -187,17 +187,6 @@ def test_a_bar_shows_each_share_to_a_pixel_and_the_whole_behind_a_gap() -> None:
     assert axes.images[0].get_interpolation() == "none"
 
 
-def test_a_pairs_share_and_what_is_left_out_are_shown(drawn: Callable[..., Figure]) -> None:
-    figure = drawn(lambda: contingency(PAIRS + 2))
-    table = np.random.default_rng(0).integers(0, 50, (PAIRS + 2, PAIRS + 2))
-    shares = (table / table.sum(axis=1, keepdims=True))[:PAIRS, :PAIRS]
-    axes = figure.axes[0]
-    assert np.array_equal(axes.images[0].get_array(), shares)
-    assert axes.get_yticklabels()[0].get_text() == "sea 0, net, gull"
-    assert axes.get_xticklabels()[0].get_text() == f"sea {PAIRS + 1}, net, gull"
-    assert any("$5 is no formula" in text and "and 2 pairs more" in text for text in texts_of(figure))
-
-
 def test_the_recommended_number_is_marked_and_labels_do_not_touch(drawn: Callable[..., Figure]) -> None:
     figure = drawn(k_calibration)
     (axes,) = figure.axes
