@@ -264,7 +264,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=11,
+    version=12,
     description="A report to send to others: one HTML file beside the output. Comparison with shuffling, before and "
     "after, windows, drift, clusters, settings, and evidence. It opens in any browser, without a network.",
     reads=lambda settings: (
