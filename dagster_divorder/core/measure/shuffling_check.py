@@ -147,15 +147,14 @@ def findings(ours: Figures, shuffled: Figures, traits: Iterable[str]) -> list[st
             for one, unit in ((steps, "steps"), (batches, "batches"))
             if one["steps"]
         ]
-        worst = (
-            f"; the worst batch is {batches['worst']:,.0f} tokens from it, the best shuffled batch "
-            f"{batches['shuffled_least']:,.0f}"
-        )
         if closer:
-            sentences.append(
-                f"{trait}: nearer to the mix than the best of three shuffles at {' and '.join(closer)}"
-                f"{worst if batches['steps'] else ''}"
-            )
+            told = f"{trait}: nearer to the mix than the best of three shuffles at {' and '.join(closer)}"
+            if batches["steps"]:
+                told += (
+                    f"; the worst batch is {batches['worst']:,.0f} tokens from it, the best shuffled batch "
+                    f"{batches['shuffled_least']:,.0f}"
+                )
+            sentences.append(told)
         if ours["sequences"] > ours["batch"]:
             pair = [f"{100 * order['seam'][trait]['worst']:.2f}" for order in (ours, shuffled)]
             across.append(f"{SEAM}, share error of {trait}, worst: {pair[0]} points, {pair[1]} shuffled")
