@@ -107,7 +107,7 @@ def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_repor
     for shown in (str(summarise(settings, details=True)), page.partition("Subset selection</h2>")[2]):
         assert all(row["choice"] in shown for row in load_choices(run))
         scores = [row["vendi"] for load in TABLES for row in load(run)]
-        assert len(scores) > 10 and all(f"{score:.4g}" in shown for score in scores)
+        assert len(scores) > 8 and all(f"{score:.4g}" in shown for score in scores)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_the_diversity_of_parts(corpus: Path, make_settings: Make) -> None:
             "sequence": settings.sequence.model_copy(update={"length": 64, "batch": 2}),
         }
     )
-    run = ran(settings, "set_diversity")
+    run = ran(settings, "greedy_order", "set_diversity")
     documents = load_results(settings).documents
     vectors = load_results(settings.store.path).gradients
     first = ~documents.doc_id.duplicated()
