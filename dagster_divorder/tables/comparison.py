@@ -150,7 +150,8 @@ class _Windows:
     @classmethod
     def of(cls, table: Any, by: By, arguments: dict[str, Any]) -> _Windows:
         """Arguments and errors of `compare`; takes those that are not an order's out of `arguments`."""
-        unit, size = one_of("unit", arguments.pop("unit"), get_args(Unit)), arguments.pop("window")
+        unit, size = arguments.pop("unit"), arguments.pop("window")
+        one_of("unit", unit, get_args(Unit))
         names = ("tokens", "bins", "clusters")
         rows = read_rows(table, by, **{name: arguments.pop(name) for name in names}, seed=arguments["seed"])
         amounts = rows.tokens if unit == "tokens" else np.full(rows.table.rows, A_ROW)
