@@ -236,12 +236,6 @@ def _taken(column: Any, order: Order) -> Any:
     return pa.array([values[at] for at in order.tolist()], kind)
 
 
-def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column of numbers without nulls as NumPy, (n,). Arrow's own conversion would import pandas."""
-    dtype = column.type.to_pandas_dtype()
-    return np.concatenate([np.zeros(0, dtype), *(np.from_dlpack(chunk) for chunk in column.chunks)])
-
-
 def _chunked(column: Any) -> pa.ChunkedArray:
     """A column as the storage of its extension type, in a form that Arrow can compute with."""
     import pyarrow as pa

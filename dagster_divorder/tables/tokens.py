@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.table import Table, numbers_of
+from dagster_divorder.tables.table import Table
 from dagster_divorder.view.words import clip
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def _characters_of(values: pa.Array) -> Ints:
     import pyarrow.compute as pc
 
     if is_text(values.type):
-        lengths = pc.utf8_length(values.cast(pa.large_string()))
-        return numbers_of(pa.chunked_array([pc.coalesce(lengths, 0)]))
+        return pc.coalesce(pc.utf8_length(values.cast(pa.large_string())), 0).to_numpy().astype(np.int64)
     if pa.types.is_struct(values.type):
         return sum(map(_characters_of, values.flatten()), np.zeros(len(values), np.int64))
     if is_list(values.type):
@@ -148,7 +147,7 @@ def _whole(column: pa.ChunkedArray, title: str) -> Ints:
     if column.null_count or (types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py()):
         raise InputError(f"tokens is {title}, which lacks some numbers; expected one for each row: fill them")
     try:
-        return _checked(numbers_of(column.cast(pa.int64())), title)
+        return _checked(column.cast(pa.int64()).to_numpy(), title)
     except pa.ArrowInvalid as error:
         raise InputError(f"tokens is {title}, and {error}; expected whole numbers of 0 or more") from error
 
