@@ -192,7 +192,7 @@ class Results(AsTable):
         rows = [
             {
                 "measure": measure.name,
-                "unit": measure.shown_unit,
+                "unit": measure.unit,
                 "better": measure.better,
                 **{order: measure.in_unit(row[name]) for order, row in reversed(orders.items())},
                 "about": measure.meaning,

@@ -25,7 +25,7 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
-from dagster_divorder.view.measures import beside_shuffled, in_short, mix_rows, side_by_side, table_rows
+from dagster_divorder.view.measures import beside_shuffled, definitions, in_short, mix_rows, side_by_side
 from dagster_divorder.view.verdict import RECOMMENDED
 from dagster_divorder.view.words import TRAIN_ON, cells, count, number, points
 from dagster_divorder.write.curated import RECORDS
@@ -74,10 +74,11 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
         (0, [""]),
     ]
     after: Blocks = [
+        (3, definitions(in_short(measured)[:MEASURES_SHOWN])),
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
         *((3, [note]) for note in _notes(settings, figures)),
     ]
-    table = table_rows(in_short(measured))
+    table = [row.shown() for row in in_short(measured)]
     if details:
         texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
         parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from dagster_divorder.cli import GROUPS, main
-from dagster_divorder.view.answer import UNLIMITED, Line, TextTable, as_text
+from dagster_divorder.view.answer import UNLIMITED, TextTable, as_text
 from tests.conftest import topic_records, write_jsonl
 
 PAGE = (Path(__file__).parent.parent / "docs/json.md").read_text()
@@ -46,11 +46,21 @@ CELLS = (
 
 
 @pytest.mark.parametrize("first", range(len(CELLS)))
-def test_text_outside_terminals_is_laid_out_as_on_a_wide_one(first: int) -> None:
+@pytest.mark.parametrize("width", [10, 20, UNLIMITED])
+def test_tables_are_aligned_and_fold_at_any_width(first: int, width: int) -> None:
+    """Also of letters that take two columns, tabs, line feeds and markup."""
+    from rich.cells import cell_len
+
     cells = CELLS[first:] + CELLS[:first]
     rows = [dict(zip("日b3", cells[at:], strict=False)) for at in range(0, 9, 3)]
-    parts = [*cells[:4], TextTable(rows, cells[4]), Line(cells[5], "good"), TextTable([], "no rows"), ""]
-    assert as_text(parts) == as_text(parts, width=UNLIMITED - 1)
+    title, *lines = as_text([TextTable(rows, "title"), TextTable([], "no rows")], width=width).split("\n")
+    assert (title, lines[-1]) == ("title", "no rows")
+    assert all(cell_len(line) <= width for line in lines)
+    words = sorted("".join([*"日b3", *(cell for row in rows for cell in row.values())]).replace("\t", ""))
+    shown = sorted("".join(lines[:-1]))
+    assert [letter for letter in shown if letter.strip()] == [letter for letter in words if letter.strip()]
+    coloured = ESCAPES.sub("", as_text([TextTable(rows, "title")], width=width, colour=True)).split("\n")
+    assert coloured == [title, *lines[:-1]]
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ import pytest
 
 from dagster_divorder.cli import GROUPS, main
 from dagster_divorder.core.measure.vendi import gram, vendi
-from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.stage import Table
 from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH, open_run, run_all
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure import set_diversity
 from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
@@ -126,18 +125,13 @@ def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a
     assert {value for of, value in rows if of == "source"} == {
         record["source"] for record in topic_records(1)
     }
-    assert ("corpus", "chosen") not in rows and "batches" not in run.receipt("set_diversity").files
+    assert ("corpus", "chosen") not in rows
     assert found["groups"][0]["documents"] == 61
 
     # As many bytes as 20 documents have.
     monkeypatch.setattr(set_diversity, "SAMPLE_BYTES", 20 * 4 * 16)
     (folder / "docs \u6d77.jsonl").open("ab").write(orjson.dumps(topic_records(1, start=90)[0]) + b"\n")
     assert ask("run", "set_diversity")["set_diversity"]["groups"][0]["documents"] == 20
-    # With a selection, and without it again: neither takes the other's sums.
-    (folder / "divorder.toml").write_text(TOML + CHOOSING, encoding="utf-8")
-    chosen = load_settings("divorder.toml")
-    for each in (chosen, settings, chosen):
-        run_all(each, Silent(), GRAPH.needed(each, "set_diversity"))
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])

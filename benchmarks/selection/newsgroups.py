@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder import run_all
-from dagster_divorder.core.measure.vendi import gram, group_diversity, group_grams, vendi
+from dagster_divorder.core.measure.vendi import gram, vendi, vendi_of_groups
 from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
@@ -135,12 +135,10 @@ def main() -> None:
             print(f"  {dims:5d} {shares[0]:.3f} {shares[1]:.3f}", flush=True)
 
     print("\nmarginal diversity of labels, from sums alone:")
-    of_groups = group_diversity(group_grams(vectors, rows, labels[rows], len(names)))
-    order = np.argsort(of_groups.without)
+    alone, without = vendi_of_groups(vectors, rows, labels[rows], len(names))
+    order = np.argsort(without)
     for group in (*order[:3], *order[-3:]):
-        print(
-            f"  {names[group]:28s} alone {of_groups.groups[group]:.1f}, without it {of_groups.without[group]:.1f}"
-        )
+        print(f"  {names[group]:28s} alone {alone[group]:.1f}, without it {without[group]:.1f}")
 
     try:
         from pyversity import Strategy, diversify

@@ -50,8 +50,7 @@ class BalancedSampler(Sampler[int]):
         not keep it.
     batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
     epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that
-        pass through a loader once. An iteration along a score passes its schedule once: each row comes E times, close
-        together.
+        pass through a loader once.
 
     After a completed iteration the next epoch follows. `set_epoch` sets any epoch; its order does not depend on earlier
     reads.

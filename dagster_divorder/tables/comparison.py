@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -25,18 +25,16 @@ from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.measure import cluster_mix, measure
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
-from dagster_divorder.core.measure.windows import Counts, off_schedule, shuffled_inside
-from dagster_divorder.core.order.schedule import asked_rank
+from dagster_divorder.core.measure.windows import Counts, shuffled_inside
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.rows import BINS, CLUSTERS, Rows, read_rows
-from dagster_divorder.tables.sections import BATCH, TableOrder, order_table
+from dagster_divorder.tables.sections import BINS, CLUSTERS, Rows, TableOrder, order_table, read_rows
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
-from dagster_divorder.view.answer import TextTable, as_text
+from dagster_divorder.view.answer import AsTable, TextTable, as_text
 from dagster_divorder.view.words import fixed, number
 
 if TYPE_CHECKING:
@@ -69,9 +67,8 @@ class Line:
     from the table's; both in [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly
     worse than shuffles.
 
-    Of rows that follow a score or consumed rows, windows are compared with the mix of their section, and the shuffles
-    stay inside sections. "off the schedule": the mean distance between the mean rank of a batch by score, in [0, 1],
-    and the asked rank.
+    Consumed rows and those behind them are sections: windows are compared with the mix of their section, and the
+    shuffles stay inside sections.
     """
 
     column: str
@@ -101,12 +98,12 @@ class Line:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(AsTable):
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
     rows: N. window: its size in `unit`. shuffles: their number for windows; drift uses
-    `core.measure.stationarity.SHUFFLES`. schedule: its shape and score, "" without one.
+    `core.measure.stationarity.SHUFFLES`.
     """
 
     rows: int
@@ -115,7 +112,6 @@ class Comparison:
     strategy: str
     shuffles: int
     lines: tuple[Line, ...]
-    schedule: str = ""
 
     @property
     def drifting(self) -> tuple[str, ...]:
@@ -125,24 +121,96 @@ class Comparison:
     @property
     def title(self) -> str:
         """The comparison and its result in one line."""
-        along = f" along {self.schedule}" if self.schedule else ""
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
-            f"{self.rows:,} rows, {self.strategy}{along}, windows of {self.window:,} {self.unit}, beside "
+            f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} {self.unit}, beside "
             f"{self.shuffles} shuffles: {drift}"
         )
 
-    def __str__(self) -> str:
-        return as_text([self.title, "", self._table])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return replace(self._table, title=self.title)._repr_html_()
-
     @property
-    def _table(self) -> TextTable:
-        return TextTable([line.shown() for line in self.lines])
+    def _as_table(self) -> TextTable:
+        return TextTable([line.shown() for line in self.lines], self.title)
+
+    def __repr__(self) -> str:
+        return as_text([self.title, "", TextTable(self._as_table.rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """A table's rows, their order, and how much of a window each row takes, int64 (N,): its tokens, or A_ROW, which the
+    values of a list share. size: of a window in `unit`; share: the same in amounts."""
+
+    rows: Rows
+    made: TableOrder
+    amounts: Ints
+    unit: Unit
+    size: int
+    share: int
+
+    @classmethod
+    def of(cls, table: Any, by: By, arguments: dict[str, Any]) -> _Windows:
+        """Arguments and errors of `compare`; takes those that are not an order's out of `arguments`."""
+        unit, size = arguments.pop("unit"), arguments.pop("window")
+        one_of("unit", unit, get_args(Unit))
+        names = ("tokens", "bins", "clusters")
+        rows = read_rows(table, by, **{name: arguments.pop(name) for name in names}, seed=arguments["seed"])
+        amounts = rows.tokens if unit == "tokens" else np.full(rows.table.rows, A_ROW)
+        share = whole_number("window", size, 1) * (1 if unit == "tokens" else A_ROW)
+        total = int(amounts.sum())
+        if total <= share:
+            available = total if unit == "tokens" else rows.table.rows
+            raise InputError(f"window is {size:,} {unit}; expected fewer than the table has, {available:,}")
+        return cls(rows, order_table(rows, **arguments), amounts, unit, size, share)
+
+    def shuffled(self, random: np.random.Generator) -> Ints:
+        """The order's rows, shuffled inside its sections."""
+        return self.made.first[shuffled_inside(self.made.stretch, random)]
+
+    def counts(self, trait: TraitCodes) -> Counts:
+        """What each row takes of each value."""
+        if isinstance(trait, ManyCodes):
+            return Counts.checked(trait.indptr, trait.codes, trait.shared(self.amounts), len(trait.names))
+        each = np.arange(len(self.amounts) + 1)
+        return Counts.checked(each, trait.codes, self.amounts, len(trait.names))
+
+    def measures(self, trait: TraitCodes, order: Ints, stretch: Ints | None) -> dict[str, float]:
+        """The measures of IN_PER_CENT. stretch: int64 (N,), of each place of the order; None: one."""
+        counts, batch, of_row = self.counts(trait), self.size, np.zeros(len(order), np.int64)
+        if stretch is not None:
+            of_row[order] = stretch
+        if self.unit == "tokens":
+            # A sequence is a window, and its runs are parts of the rows' values.
+            at, _ = row_entries(counts.indptr, order)
+            packed = pack(Pieces(at, np.zeros_like(at), counts.tokens[at]), sequence_length=self.size)
+            of_row = of_row.repeat(np.diff(counts.indptr))[packed.document[packed.indptr[:-1]]]
+            counts = Counts(packed.indptr, counts.codes[packed.document], packed.length, counts.n_values)
+            # Without the last window, if it is not full.
+            batch, order = 1, np.flatnonzero(packed.padding == 0)
+        figures = measure({"": counts}, order, batch=batch, stretch=of_row).figures
+        return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
+
+    def drift(
+        self, columns: Mapping[str, TraitCodes], order: Ints, stretch: Ints | None, seed: int
+    ) -> dict[str, Drift]:
+        """Drift of columns and of the mean direction of vectors, by feature. stretch: as in `measures`."""
+        from scipy.sparse import csr_matrix
+
+        batch = max(1, round(self.share * len(order) / int(self.amounts.sum())))
+        stretch = np.zeros_like(order) if stretch is None else stretch
+        bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
+        places = sampled_places(len(order), batch, SAMPLE, bounds if len(bounds) > 2 else None)
+        sample = order[places]
+
+        def features() -> Iterator[Feature]:
+            for name, trait in columns.items():
+                indptr, codes, counted, values = self.counts(trait)
+                counts = csr_matrix((counted, codes, indptr), shape=(len(order), values))
+                yield Feature(name, "mix", counts[sample])
+                if isinstance(trait, VectorCodes):
+                    yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
+
+        found = stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places])
+        return {drift.feature: drift for drift in found.features}
 
 
 def compare(
@@ -164,8 +232,7 @@ def compare(
     window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
         Windows of rows begin at every row, those of tokens one after another.
     shuffles: how many shuffles to compare with, 2 or more.
-    table, by, arguments: as in `order`. With a score, a window is compared with the mix of its section, and the
-        shuffles stay inside sections.
+    table, by, arguments: as in `order`.
 
     Raises:
         InputError: an argument cannot be used, or the table is no longer than a window.
@@ -176,36 +243,32 @@ def compare(
     [('TV of windows, mean', True), ('share error of any window, worst', True)]
     """
     whole_number("shuffles", shuffles, 2)
-    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    amounts, size = _amounts(rows, unit, window)
-    made = order_table(rows, seed=seed, **arguments)
-    ours, given, stretch = made.first, np.arange(rows.table.rows), made.stretch
+    own = {"window": window, "unit": unit, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
+    windows = _Windows.of(table, by, own | arguments)
+    rows, made = windows.rows, windows.made
+    ours, stretch, given = made.first, made.stretch, np.arange(rows.table.rows)
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
-    random, schedule = np.random.default_rng(seed), ""
-    shuffled = [ours[shuffled_inside(stretch, random)] for _ in range(shuffles)]
+    random = np.random.default_rng(seed)
+    shuffled = [windows.shuffled(random) for _ in range(shuffles)]
     lines: list[Line] = []
-    if made.followed:
-        score = arguments["score"] if isinstance(arguments["score"], str) else "score"
-        schedule = f"{made.followed.form} of {score}"
-        columns = {name: trait for name, trait in columns.items() if name != score or name in rows.weights}
-        off = partial(_off_the_schedule, made, rows, int(arguments.get("batch", BATCH)))
-        beside = _beside(off(ours), off(given), [off(order) for order in shuffled])
-        lines.append(Line(column="(score)", balanced=False, measure="off the schedule", **beside))
-    batch = max(1, round(size * rows.table.rows / int(amounts.sum())))
-    drifts, as_given = (
-        _drift(columns, amounts, order, of, batch, seed) for order, of in ((ours, stretch), (given, None))
-    )
+
+    def beside(value: float, given: float, others: list[float]) -> dict[str, Any]:
+        spread = float(np.std(others, ddof=1))
+        return {"value": value, "given": given, "shuffled": float(np.mean(others)), "spread": spread}
+
+    drifts = windows.drift(columns, ours, stretch, seed)
+    as_given = windows.drift(columns, given, None, seed)
     for name in {**columns, **drifts}:
-        line = partial(
-            Line, column=name, balanced=name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
-        )
+        balanced = name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
+        line = partial(Line, column=name, balanced=balanced)
         if name in columns:
-            counts = _counts(columns[name], amounts)
-            of_given = _windows(counts, given, None, unit, window)
-            of_orders = [_windows(counts, order, stretch, unit, window) for order in [ours, *shuffled]]
+            of_given = windows.measures(columns[name], given, None)
+            of_ours, *others = (
+                windows.measures(columns[name], order, stretch) for order in [ours, *shuffled]
+            )
             for title in IN_PER_CENT:
-                value, *others = (measures[title] for measures in of_orders)
-                lines.append(line(measure=title, **_beside(value, of_given[title], others)))
+                of_others = [measures[title] for measures in others]
+                lines.append(line(measure=title, **beside(of_ours[title], of_given[title], of_others)))
         if name in drifts:
             worst = drifts[name].worst
             measured = vars(drifts[name].measures[worst]) | {"drifts": drifts[name].drifts}
@@ -218,21 +281,7 @@ def compare(
         strategy=arguments.get("strategy", "balanced"),
         shuffles=shuffles,
         lines=tuple(lines),
-        schedule=schedule,
     )
-
-
-def _beside(value: float, given: float, shuffled: list[float]) -> dict[str, Any]:
-    spread = float(np.std(shuffled, ddof=1))
-    return {"value": value, "given": given, "shuffled": float(np.mean(shuffled)), "spread": spread}
-
-
-def _off_the_schedule(made: TableOrder, rows: Rows, batch: int, order: Ints) -> float:
-    assert made.followed is not None
-    edges = np.unique(np.append(np.arange(0, rows.table.rows, batch), rows.table.rows))
-    ends = np.append(0, np.cumsum(rows.tokens[order]))[edges]
-    asked = asked_rank(made.followed.pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
-    return off_schedule(made.followed.ranks[order], rows.tokens[order], asked, edges)
 
 
 def plot(
@@ -249,67 +298,25 @@ def plot(
 ) -> Figure:
     """Draws the shares of each column's values, window by window, along a shuffle and along the order.
 
-    Arguments and errors are those of `compare`. With a score the shuffle stays inside sections.
+    Arguments and errors are those of `compare`.
 
     Returns a matplotlib Figure. A notebook shows it; `figure.savefig("mix.png")` writes it.
     """
-    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    amounts, size = _amounts(rows, unit, window)
-    made = order_table(rows, seed=seed, **arguments)
-    shuffled = made.first[shuffled_inside(made.stretch, np.random.default_rng(seed))]
-    slices = min(SLICES, int(amounts.sum()) // size)
-    mixes: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for name, trait in rows.traits.items():
-        indptr, codes, counted, values = _counts(trait, amounts)
-        mixes[name] = {
-            title: cluster_mix(row_entries(indptr, order)[0], counted, codes, values, slices)
-            for title, order in (("shuffled", shuffled), ("in order", made.first))
-        }
     from dagster_divorder.view.pictures import mixes_along
 
-    names = {name: trait.names for name, trait in rows.traits.items()}
-    return mixes_along(mixes, names, f"{rows.table.rows:,} rows, windows of {window:,} {unit}")
-
-
-def _amounts(rows: Rows, unit: Unit, window: int) -> tuple[Ints, int]:
-    """(how much of a window each row takes, int64 (N,): its tokens, or A_ROW, which the values of a list share; the
-    window's size in the same unit).
-
-    Raises:
-        InputError: the unit is unknown, or the table no longer than a window.
-    """
-    one_of("unit", unit, get_args(Unit))
-    amounts = rows.tokens if unit == "tokens" else np.full(rows.table.rows, A_ROW)
-    size = whole_number("window", window, 1) * (1 if unit == "tokens" else A_ROW)
-    total = int(amounts.sum())
-    if total <= size:
-        available = total if unit == "tokens" else rows.table.rows
-        raise InputError(f"window is {window:,} {unit}; expected fewer than the table has, {available:,}")
-    return amounts, size
-
-
-def _counts(trait: TraitCodes, amounts: Ints) -> Counts:
-    """What each row takes of each value."""
-    if isinstance(trait, ManyCodes):
-        return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
-    return Counts.checked(np.arange(len(amounts) + 1), trait.codes, amounts, len(trait.names))
-
-
-def _windows(counts: Counts, order: Ints, stretch: Ints | None, unit: Unit, window: int) -> dict[str, float]:
-    """The measures of IN_PER_CENT. stretch: int64 (N,), of each place of the order; None: one."""
-    of_row = np.zeros(len(order), np.int64)
-    if stretch is not None:
-        of_row[order] = stretch
-    if unit == "tokens":
-        # A sequence is a window, and its runs are parts of the rows' values.
-        at, _ = row_entries(counts.indptr, order)
-        packed = pack(Pieces(at, np.zeros_like(at), counts.tokens[at]), sequence_length=window)
-        of_row = of_row.repeat(np.diff(counts.indptr))[packed.document[packed.indptr[:-1]]]
-        counts = Counts(packed.indptr, counts.codes[packed.document], packed.length, counts.n_values)
-        # Without the last window, if it is not full.
-        window, order = 1, np.flatnonzero(packed.padding == 0)
-    figures = measure({"": counts}, order, batch=window, stretch=of_row).figures
-    return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
+    own = {"window": window, "unit": unit, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
+    windows = _Windows.of(table, by, own | arguments)
+    orders = {"shuffled": windows.shuffled(np.random.default_rng(seed)), "in order": windows.made.first}
+    slices = min(SLICES, int(windows.amounts.sum()) // windows.share)
+    mixes: dict[str, dict[str, NDArray[np.float32]]] = {}
+    for name, trait in windows.rows.traits.items():
+        indptr, codes, counted, values = windows.counts(trait)
+        entries = {title: row_entries(indptr, order)[0] for title, order in orders.items()}
+        mixes[name] = {
+            title: cluster_mix(counted[at], codes[at], values, slices) for title, at in entries.items()
+        }
+    names = {name: trait.names for name, trait in windows.rows.traits.items()}
+    return mixes_along(mixes, names, f"{windows.rows.table.rows:,} rows, windows of {window:,} {unit}")
 
 
 def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:
@@ -331,31 +338,3 @@ def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:
     if len(edges := quantile_edges(rows.tokens, BINS)):
         traits[LENGTH] = Codes(bin_codes(rows.tokens, edges), ("",) * (len(edges) + 1))
     return traits
-
-
-def _drift(
-    columns: Mapping[str, TraitCodes],
-    amounts: Ints,
-    order: Ints,
-    stretch: Ints | None,
-    batch: int,
-    seed: int,
-) -> dict[str, Drift]:
-    """Drift of columns and of the mean direction of vectors, by feature. batch: rows. stretch: as in `_windows`."""
-    from scipy.sparse import csr_matrix
-
-    stretch = np.zeros_like(order) if stretch is None else stretch
-    bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
-    places = sampled_places(len(order), batch, SAMPLE, bounds if len(bounds) > 2 else None)
-    sample = order[places]
-
-    def features() -> Iterator[Feature]:
-        for name, trait in columns.items():
-            indptr, codes, counted, values = _counts(trait, amounts)
-            counts = csr_matrix((counted, codes, indptr), shape=(len(order), values))
-            yield Feature(name, "mix", counts[sample])
-            if isinstance(trait, VectorCodes):
-                yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
-
-    found = stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places])
-    return {drift.feature: drift for drift in found.features}

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.items import TABLE_WITHIN
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.rows import BINS, CLUSTERS, read_rows
-from dagster_divorder.tables.sections import TableOrder, order_table
+from dagster_divorder.tables.sections import BINS, CLUSTERS, TableOrder, order_table, read_rows
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
 from dagster_divorder.tables.traits import By
@@ -32,8 +31,6 @@ def order(
     strategy: str = "balanced",
     seed: int = 0,
     frozen: ArrayLike | None = None,
-    score: str | ArrayLike | None = None,
-    shape: str = "rise",
     within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -54,11 +51,6 @@ def order(
         strategies that read them. seed: 0 or more, of every random choice.
     frozen: int (F,), rows that are already consumed, in order. The result begins with them; the others follow at their
         own mix.
-    score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
-        a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
-        its own mix.
-    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/sections.md). A window is a 32nd of
-        the table, within 4 to 64 batches, and at most an eighth of the table or a quarter of the ranks.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
@@ -72,38 +64,20 @@ def order(
     >>> [sorted(table["topic"][row] for row in ranks[at : at + 2]) for at in (0, 2, 4)]
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
-    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_table(
-        rows,
-        strategy=strategy,
-        seed=seed,
-        frozen=frozen,
-        score=score,
-        shape=shape,
-        within=within,
-        **_known(options),
-    ).first
-
-
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    """
-    Raises:
-        InputError: an option was removed.
-    """
-    for name, instead in REMOVED.items():
-        if name in options:
-            raise InputError(f"{name} is no longer an argument of an order: {instead}")
-    return options
+    more = {"strategy": strategy, "frozen": frozen, "within": within, **options}
+    made = table_epochs(table, by, tokens=tokens, seed=seed, bins=bins, clusters=clusters, **more)
+    return made.first
 
 
 REMOVED = {
     "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
-    "strength": "give rows that shall not follow the score none (NaN); they are spread evenly",
-    "keep": "rank the scores inside each value yourself, and give the ranks as the score",
-    "points": "give as the score the share of training after which a row shall come",
-    "score_window": "a window is a 32nd of the table, within 4 to 64 batches",
+    **dict.fromkeys(
+        ("score", "shape"),
+        "order the rows of each window of the score alone, and put the orders one after another; the pipeline follows "
+        "curriculum.score",
+    ),
 }
-"""Removed arguments of 0.2, and what to do instead. Kept for this release only."""
+"""Removed arguments, and what to do instead. Kept for this release only."""
 
 
 def table_epochs(
@@ -117,8 +91,11 @@ def table_epochs(
     **options: Any,
 ) -> TableOrder:
     """The orders of all epochs. The first, the arguments and the errors are those of `order`."""
+    for name, instead in REMOVED.items():
+        if name in options:
+            raise InputError(f"{name} is no longer an argument of an order: {instead}")
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_table(rows, seed=seed, **_known(options))
+    return order_table(rows, seed=seed, **options)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:

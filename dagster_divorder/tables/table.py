@@ -11,8 +11,8 @@ strings are converted; dots join the levels of a pandas MultiIndex.
 
 Guarantee: only named columns are converted; a `Dataset` is read through its indices, whatever its format. Rows in
 another order keep their types; only an index type that is too small for all dictionaries of a column gets larger.
-Cost: opening is free; a column costs what its library needs to convert it to Arrow. A table imports no library but its
-own. The exception: for lists of dates, structs and the like, Arrow imports pandas.
+Cost: opening is free; a column costs what its library needs to convert it to Arrow. Arrow imports pandas to convert
+lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.arrow import number_array, plain_array, text_array
+from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.fields import column_at, columns_of, value_at
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
@@ -228,34 +228,22 @@ def _arrow_rows(table: Any, order: Order) -> Any:
 def _taken(column: Any, order: Order) -> Any:
     """The values of an Arrow column in an order, also of types that Arrow's `take` lacks."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind, places = column.type, plain_array(order)
     with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return column.take(places)
-    if pa.types.is_run_end_encoded(kind):
-        return pc.run_end_encode(pc.run_end_decode(column).take(places), run_end_type=kind.run_end_type)
     values = column.to_pylist()
     return pa.array([values[at] for at in order.tolist()], kind)
-
-
-def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column of numbers without nulls as NumPy, (n,). Arrow's own conversion would import pandas."""
-    dtype = column.type.to_pandas_dtype()
-    return np.concatenate([np.zeros(0, dtype), *(np.from_dlpack(chunk) for chunk in column.chunks)])
 
 
 def _chunked(column: Any) -> pa.ChunkedArray:
     """A column as the storage of its extension type, in a form that Arrow can compute with."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    if pa.types.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
     kind = column.type
     if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
         # Polars streams its texts as string views, with which Arrow cannot compute.
@@ -309,56 +297,29 @@ def to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return _list_array(values)
     array = np.asarray(values)
     if array.ndim == 2 and array.shape[1] and array.dtype.kind in "iuf":
-        return pa.FixedSizeListArray.from_arrays(to_arrow(array.ravel()), array.shape[1])
+        return pa.FixedSizeListArray.from_arrays(plain_array(_plain(array.ravel())), array.shape[1])
     if array.ndim != 1:
         raise ValueError(f"it has the shape {array.shape} of {array.dtype}; expected (N,), or numbers (N, D)")
     if array.dtype.kind in "OUT":
         return _list_array(array.tolist())
-    if array.dtype.kind == "b":
-        return plain_array(array.astype(np.int8)).cast(pa.bool_())
-    if array.dtype.kind not in "iuf":
-        return pa.array(array, from_pandas=True)
-    if array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    return plain_array(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return pa.array(_plain(array) if array.dtype.kind in "iuf" else array, from_pandas=True)
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers in a type and a byte order that Arrow has."""
+    wide = array.dtype.itemsize > 8
+    return array.astype(np.float64 if wide else array.dtype.newbyteorder("="), copy=False)
 
 
 def _list_array(values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
-    kinds = {type(value) for value in values} - {type(None)}
-    if not kinds:
-        return pa.nulls(len(values))
-    if kinds <= {str}:
-        return text_array(values, "replace")
-    if kinds == {bool}:
-        return number_array(values, np.int64).cast(pa.bool_())
-    if kinds == {int}:
-        largest = max(value for value in values if value is not None)
-        return number_array(values, np.uint64 if largest >> 63 == 1 else np.int64)
-    if kinds <= {int, float}:
-        return number_array(values, np.float64)
-    if kinds <= {list, tuple, np.ndarray}:
-        return _lists_array(values)
+    # NaN is missing among texts and numbers, and no number of a vector.
+    nested = any(isinstance(value, list | tuple | np.ndarray) for value in values)
     try:
-        return pa.array(values, from_pandas=True)
+        return pa.array(values, from_pandas=not nested)
+    except OverflowError:
+        return pa.array(values, pa.uint64(), from_pandas=True)
     except UnicodeEncodeError:
         # Lone surrogates, as in a text that was cut inside an emoji.
         return _list_array(json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace")))
-
-
-def _lists_array(values: Sequence[Any]) -> pa.Array:
-    """An Arrow array of lists (N,); None stays null."""
-    import pyarrow as pa
-
-    sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
-    if all(isinstance(value, np.ndarray) for value in values):
-        flat = to_arrow(np.concatenate(values))
-    else:
-        flat = _list_array([item for value in values if value is not None for item in value])
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    bounds = number_array(
-        [None if value is None else end for value, end in zip([*values, ()], ends.tolist(), strict=True)],
-        np.int64,
-    )
-    return pa.LargeListArray.from_arrays(bounds, flat)

@@ -16,27 +16,26 @@ from numpy.typing import ArrayLike, NDArray
 from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.table import Table, numbers_of
+from dagster_divorder.tables.table import Table
 from dagster_divorder.view.words import clip
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Tokens = str | Callable[[str], int] | None
+Ints = NDArray[np.int64]
 NO_TEXT = "no column outside `by` holds text"
 
 LOOKED_AT = 64
 """First rows that are read of columns that may not be needed, such as pictures."""
-
 TEXTS = 1 << 12
 """Texts that are Python strings at the same time."""
-
 A_ROW = 2520
 """Length of every row if there is neither text nor length. Lists of up to ten values can share it evenly. A length
 common to all rows does not change an order."""
 
 
-def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.int64]:
+def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> Ints:
     """Tokens of each row, int64 (N,).
 
     tokens: the name of a column of whole numbers; a function from a row's text to a whole number, called once for each
@@ -49,7 +48,7 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             text, since there is none or it is in conversations.
     """
     if isinstance(tokens, str):
-        return _whole(table.column(tokens), tokens)
+        return _whole(table.column(tokens), f"column {tokens!r}")
     if tokens is not None and not callable(tokens):
         raise InputError(
             f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
@@ -68,12 +67,10 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> NDArray[np.
             warn(f"tokens is given the text in {name!r}{unread}")
         column = table.column(name)
         # TEXTS at a time, so that texts are not copied all at once.
-        texts = (
-            value
-            for first in range(0, len(column), TEXTS)
-            for value in column.slice(first, TEXTS).to_pylist()
-        )
-        return _checked([0 if value is None else tokens(value) for value in texts], "what tokens gives")
+        firsts = range(0, len(column), TEXTS)
+        texts = (value for first in firsts for value in column.slice(first, TEXTS).to_pylist())
+        given = [0 if value is None else tokens(value) for value in texts]
+        return _checked(given, "what tokens gives")
     if lengths.any():
         told = f": the length of a row is its characters in {name!r}{unread}; name a column of lengths"
         told += ", or give a function of a text" if holds_text else ""
@@ -92,12 +89,12 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=calls)
 
 
-def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool, NDArray[np.int64]]], str]:
+def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool, Ints]], str]:
     """({column of strings or conversations outside `by`: (whether it holds strings, characters in its rows, int64
     (N,))}, why the first column that cannot be read cannot, in brackets, or "")."""
     import pyarrow as pa
 
-    found, unread, first = dict[str, tuple[bool, NDArray[np.int64]]](), "", table.first(LOOKED_AT)
+    found, unread, first = dict[str, tuple[bool, Ints]](), "", table.first(LOOKED_AT)
     for name in table.names:
         try:
             kind = first.column(name).type
@@ -113,20 +110,18 @@ def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool
     return found, unread
 
 
-def _characters_of(values: pa.Array) -> NDArray[np.int64]:
+def _characters_of(values: pa.Array) -> Ints:
     """Characters in the strings of each value, int64 (n,)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = values.type
-    if is_text(kind):
-        return numbers_of(pa.chunked_array([pc.coalesce(pc.utf8_length(values.cast(pa.large_string())), 0)]))
-    if pa.types.is_struct(kind):
+    if is_text(values.type):
+        return pc.coalesce(pc.utf8_length(values.cast(pa.large_string())), 0).to_numpy().astype(np.int64)
+    if pa.types.is_struct(values.type):
         return sum(map(_characters_of, values.flatten()), np.zeros(len(values), np.int64))
-    if is_list(kind):
-        sizes = _characters_of(pc.list_flatten(values))
-        lists = np.from_dlpack(pc.list_parent_indices(values))
-        return np.bincount(lists, sizes, len(values)).astype(np.int64)
+    if is_list(values.type):
+        sizes, lists = _characters_of(pc.list_flatten(values)), pc.list_parent_indices(values)
+        return np.bincount(np.from_dlpack(lists), sizes, len(values)).astype(np.int64)
     return np.zeros(len(values), np.int64)
 
 
@@ -140,24 +135,22 @@ def _counts(kind: pa.DataType) -> bool:
     return types.is_null(kind.value_type) or any(field.name in ("content", "value") for field in fields)
 
 
-def _whole(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:
+def _whole(column: pa.ChunkedArray, title: str) -> Ints:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    title = f"column {name!r}"
+    types, kind = pa.types, column.type
     if not len(column):
         return np.zeros(0, np.int64)
-    types, kind = pa.types, column.type
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
         raise InputError(f"tokens is {title}, which holds {kind}; expected whole numbers of 0 or more")
     if column.null_count or (types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py()):
         raise InputError(f"tokens is {title}, which lacks some numbers; expected one for each row: fill them")
     try:
-        numbers = column.cast(pa.int64())
+        return _checked(column.cast(pa.int64()).to_numpy(), title)
     except pa.ArrowInvalid as error:
         raise InputError(f"tokens is {title}, and {error}; expected whole numbers of 0 or more") from error
-    return _checked(numbers_of(numbers), title)
 
 
-def _checked(numbers: ArrayLike, title: str) -> NDArray[np.int64]:
+def _checked(numbers: ArrayLike, title: str) -> Ints:
     return whole_numbers(title, numbers, each="row").astype(np.int64, copy=False)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.core.order.traits import Codes, ManyCodes, as_category, category_codes, column_codes
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.table import Table, numbers_of
+from dagster_divorder.tables.table import Table
 from dagster_divorder.view.words import clip
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _list_trait(name: str, column: pa.ChunkedArray) -> ManyCodes:
             f"column {name!r} holds {column.type}; expected lists of text, whole numbers or booleans, or of floats of "
             "one length: make a column of these"
         )
-    widths = numbers_of(pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0))
+    widths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
     flat = pc.list_flatten(column)
     flat_text = flat if types.is_dictionary(inner) else flat.cast(pa.large_string())
     flat_codes = category_codes(flat_text, balanced=f"column {name!r}")
@@ -171,7 +171,7 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
     import pyarrow.compute as pc
 
     lists = column.filter(pc.is_valid(column))
-    widths = numbers_of(pc.list_value_length(lists).cast(pa.int64()))
+    widths = pc.list_value_length(lists).to_numpy()
     if len(widths) and (widths != widths[0]).any():
         raise InputError(
             f"column {name!r} holds lists of {widths.min()} to {widths.max()} floats; expected vectors of one length, "
@@ -182,13 +182,13 @@ def vectors_of(name: str, column: pa.ChunkedArray) -> NDArray[np.float32]:
         raise InputError(
             f"column {name!r} holds vectors with nulls in them; expected numbers, or null for a whole row"
         )
-    values = numbers_of(flat.cast(pa.float32()))
+    values = flat.cast(pa.float32()).to_numpy()
     vectors = values.reshape(len(widths), -1) if len(widths) else np.zeros((0, 1), np.float32)
     if not vectors.shape[1]:
         raise InputError(f"column {name!r} holds vectors without dims; expected at least one")
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        rows = np.flatnonzero(_valid(column))
+        rows = np.flatnonzero(column.is_valid().to_numpy())
         raise InputError(
             f"row {rows[np.argmin(finite)]} of column {name!r} holds NaN or infinity; expected finite numbers, or null "
             "for a whole row"
@@ -202,7 +202,7 @@ def _vector_trait(name: str, column: pa.ChunkedArray, clusters: int, seed: int) 
     from dagster_divorder.core.topics import cluster
     from dagster_divorder.core.vectors import pca
 
-    vectors, valid = vectors_of(name, column), _valid(column)
+    vectors, valid = vectors_of(name, column), column.is_valid().to_numpy().astype(bool)
     codes, names = np.zeros(len(column), np.int32), list[str]()
     directions = np.zeros((len(column), min(COMPONENTS, vectors.shape[1])), np.float32)
     if len(vectors):
@@ -230,11 +230,3 @@ def _without_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     return pc.if_else(pc.is_nan(column), None, column)
-
-
-def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """bool (N,): whether a row is not null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return numbers_of(pc.is_valid(column).cast(pa.int8())).astype(bool)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 from dagster_divorder.errors import printable
@@ -17,7 +17,11 @@ NUMERIC = re.compile(r"[–~<>+-]?\d|–?$")
 UNLIMITED = 10_000
 """Characters of a line outside terminals."""
 
-TONES = {"strong": "bold", "good": "bold green", "bad": "bold red", "quiet": "dim"}
+NARROWEST = 2
+"""Characters of a column that does not fold further."""
+
+TONES = {"strong": "1", "good": "1;32", "bad": "1;31", "quiet": "2"}
+"""Codes of terminals."""
 
 
 class Line(NamedTuple):
@@ -102,51 +106,58 @@ def as_text(parts: Sequence[Part], *, width: int = UNLIMITED, colour: bool = Fal
     """The parts below each other, at most `width` characters wide: text breaks between words, table cells fold. Lines
     that begin with a space are not broken, so that people can copy code. Characters that would move a cursor become
     escapes."""
-    if not colour and width == UNLIMITED:
-        return _joined(line for part in parts for line in _plain_lines(part))
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    written = io.StringIO()
-    console = Console(
-        file=written,
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        force_jupyter=False,  # else it shows the text in a notebook, and writes nothing
-        highlight=False,
-        legacy_windows=False,
-    )
+    lines = list[str]()
     for part in parts:
         if isinstance(part, TextTable):
-            if part.title:
-                console.print(Text(printable(part.title), style=TONES["strong"]), soft_wrap=True)
-            if not part.rows:
-                continue
-            table = Table(
-                box=box.SIMPLE_HEAD if colour else None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0)
-            )
-            for name, numeric in zip(part.rows[0], part.numeric, strict=True):
-                table.add_column(Text(_cell(name)), justify="right" if numeric else "left", overflow="fold")
-            for row in part.rows:
-                table.add_row(*(Text(_cell(cell)) for cell in row.values()))
-            console.print(table)
+            lines += _table_lines(part, width, colour)
         else:
             tone = part.tone if isinstance(part, Line) else ""
-            console.print(Text(_filled(part, width), style=TONES.get(tone, "")), soft_wrap=True)
-    return _joined(written.getvalue().rstrip("\n").split("\n"))
+            lines += [_toned(line, tone, colour) for line in _filled(part, width).split("\n")]
+    return "\n".join(line.rstrip() for line in lines).rstrip("\n")
+
+
+def _toned(line: str, tone: str, colour: bool) -> str:
+    shown = line.expandtabs().rstrip()
+    return f"\x1b[{TONES[tone]}m{shown}\x1b[0m" if colour and tone and shown else shown
+
+
+def _table_lines(table: TextTable, width: int, colour: bool) -> list[str]:
+    from rich.cells import cell_len, chop_cells
+
+    lines = [_toned(printable(table.title), "strong", colour)] if table.title else []
+    if not table.rows:
+        return lines
+    cells = [
+        [printable(re.sub("[\t\n]", " ", cell)) for cell in row]
+        for row in (table.rows[0], *(row.values() for row in table.rows))
+    ]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    # The widest columns fold.
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    for number, row in enumerate(cells):
+        folded = [
+            [
+                part
+                for line in textwrap.wrap(cell, most, break_on_hyphens=False)
+                for part in chop_cells(line, most)
+            ]
+            if cell_len(cell) > most
+            else [cell]
+            for cell, most in zip(row, widths, strict=True)
+        ]
+        for line in zip_longest(*folded, fillvalue=""):
+            padded = [
+                " " * (most - cell_len(cell)) + cell if numeric else cell + " " * (most - cell_len(cell))
+                for cell, most, numeric in zip(line, widths, table.numeric, strict=True)
+            ]
+            lines.append(_toned("  ".join(padded), "strong" if number == 0 else "", colour))
+    return lines
 
 
 def height(texts: Iterable[str | Line], width: int) -> int:
     """The number of lines of texts on a terminal of so many columns."""
     return sum(_filled(text, width).count("\n") + 1 for text in texts)
-
-
-def _cell(text: str) -> str:
-    """The text of a cell, in one line."""
-    return printable(re.sub("[\t\n]", " ", text))
 
 
 def _filled(part: str | Line, width: int) -> str:
@@ -159,29 +170,3 @@ def _filled(part: str | Line, width: int) -> str:
         textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
         for line in shown.split("\n")
     )
-
-
-def _plain_lines(part: Part) -> Iterator[str]:
-    """The lines of a part as rich lays them out without colours and folds, at a tenth of its import time."""
-    if not isinstance(part, TextTable):
-        yield from _filled(part, UNLIMITED).split("\n")
-        return
-    if part.title:
-        yield printable(part.title)
-    if not part.rows:
-        return
-    from rich.cells import cell_len
-
-    lines = [[_cell(cell) for cell in line] for line in (part.rows[0], *(row.values() for row in part.rows))]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    columns = list(zip(widths, part.numeric, strict=True))
-    for line in lines:
-        cells = []
-        for cell, (width, numeric) in zip(line, columns, strict=True):
-            space = " " * (width - cell_len(cell))
-            cells.append(space + cell if numeric else cell + space)
-        yield "  ".join(cells)
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(line.expandtabs().rstrip() for line in lines).rstrip("\n")

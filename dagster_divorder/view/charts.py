@@ -3,7 +3,7 @@ axes; `view.drawing` has the style."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from dagster_divorder.core.topics.k_calibration import as_good_as
 from dagster_divorder.settings.sections import SHUFFLED
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, line_of, stacked
 from dagster_divorder.view.shown import Chart, Panel, Series
-from dagster_divorder.view.words import ORDERS, TRAIN_ON, listed, number, short
+from dagster_divorder.view.words import NAME, ORDERS, TRAIN_ON, clip, listed, number, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,8 +36,6 @@ TICKS = 12
 """Most labels of an axis of numbers of clusters."""
 NUMBERED = 30
 """Number of largest clusters that a map has numbers of."""
-ARROW_FROM = 8.0
-"""Differences above this many times the median become arrows at the edge."""
 
 SERIES = {
     order: Series(name, order if order in COLOURS else "shuffled", dashed=order == "sequences_random")
@@ -72,17 +70,16 @@ def bars(
 
 def along(
     axes: Axes,
-    lines: Iterable[Line],
-    bands: Iterable[Band] = (),
+    lines: Sequence[Line],
+    bands: Sequence[Band] = (),
     *,
     log: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> None:
     """Lines along the dataset over pale bands, lines thinned to CURVE points. A logarithmic scale omits zeros. limits:
     of the vertical scale."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    drawn = False
     for at, low, high, series in bands:
         low, high = (np.where(edge > 0, edge, np.nan) if log else edge for edge in (low, high))
         axes.fill_between(100 * at, low, high, color=COLOURS[series.colour], alpha=PALE, linewidth=0)
@@ -90,9 +87,14 @@ def along(
         points = np.flatnonzero(values > 0) if log else np.arange(len(values))
         points = points[:: -(-len(points) // CURVE) or 1]
         axes.plot(100 * at[points], values[points], **line_of(series))
-        drawn |= len(points) > 0
-    if log and drawn:
-        _log_axis(axes)
+    if log and any((values > 0).any() for _, values, _ in lines):
+        axes.set_yscale("log")
+        bottom, top = axes.get_ylim()
+        # matplotlib replaces fewer than two ticks with many that touch.
+        subs = (1.0, 3.0) if top >= 10 * bottom else (1.0, 2.0, 5.0)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(lambda value, _: short(value))
     if limits is not None:
         axes.set_ylim(*limits)
         if not log and limits[1] > WHOLE_FROM:
@@ -101,13 +103,59 @@ def along(
     axes.set_xticks(range(0, 101, 25))
 
 
-def distinct(name: str, bins: Binned, top: float, title: str) -> Panel:
-    """Distinct clusters in every sequence of an order: the mean of neighbouring sequences, and a band from fewest to
-    most. top: the most in any chart beside this one."""
-    series = SERIES[name]
-    lines, bands = [(bins.at, bins.mean, series)], [(bins.at, bins.low, bins.high, series)]
-    draw = partial(along, lines=lines, bands=bands, limits=(0, 1.08 * top))
-    return Panel(title, draw, series.colour)
+def mix_bars(
+    mixes: Mapping[str, NDArray[np.floating]], colours: NDArray[np.float64], titles: Mapping[str, str]
+) -> Chart:
+    """A panel an order of `SERIES`, drawn by `bars`. The first order's values lie in the order of their places."""
+    first = next(iter(mixes.values()))
+    # Values at nearby places become neighbours.
+    place = (np.arange(len(first))[:, None] * first).sum(axis=0, dtype=np.float64)
+    ranked = np.argsort(place / np.maximum(first.sum(axis=0, dtype=np.float64), 1e-9), kind="stable")
+    return Chart(
+        [
+            Panel(titles[name], partial(bars, mix=mix, colours=colours, ranked=ranked), SERIES[name].colour)
+            for name, mix in mixes.items()
+        ]
+    )
+
+
+def distinct(binned: Mapping[str, Binned], titles: Mapping[str, str]) -> Chart:
+    """Distinct clusters in every sequence, a panel an order: the mean of neighbouring sequences, and a band from fewest
+    to most. All panels have one scale."""
+    top = max((float(bins.high.max()) for bins in binned.values() if len(bins.at)), default=1.0)
+    panels = []
+    for name, bins in binned.items():
+        lines, bands = [(bins.at, bins.mean, SERIES[name])], [(bins.at, bins.low, bins.high, SERIES[name])]
+        draw = partial(along, lines=lines, bands=bands, limits=(0, 1.08 * top))
+        panels.append(Panel(titles[name], draw, SERIES[name].colour))
+    return Chart(panels)
+
+
+def prefixes(metrics: Mapping[str, Any], title: str) -> Chart:
+    """Prefix deviation along every order of `metrics`, as in `core.measure.order.Measures`, on a logarithmic scale."""
+    curves = {name: figures["prefix"] for name, figures in metrics.items() if any(figures["prefix"]["l2"])}
+    lines = [
+        (np.array(curve["share"]), np.array(curve["l2"]), SERIES[name]) for name, curve in curves.items()
+    ]
+    panel = Panel(title, partial(along, lines=lines, log=True))
+    return Chart([panel], across=1, legend=[SERIES[name] for name in curves])
+
+
+def stretches(mixes: Mapping[str, Any]) -> Chart:
+    """The asked and achieved share of each value along an order of several stretches. mixes: as
+    `stages.measure.diversity_metrics` stores them."""
+    ends, asked, achieved = (np.asarray(mixes[name]) for name in ("ends", "asked", "achieved"))
+    top = 108 * max(float(asked.max(initial=0.0)), float(achieved.max(initial=0.0)), 0.01)
+    slices = (np.arange(len(achieved)) + 0.5) / max(1, len(achieved))
+    borders, panels = np.repeat(np.append(0.0, ends), 2)[1:-1], []
+    for column, value in enumerate(mixes["values"]):
+        lines = [
+            (slices, 100 * achieved[:, column], SERIES[TRAIN_ON]),
+            (borders, 100 * asked[:, column].repeat(2), ASKED),
+        ]
+        panels.append(Panel(clip(value, NAME) or "(empty)", partial(along, lines=lines, limits=(0, top))))
+    what = f"Shares of {mixes['trait']} along the dataset, asked and achieved."
+    return Chart(panels, what, legend=[ASKED, SERIES[TRAIN_ON]])
 
 
 def drift(measured: Stationarity) -> Chart:
@@ -167,18 +215,6 @@ def documents_map(
             )
 
 
-def _log_axis(axes: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    # matplotlib replaces fewer than two ticks with many that touch.
-    subs = (1.0, 3.0) if high >= 10 * low else (1.0, 2.0, 5.0)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
-
-
 TRAINED = {
     "original": Series("original", "original"),
     "random_documents": Series("random documents", "shuffled", dashed=True),
@@ -224,28 +260,26 @@ def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]], figure: str) ->
 
 def heldout_differences(axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> None:
     """Held-out loss less shuffled sequences' loss, with its interval, a mark an order: the mean over sources first,
-    then each source. Orders outside the others' scale become arrows at the edge. rows, sources: `orders` and `sources`
-    of `stages.evidence.training_evidence`."""
-    groups = ["all", *sources]
+    then each source. The scale is linear around 0 and logarithmic beyond the median. rows, sources: `orders` and
+    `sources` of `stages.evidence.training_evidence`."""
+    groups, sizes = ["all", *sources], []
     figures = [HELD_OUT, *map(by_source, sources)]
-    marks: list[tuple[NDArray[np.float64], dict[str, Any]]] = []
-    for order, line in zip(rows, trained_lines([row["order"] for row in rows]), strict=True):
-        if order["order"] != SHUFFLED:
-            less = [order["figures"][figure]["less shuffled"] for figure in figures]
-            intervals = [[row[key] for key in ("mean", "low", "high")] for row in less]
-            marks.append((np.array(intervals, np.float64), line))
-    limit = ARROW_FROM * float(np.nanmedian(np.abs([interval[:, 0] for interval, _ in marks])) or 1.0)
-    for at, (interval, line) in enumerate(marks):
-        place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(marks) - 0.5)
-        middle, low, high = np.clip(interval.T, -limit, limit)
-        near = np.abs(interval[:, 0]) < limit
-        axes.plot(middle[near], place[near], "o", markersize=4, color=line["color"], label=line["label"])
-        axes.hlines(place[near], low[near], high[near], color=line["color"], linewidth=1.2)
-        for edge, marker in ((limit, ">"), (-limit, "<")):
-            beyond = ~near & (middle == edge)
-            axes.plot(middle[beyond], place[beyond], marker, markersize=5, color=line["color"])
+    others = [row for row in rows if row["order"] != SHUFFLED]
+    lines = [
+        line for line in trained_lines([row["order"] for row in rows]) if line["label"] != "random sequences"
+    ]
+    for at, (order, line) in enumerate(zip(others, lines, strict=True)):
+        less = [order["figures"][figure]["less shuffled"] for figure in figures]
+        middle, low, high = np.array(
+            [[row[key] for key in ("mean", "low", "high")] for row in less], np.float64
+        ).T
+        place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(others) - 0.5)
+        axes.plot(middle, place, "o", markersize=4, color=line["color"], label=line["label"])
+        axes.hlines(place, low, high, color=line["color"], linewidth=1.2)
+        sizes.append(np.abs(middle))
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
-    axes.set_xlim(-1.05 * limit, 1.05 * limit)
+    axes.set_xscale("symlog", linthresh=float(np.nanmedian(sizes)) or 1.0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(groups)), [group if len(group) < 24 else f"{group[:22]}…" for group in groups])
     axes.invert_yaxis()
     axes.set_xlabel("nats a token; left of 0 is better than shuffling")

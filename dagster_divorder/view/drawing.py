@@ -13,7 +13,6 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,12 +42,12 @@ so that one drawing serves light, dark and print."""
 DPI = 100
 VALUES = 34
 """Height of a row of names in a picture, in pixels."""
+NAMED = 5
+"""Clusters named in a picture."""
 LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
 """Margins of a panel in a page, in CSS pixels."""
 SHADES = 255
 NEARLY_WHITE = 250
-STAMP = 34
-"""Height of the line below a picture that names its output, in pixels."""
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
 OTHERS = (0.62, 0.63, 0.65)
 """RGB of the clusters that share a colour."""
@@ -118,22 +117,15 @@ def _installed() -> tuple[str, ...]:
     """Typefaces of OTHER_SCRIPTS on this machine."""
     from matplotlib.font_manager import fontManager
 
-    names = set(fontManager.get_font_names())
-    return tuple(name for name in OTHER_SCRIPTS if name in names)
-
-
-@lru_cache
-def _letters(families: tuple[str, ...]) -> frozenset[int]:
-    """The characters of matplotlib's own typeface and of these families."""
-    from matplotlib.font_manager import findfont, get_font
-
-    files = [findfont("DejaVu Sans"), *(findfont(name) for name in families)]
-    return frozenset().union(*(get_font(file).get_charmap() for file in files))
+    return tuple(name for name in OTHER_SCRIPTS if name in fontManager.get_font_names())
 
 
 def drawable(names: Sequence[str]) -> list[str]:
     """Clusters' names for a picture; one whose letters no installed typeface has becomes `cluster` and its number."""
-    letters = _letters(_installed())
+    from matplotlib.font_manager import findfont, get_font
+
+    files = [findfont(name) for name in ("DejaVu Sans", *_installed())]
+    letters = set[int]().union(*(get_font(file).get_charmap() for file in files))
     return [
         name if all(ord(letter) in letters for letter in name if letter.isalpha()) else f"cluster {label}"
         for label, name in enumerate(names)
@@ -158,7 +150,7 @@ def sheet(charts: Sequence[Chart], title: str = "", note: str = "", width: int =
     above.text(left, below_title, note, color=COLOURS["muted"], va="top", linespacing=1.4)
     for chart in charts:
         if chart.values:
-            cluster_row(next(parts), *chart.values, (left, 1 - left), 0.3)
+            cluster_row(next(parts), *chart.values, (left, 0.3))
         across = min(chart.across, len(chart.panels))
         for first in range(0, len(chart.panels), chart.across):
             row = next(parts).subplots(1, across, squeeze=False)[0]
@@ -175,27 +167,29 @@ def sheet(charts: Sequence[Chart], title: str = "", note: str = "", width: int =
 
 
 def cluster_row(
-    figure: Figure | SubFigure,
-    names: Sequence[str],
-    sizes: NDArray[Any],
-    sides: tuple[float, float],
-    bottom: float,
+    figure: Figure | SubFigure, names: Sequence[str], sizes: NDArray[Any], corner: tuple[float, float]
 ) -> None:
-    """A row of the largest clusters' names, each after its colour, as many as fit. names, sizes: by cluster. sides,
-    bottom: shares of the figure's width and height."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """The names of the NAMED largest clusters after their colours. names, sizes: by cluster. corner: the lower left
+    one, as shares of the figure's width and height."""
+    from matplotlib.patches import Patch
 
-    whole: Any = figure.get_figure(root=True)
-    renderer: Any = FigureCanvasAgg(whole).get_renderer()
-    colours, (left, end), space = cluster_colours(len(sizes)), sides, 18 / whole.bbox.width
-    for cluster in np.argsort(-sizes, kind="stable")[: len(names)]:
-        text = figure.text(left + space, bottom, brief(names[cluster]), size=11, color=COLOURS["muted"])
-        right = text.get_window_extent(renderer).x1 / whole.bbox.width
-        if right > end:
-            text.remove()
-            break
-        figure.text(left, bottom, "■", size=11, color=colours[cluster])
-        left = right + space
+    colours, largest = (
+        cluster_colours(len(sizes)),
+        np.argsort(-sizes, kind="stable")[: min(NAMED, len(names))],
+    )
+    handles = [Patch(color=colours[cluster], label=brief(names[cluster])) for cluster in largest]
+    figure.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=corner,
+        ncols=max(1, len(handles)),
+        fontsize=11,
+        labelcolor=COLOURS["muted"],
+        borderaxespad=0,
+        borderpad=0,
+        handlelength=0.8,
+        columnspacing=1.2,
+    )
 
 
 def sheet_picture(charts: Sequence[Chart], *head: Any, few_colours: bool = False, **more: Any) -> bytes:
@@ -237,22 +231,6 @@ def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
     return png(image)
 
 
-def stamped(file: bytes, line: str) -> bytes:
-    """A PNG file with a line of text below the picture that names its output, in the picture's colours."""
-    import PIL.Image
-    import PIL.ImageDraw
-    import PIL.ImageFont
-    from matplotlib.font_manager import findfont
-
-    image = PIL.Image.open(io.BytesIO(file))
-    both = PIL.Image.new("RGB", (image.width, image.height + STAMP), "white")
-    both.paste(image.convert("RGB"))
-    font = PIL.ImageFont.truetype(findfont("DejaVu Sans"), 15)
-    place = (0.985 * image.width, image.height + STAMP / 2)
-    PIL.ImageDraw.Draw(both).text(place, line, COLOURS["muted"], font, anchor="rm")
-    return _file(np.asarray(both), image.mode == "P")
-
-
 def svg(name: str, width: int, height: int, panel: Panel) -> Markup:
     """A panel for a page, in the page's colours and typeface; text stays text for search.
 
@@ -278,25 +256,24 @@ def svg(name: str, width: int, height: int, panel: Panel) -> Markup:
 
 def _for_the_page(name: str, text: str) -> str:
     """The content of an SVG file without its opening tag and global style."""
+
+    def shortened(path: re.Match[str]) -> str:
+        """A path on one line, rounded to a tenth of a pixel."""
+        rounded = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path[0])
+        return " ".join(rounded.split())
+
+    def in_colours_of_the_page(declarations: re.Match[str]) -> str:
+        text = re.sub(r"font-family: [^;]*(; )?", "", declarations[0])
+        for variable, colour in COLOURS.items():
+            text = text.replace(colour, f"var(--{variable})")
+        return text
+
     text = text[text.index("</style>") :]
     text = text[text.index("</defs>") + len("</defs>") :]
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # every drawing numbers its groups alike
     text = re.sub(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)', f"{name}-", text).replace("xlink:href", "href")
-    text = re.sub(r'(?<= d=")[^"]*', _shortened, text)
-    return re.sub(r'(?<= style=")[^"]*', _in_colours_of_the_page, text)
-
-
-def _shortened(path: re.Match[str]) -> str:
-    """A path on one line, rounded to a tenth of a pixel."""
-    numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path[0])
-    return " ".join(numbers.split())
-
-
-def _in_colours_of_the_page(declarations: re.Match[str]) -> str:
-    text = re.sub(r"font-family: [^;]*(; )?", "", declarations[0])
-    for variable, colour in COLOURS.items():
-        text = text.replace(colour, f"var(--{variable})")
-    return text
+    text = re.sub(r'(?<= d=")[^"]*', shortened, text)
+    return re.sub(r'(?<= style=")[^"]*', in_colours_of_the_page, text)
 
 
 def png(image: Image) -> bytes:
@@ -343,14 +320,6 @@ def stacked(mix: NDArray[np.floating], rows: int) -> NDArray[np.int64]:
     values = np.stack([np.searchsorted(column, heights) for column in ends], axis=1)
     # A column's shares may sum to a little less than one.
     return np.minimum(values, mix.shape[1] - 1)
-
-
-def by_place(mix: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The values of a mix along an order, (C, J), sorted by the mean place of their tokens, int64 (J,), so that values
-    at nearby places become neighbours."""
-    total = mix.sum(axis=0, dtype=np.float64)
-    moment = (np.arange(len(mix))[:, None] * mix).sum(axis=0, dtype=np.float64)
-    return np.argsort(moment / np.where(total > 0, total, 1.0), kind="stable")
 
 
 def cluster_colours(k: int) -> NDArray[np.float64]:

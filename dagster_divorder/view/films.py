@@ -1,15 +1,13 @@
-"""Films of an ordering: matplotlib's Agg draws the frames, and imageio-ffmpeg's ffmpeg encodes them as H.264.
+"""Films of how training reads the corpus: matplotlib's Agg draws the frames, and imageio-ffmpeg's ffmpeg encodes them.
 
 `ordering_frames`: the dataset moves from the original order into two other orders. Each bar is the dataset. Tokens left
-of the mark have been read, in the new order. Dimmed tokens right of the mark wait in the original order. Each square is
-a token of an even sample, in the colour of its cluster.
+of the mark have been read, in the new order; dimmed tokens wait in the original order. `map_frames`: one map of the
+documents per order; a point lights up when its document is first read.
 
-`map_frames`: one map of the documents per order. A point lights up when its document is first read.
-
-Letters: C cells, P points on the map, K clusters.
+Letters: C cells, tokens at even distances in an order, so that a document has cells in proportion to its tokens; P
+points on the map, K clusters.
 Guarantee: the same frames give the same file (one machine, one ffmpeg); one frame is in memory at a time.
-Cost: some 15 to 20 ms a frame to draw, for any corpus, since cells and points are samples; 5 ms to encode.
-Known weakness: H.264 of fine detail is large, so drawings should be coarser than a pixel.
+Cost: some 5 ms a frame, for any corpus, since cells and points are samples.
 Source: ordering_animation.mp4 and ordering_animation_umap.mp4 of Diversity-Ordered Training.
 """
 
@@ -19,38 +17,36 @@ import errno
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure.migration import Cells, frame_ends, migrated
+from dagster_divorder.core.measure.runs import ReadRuns
 from dagster_divorder.extras import load_extra, why_missing
-from dagster_divorder.view import charts
+from dagster_divorder.view.charts import SERIES
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, cluster_row, drawable, style
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 WIDTH, HEIGHT, DPI = 1280, 720, 100
 """Pixels; the codec needs an even width and height."""
 CODEC_THREADS = 2
 """Fixed, since the film's bytes depend on the number of threads."""
 COLUMNS, ROWS = 294, 24
-"""Squares of a bar, 4 x 8 pixels each."""
-LEFT, RIGHT = 0.05, 0.96875
-"""Ends of bars and charts as shares of the width. The squares fill the space between."""
+"""Squares of a bar, 4 x 8 pixels each; each shows a cell."""
+MAP = (374, 500)
+"""Pixels of a map."""
+LEFT, RIGHT = 64, 1240
+"""Ends of bars and maps, in pixels."""
 HOLD = 2
 """Seconds that the last frame stays."""
-DIMMED = 0.28
-UNLIT = "#e3e3e3"
+DIMMED, UNLIT, INK = 0.28, 227, 25
 TRAIL = 0.01
-"""Share of the points with a mark: the last points read."""
+"""Share of the points that are marked: the last points read."""
 
+Ints = NDArray[np.int64]
+Pixels = NDArray[np.uint8]
+"""RGB."""
 Frame = Callable[[NDArray[np.uint8]], object]
 
 
@@ -94,110 +90,100 @@ def film(path: Path, fps: int) -> Iterator[Frame]:
         raise OSError(number, f"ffmpeg could not write the film: {text}")
 
 
-class _Canvas:
-    """Draws a figure once. Each frame restores the picture and draws a few artists over it. This is matplotlib's
-    blitting: some 5 ms a frame instead of 80."""
-
-    def __init__(self, figure: Figure) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        self._figure = figure
-        self._canvas = FigureCanvasAgg(figure)
-        self._canvas.draw()
-        self._kept: Any = self._canvas.copy_from_bbox(figure.bbox)
-
-    def frame(self, artists: Iterable[Artist]) -> NDArray[np.uint8]:
-        """The kept picture with artists over it, uint8 (HEIGHT, WIDTH, 4); valid until the next call."""
-        self._canvas.restore_region(self._kept)
-        for artist in artists:
-            self._figure.draw_artist(artist)
-        return np.asarray(self._canvas.buffer_rgba())
-
-    def keep(self, artists: Iterable[Artist]) -> None:
-        """Draw artists into the kept picture. They stay in all later frames."""
-        self.frame(artists)
-        self._kept = self._canvas.copy_from_bbox(self._figure.bbox)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FilmedCorpus:
+class FilmedCorpus(NamedTuple):
     """The corpus of a film. names, sizes: of the K clusters. output_label: `words.output_label`."""
 
     names: Sequence[str]
     sizes: NDArray[np.integer]
     output_label: str
 
-    def figure(self, title: str, note: str) -> tuple[Figure, Text]:
-        """(figure with head and foot, text in its upper right corner). The text changes with each frame."""
-        from matplotlib.figure import Figure
 
+def _frames(
+    shown: FilmedCorpus,
+    title: str,
+    note: str,
+    corners: Mapping[str, tuple[int, int]],
+    pictures: Iterable[tuple[float, Sequence[Pixels]]],
+) -> Iterator[NDArray[np.uint8]]:
+    """Frames uint8 (HEIGHT, WIDTH, 4). corners: left and top pixel of each order's picture, by a key of
+    `charts.SERIES`. pictures: of each frame the share that is read, and each order's picture."""
+    import PIL.Image
+    import PIL.ImageDraw
+    import PIL.ImageFont
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import findfont
+
+    with style():
         figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
-        figure.text(LEFT, 0.935, title, size=20, weight="bold")
-        figure.text(LEFT, 0.9, note, size=12, color=COLOURS["muted"])
-        figure.text(RIGHT, 0.015, self.output_label, size=11, color=COLOURS["muted"], ha="right")
-        cluster_row(figure, drawable(self.names), self.sizes, (LEFT, RIGHT), 0.86)
-        return figure, figure.text(RIGHT, 0.935, "", size=15, ha="right", weight="bold", animated=True)
+        figure.text(LEFT / WIDTH, 0.935, title, size=20, weight="bold")
+        figure.text(LEFT / WIDTH, 0.9, note, size=12, color=COLOURS["muted"])
+        figure.text(RIGHT / WIDTH, 0.015, shown.output_label, size=11, color=COLOURS["muted"], ha="right")
+        cluster_row(figure, drawable(shown.names), shown.sizes, (LEFT / WIDTH, 0.86))
+        for order, (left, top) in corners.items():
+            name, colour = SERIES[order].name, COLOURS[SERIES[order].colour]
+            place = left / WIDTH, 1 - (top - 12) / HEIGHT
+            figure.text(*place, name, size=14, weight="bold", color=colour)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+    # What stays is drawn once.
+    still = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba()))
+    font = PIL.ImageFont.truetype(findfont("DejaVu Sans:bold"), 21)
+    for share, of_orders in pictures:
+        frame = still.copy()
+        for picture, corner in zip(of_orders, corners.values(), strict=True):
+            frame.paste(PIL.Image.fromarray(picture), corner)
+        PIL.ImageDraw.Draw(frame).text((RIGHT, 47), f"{share:.0%} read", COLOURS["ink"], font, anchor="rs")
+        yield np.asarray(frame)
 
 
-@dataclass(frozen=True, eq=False)
-class FilmedOrder:
-    """An order of the sequences. name: a key of `charts.SERIES`. cells: at most COLUMNS x ROWS. clusters: each cell's
-    cluster, int (C,)."""
+def sample_cells(
+    runs: ReadRuns, codes: NDArray[np.integer], cells: int = COLUMNS * ROWS
+) -> tuple[Ints, Ints]:
+    """(cluster, place in the original order) of the cells along runs, int64 (C,) each. codes: int, by document."""
+    ends, total = np.cumsum(runs.length), int(runs.length.sum())
+    at = (2 * np.arange(cells if total else 0) + 1) * total // (2 * cells)
+    run = np.searchsorted(ends, at, side="right")
+    original, begins = np.lexsort((runs.start, runs.document)), np.empty_like(ends)
+    begins[original] = np.cumsum(runs.length[original]) - runs.length[original]
+    token, place = begins[run] + at - (ends - runs.length)[run], np.empty(len(at), np.int64)
+    place[np.argsort(token, kind="stable")] = np.arange(len(token))
+    return np.asarray(codes[runs.document[run]], np.int64), place
 
-    name: str
-    cells: Cells
-    clusters: NDArray[np.integer]
+
+def migrated(place: Ints, read: int) -> Ints:
+    """The cells of a bar, int64 (C,): the first `read` ones in the new order, then the others by their place in the
+    original order."""
+    return np.concatenate([np.arange(read), read + np.argsort(place[read:], kind="stable")])
 
 
 def ordering_frames(
-    orders: Sequence[FilmedOrder], shown: FilmedCorpus, *, count: int
+    orders: Mapping[str, tuple[Ints, Ints]], shown: FilmedCorpus, *, count: int
 ) -> Iterator[NDArray[np.uint8]]:
-    """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next. orders: two orders of the same tokens."""
-    colours = cluster_colours(len(shown.sizes))
-    with style():
-        figure, status = shown.figure(
-            "From the original order into training sequences",
-            "left of the mark: what has been read; dimmed: what waits, in the original order; "
-            "each square: a part of the dataset, coloured by its cluster",
-        )
-        moving = []
-        for at, order in enumerate(orders):
-            bottom = 0.47 - 0.37 * at
-            bar = figure.add_axes((LEFT, bottom, RIGHT - LEFT, 8 * ROWS / HEIGHT))
-            _title(figure, LEFT, bottom + 0.285, order.name)
-            bar.set_axis_off()
-            bar.set(xlim=(0, 1), ylim=(0, 1))
-            image = bar.imshow(
-                np.ones((ROWS, COLUMNS, 3)),
-                extent=(0, 1, 0, 1),
-                aspect="auto",
-                interpolation="nearest",
-                animated=True,
-            )
-            mark = bar.axvline(0, color=COLOURS["ink"], linewidth=2, animated=True)
-            moving.append((order, image, mark))
-        canvas = _Canvas(figure)
-        for share in frame_ends(1000 * count, count) / (1000 * count):
-            for order, image, mark in moving:
-                placed = round(share * len(order.clusters))
-                image.set_data(_bar_pixels(colours[order.clusters[migrated(order.cells, placed)]], placed))
-                mark.set_xdata([share, share])
-            status.set_text(f"{share:.0%} read")
-            yield canvas.frame([status, *(artist for _, *artists in moving for artist in artists)])
+    """Frames of `_frames`. orders: two orders of the same tokens by name, as `sample_cells` gives them."""
+    colours = 255 * cluster_colours(len(shown.sizes))
 
+    def bar(clusters: Ints, place: Ints, share: float) -> Pixels:
+        """The bar, filled column by column."""
+        read, cells = round(share * len(clusters)), np.full((ROWS * COLUMNS, 3), 255.0)
+        if len(clusters):
+            cells = colours[clusters[migrated(place, read)]]
+            cells[read:] = 255 - DIMMED * (255 - cells[read:])
+        picture = cells.astype(np.uint8).reshape(COLUMNS, ROWS, 3).swapaxes(0, 1)
+        picture[:, min(int(share * COLUMNS), COLUMNS - 1)] = INK
+        return picture.repeat(8, axis=0).repeat(4, axis=1)
 
-def _title(figure: Figure, left: float, bottom: float, order: str) -> None:
-    series = charts.SERIES[order]
-    figure.text(left, bottom, series.name, size=14, weight="bold", color=COLOURS[series.colour])
-
-
-def _bar_pixels(colours: NDArray[np.float64], placed: int) -> NDArray[np.float64]:
-    """The bar (ROWS, COLUMNS, 3), filled column by column. Cells from `placed` on are mixed with white."""
-    cells = np.where(np.arange(len(colours))[:, None] < placed, colours, 1 - DIMMED * (1 - colours))
-    # The cell of each square.
-    cell = np.arange(ROWS * COLUMNS) * len(cells) // (ROWS * COLUMNS)
-    filled = cells[cell] if len(cells) else np.ones((ROWS * COLUMNS, 3))
-    return filled.reshape(COLUMNS, ROWS, 3).swapaxes(0, 1)
+    return _frames(
+        shown,
+        "From the original order into training sequences",
+        "left of the mark: what has been read; dimmed: what waits, in the original order; each square: a part of the "
+        "dataset, coloured by its cluster",
+        {name: (LEFT, 190 + 266 * at) for at, name in enumerate(orders)},
+        (
+            (share, [bar(*cells, share) for cells in orders.values()])
+            for share in np.linspace(0, 1, count).tolist()
+        ),
+    )
 
 
 def map_frames(
@@ -208,37 +194,39 @@ def map_frames(
     *,
     count: int,
 ) -> Iterator[NDArray[np.uint8]]:
-    """Frames uint8 (HEIGHT, WIDTH, 4), each valid until the next.
+    """Frames of `_frames`. points: places on the map, float (P, 2). labels: each point's cluster, int (P,). orders: by
+    name, the points in reading order, int (P,)."""
+    colours, side = (255 * cluster_colours(len(shown.sizes)))[labels], 1 if len(points) > 5_000 else 2
+    # Shares of the picture, the margin that a point needs aside.
+    low, high = (points.min(axis=0), points.max(axis=0)) if len(points) else (0.0, 1.0)
+    x, y = (
+        (side + (points - low) / np.maximum(high - low, 1e-9) * (np.array(MAP) - 2 * side - 1)).astype(int).T
+    )
 
-    points: places on the map, float (P, 2). labels: each point's cluster, int (P,). orders: for each name, the points
-    in reading order, int (P,).
-    """
-    colours, trail = cluster_colours(len(shown.sizes)), max(1, round(TRAIL * len(points)))
-    size = float(np.clip(25_000 / max(1, len(points)), 2.0, 20.0))
-    with style():
-        note = "each point: a document, near those like it, lit once it has been read; ringed: the last ones"
-        figure, status = shown.figure("Which documents are read when", note)
-        width = (RIGHT - LEFT - 0.02 * (len(orders) - 1)) / len(orders)
-        maps = []
-        for at, (name, order) in enumerate(orders.items()):
-            left = LEFT + at * (width + 0.02)
-            axes = figure.add_axes((left, 0.07, width, 0.7))
-            axes.set_axis_off()
-            axes.scatter(points[:, 0], points[:, 1], s=size, color=UNLIT, linewidths=0)
-            lit = axes.scatter([], [], s=1.5 * size, linewidths=0, animated=True)
-            recent = axes.scatter(
-                [], [], s=4 * size, facecolor="none", edgecolor=COLOURS["ink"], linewidths=0.9, animated=True
-            )
-            _title(figure, left, 0.8, name)
-            maps.append((order, lit, recent))
-        canvas = _Canvas(figure)
-        before = 0
-        for read in frame_ends(len(points), count).tolist():
-            for order, lit, recent in maps:
-                new = order[before:read]
-                lit.set(offsets=points[new], facecolor=colours[labels[new]])
-                recent.set(offsets=points[order[max(0, read - trail) : read]])
-            canvas.keep(lit for _, lit, _ in maps)
+    def paint(picture: Pixels, at: NDArray[np.integer], colour: NDArray[np.float64] | int) -> None:
+        for across in range(-side, side + 1):
+            for down in range(-side, side + 1):
+                picture[MAP[1] - 1 - y[at] + down, x[at] + across] = colour
+
+    def pictures() -> Iterator[tuple[float, list[Pixels]]]:
+        maps = [np.full((MAP[1], MAP[0], 3), 255, np.uint8) for _ in orders]
+        before, trail = 0, round(TRAIL * len(points))
+        for picture in maps:
+            paint(picture, np.arange(len(points)), UNLIT)
+        for share in np.linspace(0, 1, count).tolist():
+            read, marked = round(share * len(points)), []
+            for picture, order in zip(maps, orders.values(), strict=True):
+                paint(picture, order[before:read], colours[order[before:read]])
+                marked.append(picture.copy())
+                paint(marked[-1], order[max(0, read - max(1, trail)) : read], INK)
             before = read
-            status.set_text(f"{read / max(1, len(points)):.0%} read")
-            yield canvas.frame([status, *(recent for _, _, recent in maps)])
+            yield share, marked
+
+    step = (RIGHT - LEFT + 26) // 3
+    return _frames(
+        shown,
+        "Which documents are read when",
+        "each point: a document, near those like it, coloured once it has been read; dark: the last ones",
+        {name: (LEFT + at * step, 170) for at, name in enumerate(orders)},
+        pictures(),
+    )

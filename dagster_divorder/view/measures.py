@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from dagster_divorder.core.measure import WINDOWS, Stationarity
@@ -24,46 +23,45 @@ TV_OF_CLUSTER, SHARE_OF_CLUSTER = f"{TV_OF}cluster", f"{SHARE_OF}cluster"
 class Measure:
     """One measure, the same everywhere.
 
-    show: text of a stored figure, in the unit. meaning: one line for newcomers. path: to its figure in `Figures`;
-    measures without a path come from elsewhere. unit: "" if values have none, or `show` writes it. better: "more" or
-    "less".
+    meaning: one line for newcomers. path: to its figure in `Figures`; measures without a path come from elsewhere.
+    unit: "%" and "points" are hundredths of what is stored. better: "more" or "less". decimals: None for significant
+    digits.
     """
 
     name: str
-    show: Callable[[Any], str]
     meaning: str
     path: tuple[str, ...] = ()
     unit: str = ""
     better: str = "less"
+    decimals: int | None = 2
 
     def figure(self, figures: Figures) -> float | None:
         """The figure of an order, to be stored; None for batches if there are too few."""
-        too_few = figures["batches"] < BATCHES and any(key.startswith("batch") for key in self.path)
-        return None if too_few else at(figures, self.path)
+        if figures["batches"] < BATCHES and any(key.startswith("batch") for key in self.path):
+            return None
+        found: Any = figures
+        for key in self.path:
+            found = found[key]
+        return found
 
     def of_trait(self, trait: str) -> Measure:
         """The measure for one trait; its name may be any text."""
-        shown = clip(trait)
-        return replace(
-            self,
-            name=self.name.replace(TRAIT, shown),
-            path=tuple(trait if key == TRAIT else key for key in self.path),
-        )
+        path = tuple(trait if key == TRAIT else key for key in self.path)
+        return replace(self, name=self.name.replace(TRAIT, clip(trait)), path=path)
 
     @property
     def label(self) -> str:
         """The name with its unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
-    @property
-    def shown_unit(self) -> str:
-        """The unit of `in_unit`."""
-        return self.unit or ("%" if self.show is percent else "")
-
     def in_unit(self, stored: float | None) -> float | None:
         """A stored figure in the unit."""
-        units = 100.0 if self.show in (points, percent) else 1.0
-        return None if stored is None else units * stored
+        return None if stored is None else stored * (100.0 if self.unit in ("%", "points") else 1.0)
+
+    def show(self, stored: float | None) -> str:
+        """A stored figure as text, in the unit; a dash for None and NaN."""
+        value = self.in_unit(stored)
+        return number(value) if self.decimals is None else fixed(value, self.decimals)
 
     def compared(self, ours: float | None, shuffled: float | None) -> str:
         """A comparison: `2.2 times better`, `1.5 times worse` or `as shuffled`; a dash if a value is missing."""
@@ -79,113 +77,76 @@ class Measure:
 MEASURES = {
     TV_OF + TRAIT: Measure(
         f"{TV_OF}{TRAIT}, mean",
-        points,
         "tokens of a batch that would have to change for the corpus's mix",
         ("batch_tv", TRAIT, "mean"),
         "%",
     ),
     SHARE_OF + TRAIT: Measure(
         f"share error of {TRAIT}, worst batch",
-        points,
-        "share error of the value that is farthest off in the worst batch, whatever sequence a batch starts with",
+        "distance of a value's share from the corpus's, wherever a batch starts",
         ("windows", "batch", TRAIT, "worst"),
         "points",
     ),
     "distinct clusters a sequence": Measure(
         "clusters in a sequence, mean",
-        fixed,
         "different clusters in one training sequence",
         ("distinct", "cluster", "mean"),
         better="more",
     ),
     "fewest": Measure(
         "clusters in a sequence, fewest",
-        number,
         "clusters in the sequence with the fewest",
         ("distinct", "cluster", "least"),
         better="more",
-    ),
-    "distinct clusters, flush": Measure(
-        "clusters in a sequence, flush",
-        fixed,
-        "the same if a document that does not fit starts a new sequence",
-        better="more",
+        decimals=None,
     ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
-        number,
         "distance of everything read so far from the corpus's mix",
         ("prefix", "mean"),
         "tokens",
+        decimals=None,
     ),
     "features that drift": Measure(
-        "features that drift", number, "features clearly farther from the whole than in shuffles"
+        "features that drift", "features clearly farther from the whole than in shuffles", decimals=None
     ),
     "farthest tenth, times shuffled": Measure(
         "farthest tenth",
-        fixed,
         "the tenth of the order farthest from the whole, in any feature",
         unit="times shuffled",
     ),
     "mean batch, times shuffled": Measure(
-        "mean batch", fixed, "distance of a batch from the whole, over all features", unit="times shuffled"
-    ),
-    "peak memory, MB": Measure(
-        "peak memory", partial(fixed, decimals=1), "how far memory rose for the order", unit="MB"
+        "mean batch", "distance of a batch from the whole, over all features", unit="times shuffled"
     ),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""
 SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and TRAIT not in name)
 """Measures of the summary, behind those of traits."""
+_DISTINCT = {
+    "mean": ("different values in one training sequence", "more"),
+    "least": ("values in the sequence with the fewest", "more"),
+    "spread": ("standard deviation over sequences", "less"),
+}
 OTHERS = (
-    Measure(
-        f"batch TV of {TRAIT}, worst",
-        points,
-        "the same of the worst batch",
-        ("batch_tv", TRAIT, "worst"),
-        "%",
-    ),
+    Measure(f"{TV_OF}{TRAIT}, worst", "the same of the worst batch", ("batch_tv", TRAIT, "worst"), "%"),
     *(
-        Measure(
-            f"share error of {TRAIT}, {window}, {name}",
-            points,
-            f"of the value that is farthest off in a window of a {window}",
-            ("windows", window, TRAIT, name),
-            "points",
-        )
-        for window in WINDOWS
-        for name in ("mean", "worst")
-    ),
-    *(
-        Measure(
-            f"share error of {TRAIT}, {SEAM}, {name}",
-            points,
-            "of batches across the end of an epoch and the beginning of the next",
-            ("seam", TRAIT, name),
-            "points",
+        Measure(f"share error of {TRAIT}, {window}, {name}", meaning, (*path, TRAIT, name), "points")
+        for window, path, meaning in (
+            *(
+                (window, ("windows", window), f"the largest error of a value's share, any {window}")
+                for window in WINDOWS
+            ),
+            (SEAM, ("seam",), "the same, across the end of an epoch and the beginning of the next"),
         )
         for name in ("mean", "worst")
     ),
     *(
-        Measure(
-            f"values of {TRAIT} in a sequence, {name}",
-            fixed,
-            meaning,
-            ("distinct", TRAIT, name),
-            better=better,
-        )
-        for name, meaning, better in (
-            ("mean", "different values in one training sequence", "more"),
-            ("least", "values in the sequence with the fewest", "more"),
-            ("spread", "standard deviation over sequences", "less"),
-        )
+        Measure(f"values of {TRAIT} in a sequence, {name}", meaning, ("distinct", TRAIT, name), better=better)
+        for name, (meaning, better) in _DISTINCT.items()
     ),
-    Measure("prefix deviation, worst", number, "the same at its worst", ("prefix", "worst"), "tokens"),
+    Measure("prefix deviation, worst", "the same at its worst", ("prefix", "worst"), "tokens", decimals=None),
 )
 """Measures that only the full table has."""
-
-IN_FULL_ONLY = ("clusters in a sequence, fewest",)
-"""Names of measures that the summary shows only with --details."""
 
 
 def followed(traits: Sequence[str]) -> tuple[str, ...]:
@@ -195,20 +156,14 @@ def followed(traits: Sequence[str]) -> tuple[str, ...]:
 
 def measures(names: Iterable[str]) -> dict[str, Measure]:
     """The measures among `names`, in their order, with those of every trait."""
-
-    def measure(name: str) -> Measure | None:
-        for of_traits in (TV_OF, SHARE_OF):
-            if name.startswith(of_traits):
-                return MEASURES[of_traits + TRAIT].of_trait(name.removeprefix(of_traits))
-        return MEASURES.get(name)
-
-    return {name: known for name in names if (known := measure(name))}
-
-
-def at(figures: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        figures = figures[key] if isinstance(figures, Mapping) else getattr(figures, key)
-    return figures
+    found = {}
+    for name in names:
+        kind = next((of_traits for of_traits in (TV_OF, SHARE_OF) if name.startswith(of_traits)), None)
+        if kind:
+            found[name] = MEASURES[kind + TRAIT].of_trait(name.removeprefix(kind))
+        elif name in MEASURES:
+            found[name] = MEASURES[name]
+    return found
 
 
 def summary_row(order: str, figures: Figures, traits: Sequence[str]) -> dict[str, Any]:
@@ -220,29 +175,39 @@ def summary_row(order: str, figures: Figures, traits: Sequence[str]) -> dict[str
 
 def full_table(metrics: Mapping[str, Figures]) -> list[dict[str, Any]]:
     """Every measure of every order, a row each, with its unit, direction and meaning. metrics: by order."""
-    rows = []
     traits = [*next(iter(metrics.values()))["batch_tv"]]
-    for measure in (*MEASURES.values(), *OTHERS):
-        for of in [measure.of_trait(trait) for trait in traits] if TRAIT in measure.path else [measure]:
-            if of.path:
-                values = {name: of.in_unit(of.figure(figures)) for name, figures in metrics.items()}
-                row = {"measure": of.name, "unit": of.shown_unit, "better": of.better}
-                rows.append({**row, **values, "about": of.meaning})
-    return rows
+    each = [
+        of
+        for measure in (*MEASURES.values(), *OTHERS)
+        if measure.path
+        for of in ([measure.of_trait(trait) for trait in traits] if TRAIT in measure.path else [measure])
+    ]
+    return [
+        {
+            "measure": measure.name,
+            "unit": measure.unit,
+            "better": measure.better,
+            **{name: measure.in_unit(measure.figure(figures)) for name, figures in metrics.items()},
+            "about": measure.meaning,
+        }
+        for measure in each
+    ]
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     """Number of drifting features, and, as multiples of shuffling's, the largest distance of a tenth and the mean
     distance of a batch, over the features that have them. None without features."""
-    features = drift.features if drift else ()
-
-    def times(name: str) -> list[float]:
-        measures = [drifting.measures[name] for drifting in features if name in drifting.measures]
-        return [measure.value / measure.shuffled for measure in measures if measure.shuffled]
-
-    tenths, batches = times("tenths"), times("batch")
+    features = drift.features if drift else []
+    tenths, batches = (
+        [
+            measure.value / measure.shuffled
+            for feature in features
+            if (measure := feature.measures.get(name)) and measure.shuffled
+        ]
+        for name in ("tenths", "batch")
+    )
     return {
-        "features that drift": sum(drifting.drifts for drifting in features) if features else None,
+        "features that drift": sum(feature.drifts for feature in features) if features else None,
         "farthest tenth, times shuffled": max(tenths, default=None),
         "mean batch, times shuffled": sum(batches) / len(batches) if batches else None,
     }
@@ -250,15 +215,13 @@ def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
 
 def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
     """A row of measures as texts by label; other cells keep their names."""
-    known = measures(row)
-    return {
-        (known[name].label if name in known else name): known[name].show(value)
-        if name in known
-        else value
-        if isinstance(value, str)
-        else number(value)
-        for name, value in row.items()
-    }
+    known, shown = measures(row), {}
+    for name, value in row.items():
+        if name in known:
+            shown[known[name].label] = known[name].show(value)
+        else:
+            shown[name] = value if isinstance(value, str) else number(value)
+    return shown
 
 
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -281,15 +244,11 @@ def mix_rows(mixes: Mapping[str, Any]) -> list[dict[str, str]]:
         # The slices whose middles lie in the stretch.
         inside = [row for at, row in enumerate(achieved) if begin <= (at + 0.5) / len(achieved) < end]
         means = [sum(column) / len(inside) for column in zip(*inside, strict=True)] if inside else asked
-        rows.append(
-            {
-                "up to": percent(end),
-                **{
-                    f"{clip(value) or '(empty)'}, %": f"{points(share)}, achieved {points(mean)}"
-                    for value, share, mean in zip(mixes["values"], asked, means, strict=True)
-                },
-            }
-        )
+        shares = {
+            f"{clip(value) or '(empty)'}, %": f"{points(share)}, achieved {points(mean)}"
+            for value, share, mean in zip(mixes["values"], asked, means, strict=True)
+        }
+        rows.append({"up to": percent(end), **shares})
         begin = end
     return rows
 
@@ -305,12 +264,21 @@ class Beside(NamedTuple):
         """Plain values in the measure's unit."""
         return {
             "measure": self.measure.name,
-            "unit": self.measure.shown_unit,
+            "unit": self.measure.unit,
             "better": self.measure.better,
             "this_order": self.measure.in_unit(self.ours),
             "shuffled": self.measure.in_unit(self.shuffled),
             "compared": self.measure.compared(self.ours, self.shuffled),
             "about": self.measure.meaning,
+        }
+
+    def shown(self) -> dict[str, str]:
+        """Cells of a table."""
+        return {
+            "measure": self.measure.label,
+            "this order": self.measure.show(self.ours),
+            "shuffled": self.measure.show(self.shuffled),
+            "compared": self.measure.compared(self.ours, self.shuffled),
         }
 
 
@@ -319,23 +287,15 @@ def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> lis
     return [Beside(measure, ours[name], shuffled[name]) for name, measure in measures(ours).items()]
 
 
-def table_rows(rows: Sequence[Beside]) -> list[dict[str, str]]:
-    """Rows of a table; of those that differ only in their trait, the first says what they measure."""
-    first = {row.measure.meaning: row for row in reversed(rows)}
-    return [
-        {
-            "measure": measure.label + (f": {measure.meaning}" if row is first[measure.meaning] else ""),
-            "this order": measure.show(row.ours),
-            "shuffled": measure.show(row.shuffled),
-            "compared": measure.compared(row.ours, row.shuffled),
-        }
-        for row in rows
-        for measure in [row.measure]
-    ]
-
-
 def in_short(rows: Sequence[Beside]) -> list[Beside]:
-    """The rows that a summary shows without --details: what is known, and of worst shares only the first trait's."""
+    """The rows that a summary shows without --details: what is known, without the fewest clusters, and of worst shares
+    only the first trait's."""
     shares = [row for row in rows if row.measure.path[:2] == ("windows", "batch")]
-    left_out = [row for row in rows if row.ours is None or row.measure.name in IN_FULL_ONLY] + shares[1:]
+    left_out = [row for row in rows if row.ours is None or row.measure == MEASURES["fewest"]] + shares[1:]
     return [row for row in rows if row not in left_out]
+
+
+def definitions(rows: Sequence[Beside]) -> list[str]:
+    """A line a kind of measure: what it means."""
+    kinds = {row.measure.name.partition(" of ")[0]: row.measure.meaning for row in rows}
+    return [f"{kind}: {meaning}" for kind, meaning in kinds.items()]

@@ -21,14 +21,13 @@ from dagster_divorder.core.measure.along import binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import (
     COLOURS,
-    by_place,
     cluster_colours,
     drawable,
     sheet,
     sheet_picture,
     style,
 )
-from dagster_divorder.view.measures import Figures, at, followed, measures, summary_row
+from dagster_divorder.view.measures import Figures, followed, measures, summary_row
 from dagster_divorder.view.shown import Chart, Panel
 from dagster_divorder.view.words import brief, short
 
@@ -63,59 +62,40 @@ def ordering_comparison(
     float (C, K), from `core.measure.cluster_mix`, C at most BAR_PIXELS. names: of the K clusters, by label. traits: the
     bars' titles have the measures of the first.
     """
-    first = next(iter(mixes.values()))
-    any_order, sizes = next(iter(measured.values())), ("documents", "tokens", "sequence_length", "batch")
-    documents, tokens, length, batch = (at(any_order, (size,)) for size in sizes)
-    rows = {name: summary_row(name, diversity, traits) for name, diversity in measured.items()}
-    bars, sequences = [], []
-    top = max((float(values.max(initial=1)) for values in distinct.values()), default=1.0)
-    colours, ranked = cluster_colours(first.shape[1]), by_place(first)
-    for name, mix in mixes.items():
-        series, row = charts.SERIES[name], rows[name]
+    first, of = next(iter(mixes.values())), next(iter(measured.values()))
+    titles = {}
+    for name in mixes:
+        row = summary_row(name, measured[name], traits)
         shown = [
             f"{known.name} {known.show(row[key])} {known.unit}".rstrip()
             for key, known in measures(followed(traits)).items()
             if row[key] is not None
         ]
-        title = " · ".join([series.name, *shown])
-        bars.append(
-            Panel(title, partial(charts.bars, mix=mix, colours=colours, ranked=ranked), series.colour)
-        )
-    for name, values in distinct.items():
-        bins = binned(values, int(np.clip(len(values) // 16, 20, BINS)))
-        sequences.append(charts.distinct(name, bins, top, charts.SERIES[name].name))
-    lines = [
-        (
-            np.asarray(at(figures, ("prefix", "share"))),
-            np.asarray(at(figures, ("prefix", "l2"))),
-            charts.SERIES[name],
-        )
-        for name, figures in measured.items()
-    ]
-    rows_of_charts = [
-        Chart(bars, across=1, height=120, values=(drawable(names), first.sum(axis=0, dtype=np.float64))),
-        Chart(sequences, across=3, height=185),
-        Chart(
-            [
-                Panel(
-                    "prefix deviation: distance of everything read so far from the mix, tokens",
-                    partial(charts.along, lines=lines, log=True),
-                )
-            ],
-            across=1,
-            legend=[series for _, _, series in lines],
-            height=200,
-        ),
-    ]
+        titles[name] = " · ".join([charts.SERIES[name].name, *shown])
+    bins = {
+        name: binned(values, int(np.clip(len(values) // 16, 20, BINS))) for name, values in distinct.items()
+    }
+    values = drawable(names), first.sum(axis=0, dtype=np.float64)
+    bars = charts.mix_bars(mixes, cluster_colours(first.shape[1]), titles)
+    of_sequences = charts.distinct(bins, {name: charts.SERIES[name].name for name in bins})
+    title = "prefix deviation: distance of everything read so far from the mix, tokens"
     facts = (
-        f"{documents:,} documents · {short(tokens)} tokens · {first.shape[1]} clusters · sequences of {length:,} "
-        f"tokens · batches of {batch:,} sequences",
+        f"{of['documents']:,} documents · {short(of['tokens'])} tokens · {first.shape[1]} clusters · sequences of "
+        f"{of['sequence_length']:,} tokens · batches of {of['batch']:,} sequences",
         "each column of a bar: the clusters' shares of neighbouring tokens, from the first (left) to the last; on the "
         "right: the corpus",
         "clusters in a sequence: line: mean, band: fewest to most, of neighbouring sequences; position in the dataset, "
         "% of tokens",
     )
-    return sheet_picture(rows_of_charts, "The same documents, before and after", "\n".join(facts))
+    return sheet_picture(
+        [
+            bars._replace(across=1, height=120, values=values),
+            of_sequences._replace(height=185),
+            charts.prefixes(measured, title)._replace(height=200),
+        ],
+        "The same documents, before and after",
+        "\n".join(facts),
+    )
 
 
 def mixes_along(

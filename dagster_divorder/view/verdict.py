@@ -56,8 +56,7 @@ class Verdict:
             batches = "1 batch" if whole == 1 else f"{whole} batches"
             return (
                 "Too few batches to tell whether this order beats shuffling: "
-                f"{count(sequences, 'sequence')} make {batches} of {batch:,}, and it takes "
-                f"{BATCHES}.",
+                f"{count(sequences, 'sequence')} make {batches} of {batch:,}, and it takes {BATCHES}.",
                 batch_advice(sequences),
             )
         if not self.compared:
@@ -66,13 +65,9 @@ class Verdict:
                 "What to do: balance a trait whose values differ.",
             )
         if not check.passed:
-            failed: dict[str, list[str]] = {}
-            for comparison in check.comparisons:
-                if not comparison.passed:
-                    failed.setdefault(comparison.trait, []).append(comparison.window)
-            where = "; ".join(f"{trait}: {listed(windows)}" for trait, windows in failed.items())
+            where = "; ".join(f"{trait}: {listed(windows)}" for trait, windows in check.failed.items())
             return (
-                f"This order does not beat shuffling in these windows: {where}.",
+                f"Shuffling keeps these windows nearer to the mix than this order: {where}.",
                 f"What to do: {self.remedy}.",
             )
         several = self.stretches > 1
@@ -82,7 +77,7 @@ class Verdict:
             if several
             else "This order keeps the windows of training at the corpus's own mix better than shuffling does."
         )
-        trait = check.traits[0]
+        trait = check.comparisons[0].trait
         off, shuffled, before = (points(metrics[name]["windows"]["batch"][trait]["worst"]) for name in SHOWN)
         whose = "the stretch's" if several else "the corpus's"
         return claim, (
@@ -100,16 +95,16 @@ class Verdict:
             {trait: variation["mean"] for trait, variation in self.metrics[name]["batch_tv"].items()}
             for name in ("curated", "sequences", "sequences_random")
         )
-        of_file, of_planned, of_shuffled = (points(off[trait]) for off in (file, planned, shuffled))
         if not packs:
             return (
-                f"If a trainer reads {batch:,} records a step, the batch TV of {trait} is {of_planned} %, "
-                f"{of_shuffled} % shuffled."
+                f"If a trainer reads {batch:,} records a step, the batch TV of {trait} is {points(planned[trait])} %, "
+                f"{points(shuffled[trait])} % shuffled."
             )
-        sums = [sum(off[shown] for shown in self.traits) for off in (file, planned)]
+        of_file, of_planned = (sum(of[shown] for shown in self.traits) for of in (file, planned))
         figures = (
-            f"batch TV of {trait} {of_file} %, of the sequences {of_planned} %, shuffled {of_shuffled} %"
+            f"batch TV of {trait} {points(file[trait])} %, of the sequences {points(planned[trait])} %, shuffled "
+            f"{points(shuffled[trait])} %"
         )
-        if NEARER * file[trait] < planned[trait] and NEARER * sums[0] < sums[1]:
+        if NEARER * file[trait] < planned[trait] and NEARER * of_file < of_planned:
             return f"A trainer that packs it in this order is nearer to the mix: {figures}. {RECOMMENDED}"
         return f"If a trainer packs it in this order: {figures}."

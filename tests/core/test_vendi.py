@@ -8,15 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.measure import vendi as module
-from dagster_divorder.core.measure.vendi import (
-    WINDOWS,
-    each_block,
-    gram,
-    group_diversity,
-    group_grams,
-    vendi,
-    window_scores,
-)
+from dagster_divorder.core.measure.vendi import each_block, gram, vendi, vendi_of_groups
 from tests.conftest import examples
 from tests.twins import vendi as twin
 
@@ -68,13 +60,11 @@ def test_its_extremes() -> None:
 def test_sums_of_groups_tell_what_vectors_tell(seed: int, count: int, groups: int) -> None:
     vectors = unit(seed, count, 5)
     codes = np.random.default_rng(seed).integers(0, groups, count)
-    sums = group_grams(vectors, np.arange(count), codes, groups)
-    found = group_diversity(sums)
-    assert found.whole == pytest.approx(vendi(gram(vectors, np.arange(count))), rel=1e-5)
+    alone, without = vendi_of_groups(vectors, np.arange(count), codes, groups)
     for group in range(groups):
-        alone, without = np.flatnonzero(codes == group), np.flatnonzero(codes != group)
-        assert found.groups[group] == pytest.approx(vendi(gram(vectors, alone)), rel=1e-5)
-        assert found.without[group] == pytest.approx(vendi(gram(vectors, without)), rel=1e-5)
+        inside, outside = np.flatnonzero(codes == group), np.flatnonzero(codes != group)
+        assert alone[group] == pytest.approx(vendi(gram(vectors, inside)), rel=1e-5)
+        assert without[group] == pytest.approx(vendi(gram(vectors, outside)), rel=1e-5)
 
 
 def test_blocks_come_in_order_and_bytes_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,18 +76,3 @@ def test_blocks_come_in_order_and_bytes_do_not_depend_on_threads(monkeypatch: py
     several = gram(vectors, rows)
     monkeypatch.setattr("joblib.cpu_count", lambda: 1)
     assert gram(vectors, rows).tobytes() == several.tobytes()
-
-
-@quick
-@given(seeds, st.integers(1, 12), st.integers(1, 40))
-def test_windows_hold_the_tokens_between_their_ends(seed: int, documents: int, size: int) -> None:
-    vectors = unit(seed, documents, 4)
-    tokens = np.random.default_rng(seed).integers(1, 30, documents)
-    token = np.repeat(np.arange(documents), tokens)
-    size = min(size, len(token))
-    windows = [token[at : at + size] for at in range(0, len(token) - size + 1, size)]
-    some = np.unique(np.linspace(0, len(windows) - 1, WINDOWS).astype(int)).tolist()
-    expected = [twin.vendi(vectors, np.bincount(windows[at], minlength=documents) + 0.0) for at in some]
-    np.testing.assert_allclose(
-        window_scores(vectors, np.arange(documents), tokens, size), expected, rtol=1e-4
-    )

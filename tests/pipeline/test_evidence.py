@@ -50,29 +50,16 @@ def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
     return load_metrics(open_run(settings))
 
 
-def test_both_scales_are_measured_over_every_window(corpus: Path) -> None:
-    settings = settings_of(corpus)
-    metrics = metrics_of(settings)
-    assert tuple(metrics) == tuple(ORDERS)
-    tokens = {figures["tokens"] for figures in metrics.values()}
-    assert len(tokens) == 1
-    for name, figures in metrics.items():
-        assert tuple(figures["windows"]) == WINDOWS
-        for window in WINDOWS:
-            for trait in ("cluster", "length"):
-                found = figures["windows"][window][trait]
-                assert 0 < found["mean"] <= found["worst"] <= 1, (name, window, trait)
-    for ours in ("curated", "sequences"):
-        assert set(metrics[ours]["trait_errors"]) == {"cluster", "length"}
-    original, sequences = (metrics[name]["windows"]["batch"]["cluster"] for name in ("original", "sequences"))
-    assert sequences["worst"] < original["worst"] / 2
-
-
 def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -> None:
     """Token by token: the stream as a trainer reads it, and every window of it."""
     settings = settings_of(corpus)
-    figures = metrics_of(settings)["sequences"]
-    run = open_run(settings)
+    metrics, run = metrics_of(settings), open_run(settings)
+    figures = metrics["sequences"]
+    found = {row["measure"]: row for row in load_table(run)}["share error of length, batch, worst"]
+    assert (found["unit"], found["better"]) == ("points", "less")
+    assert [found[name] for name in ORDERS] == [
+        100 * metrics[name]["windows"]["batch"]["length"]["worst"] for name in ORDERS
+    ]
     packed, epochs, labels = load_packed(run), load_sequence_order(run), load_traits(run).codes["cluster"]
     stream = np.concatenate(
         [
@@ -94,17 +81,6 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
     assert figures["distinct"]["cluster"]["mean"] == pytest.approx(np.mean(distinct))
 
 
-def test_the_table_has_a_column_an_order(corpus: Path) -> None:
-    settings = settings_of(corpus)
-    metrics, rows = metrics_of(settings), load_table(open_run(settings))
-    found = {row["measure"]: row for row in rows}
-    worst = found["share error of length, batch, worst"]
-    assert worst["unit"] == "points" and worst["better"] == "less"
-    assert [worst[name] for name in ORDERS] == [
-        100 * metrics[name]["windows"]["batch"]["length"]["worst"] for name in ORDERS
-    ]
-
-
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
@@ -120,10 +96,8 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
         load_verdict(open_run(as_it_is))
     run_all(as_it_is, Silent())
     found = load_verdict(open_run(as_it_is)).sequences
-    assert not found.passed
-    assert "cluster in any batch" in found.text()
     # Topics lie in blocks: the last batch and the first one are of one topic each.
-    assert "cluster in any batch across the seam" in found.text()
+    assert not found.passed and {"batch", "batch across the seam"} <= set(found.failed["cluster"])
     metrics = metrics_of(as_it_is)
     assert metrics["sequences"]["seam"]["cluster"]["worst"] > 0.6
     assert metrics["sequences_random"]["seam"]["cluster"]["worst"] < 0.6
@@ -179,7 +153,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert main(["compare", "--json"]) == 0
     assert orjson.loads(capsys.readouterr().out)["comparison"] == stored
     assert main(["compare", "--details"]) == 0
-    assert "clusters in a sequence, flush" in capsys.readouterr().out
+    assert "clusters in a sequence, fewest" in capsys.readouterr().out
     assert not (corpus.parent / "data").exists()
 
 

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DamagedFileError, MissingStageError
-from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import run_graph
-from dagster_divorder.pipeline.stage import Made, Picture, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import EVIDENCE, GRAPH
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -146,40 +142,6 @@ def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
     assert found.version != report(settings).version
 
 
-def test_a_stage_that_says_what_it_shows_is_evidence(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EVIDENCE, "odd_texts", "which texts are odd")
-    settings, picture = settings_of(corpus), corpus / "picture.png"
-    Image.new("RGB", (2, 2)).save(picture)
-    evidence = WholeCorpus(
-        name="odd_texts",
-        version=1,
-        description="Texts that are odd.",
-        reads=("raw_docs",),
-        compute=lambda run: Made({}, figures={"odd_texts": 7, "by_source": {}}),
-        show=lambda run, receipt: {
-            "the_oddest": Table([{"text": HOSTILE, "odd": True}]),
-            "how_odd": Picture(picture, "how odd they are"),
-            "verdict": Text("They are odd."),
-        },
-    )
-    *before, last = GRAPH.values()
-    graph = Graph((*before, evidence, last))
-
-    def made(*stages: str) -> Receipt:
-        needed = graph.needed(settings, *stages, "ordering_report")
-        return run_graph(graph, settings, Silent(), needed)["ordering_report"]
-
-    assert "odd_texts" in made().figures["missing"]
-    shown = made("odd_texts").figures
-    assert "Which texts are odd" in shown["sections"] and "odd_texts" not in shown["missing"]
-    page = page_of(settings)
-    assert "odd-texts" in [
-        section["aria-labelledby"].removesuffix("-title") for section in page.all("section")
-    ]
-    assert "how odd they are" in [image["alt"] for image in page.all("img")]
-    assert "They are odd." in page.text and "script" not in {tag for tag, _ in page.elements}
-
-
 def test_appended_data_makes_it_again(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", hostile_records(20))
     settings = settings_of(tmp_path)
@@ -207,11 +169,7 @@ def test_only_times_differ_from_run_to_run(tmp_path: Path) -> None:
 
 CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
     "one document a topic, one cluster": (1, {"clusters": {"k": 1}, "order": {"traits": {"length": 1.0}}}),
-    "smaller than a batch": (5, {"sequence": {"length": 128, "batch": 256}}),
-    "epochs of pieces": (
-        20,
-        {"sequence": {"length": 64, "batch": 2, "epochs": 3}, "packing": {"piece_tokens": 32}},
-    ),
+    "epochs, smaller than a batch": (5, {"sequence": {"length": 128, "batch": 256, "epochs": 3}}),
     "no source, a number, a flag": (
         20,
         {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},

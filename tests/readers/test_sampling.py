@@ -67,22 +67,6 @@ def test_every_epoch_has_another_order_in_which_a_row_comes_again_late() -> None
     assert one.epoch == 2
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_every_epoch_passes_a_schedule_once(epochs: int) -> None:
-    table = {"topic": ["sea", "rail"] * 100, "tokens": [5] * 200, "quality": list(range(200))}
-    along = BalancedSampler(table, "topic", tokens="tokens", score="quality", batch_size=8, epochs=epochs)
-    first, second = list(along), list(along)
-    for rows in (first, second):
-        for epoch in np.array(rows).reshape(epochs, 200):
-            assert sorted(epoch.tolist()) == list(range(200))
-            assert np.corrcoef(epoch, np.arange(200))[0, 1] > 0.97
-    assert first != second
-    along.load_state_dict({**along.state_dict(), "epoch": 1, "samples": 30})
-    assert list(along) == second[30:]
-    along.set_epoch(0)
-    assert list(along) == first
-
-
 def test_a_loop_left_early_begins_the_same_epoch_again() -> None:
     first, second = orders(2)
     one = sampler()

@@ -153,7 +153,6 @@ def test_labels_of_a_dataset_have_their_names() -> None:
     [
         (pl.LazyFrame({"c": [1]}), r"polars.LazyFrame; .*table.collect\(\)"),
         (pl.Series([1]), r"to_frame\(\)"),
-        (pd.Series([1]), r"to_frame\(\)"),
         (np.zeros((2, 2)), "name its columns"),
         (3, "table is int; expected a pandas or polars"),
         ("c.jsonl", "read the file first, such as pandas.read_json"),
@@ -162,38 +161,13 @@ def test_labels_of_a_dataset_have_their_names() -> None:
         ([{"c": 1}, None], "row 1 of the table is NoneType"),
         ({"c": [1, 2], "d": [1]}, "have {'c': 2, 'd': 1} rows; expected the same number in each"),
         ({"c": "text"}, r"table\['c'\] is str; expected the values of a column"),
-        ({"c": 1}, r"table\['c'\] is int"),
         (pd.DataFrame([[1, 2]], columns=["c", "c"]), "several columns are called 'c'"),
         ({"c": np.zeros((2, 2, 2))}, r"the shape \(2, 2, 2\)"),
         ({"c": np.zeros(2, complex)}, "cannot be read"),
         ({"c": [f"text {row}" for row in range(1500)]}, "column 'c' has 1,500 distinct values in 1,500 rows"),
-        ({"c": [[f"tag {row}"] for row in range(1500)]}, "column 'c' has 1,500 distinct values"),
         (pa.table({"c": pa.array([None], pa.month_day_nano_interval())}), "holds month_day_nano_interval"),
     ],
-    ids=[
-        *(
-            "LazyFrame",
-            "polars Series",
-            "pandas Series",
-            "array",
-            "number",
-            "text",
-            "path",
-            "numbers",
-            "a row of None",
-        ),
-        *(
-            "unlike lengths",
-            "a text as column",
-            "a number as column",
-            "one name twice",
-            "three dims",
-            "complex",
-            "texts that all differ",
-            "tags that all differ",
-        ),
-        "interval",
-    ],
+    ids=lambda of: of[:30] if isinstance(of, str) else type(of).__name__,
 )
 def test_what_is_no_table_says_what_to_make_of_it(table: Any, remedy: str) -> None:
     with pytest.raises(InputError, match=remedy):

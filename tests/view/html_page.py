@@ -40,50 +40,18 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-TAGS = {
-    *(
-        "html",
-        "head",
-        "meta",
-        "title",
-        "link",
-        "style",
-        "body",
-        "header",
-        "main",
-        "footer",
-        "nav",
-        "section",
-    ),
-    *(
-        "h1",
-        "h2",
-        "h3",
-        "p",
-        "a",
-        "b",
-        "small",
-        "br",
-        "span",
-        "code",
-        "div",
-        "ul",
-        "ol",
-        "li",
-        "dl",
-        "dt",
-        "dd",
-    ),
-    *("figure", "figcaption", "img", "table", "details", "summary", "thead", "tbody", "tr", "th", "td"),
-    *("svg", "defs", "g", "path", "use", "text", "tspan", "rect", "clippath", "image"),
-}
+TAGS = re.compile(
+    "html|head|meta|title|link|style|body|header|main|footer|nav|section|h1|h2|h3|p|a|b|small|br|span|code|div|ul|ol|li|"
+    "dl|dt|dd|figure|figcaption|img|table|details|summary|thead|tbody|tr|th|td|svg|defs|g|path|use|text|tspan|rect|"
+    "clippath|image"
+)
 
 
 def check(data: bytes) -> Page:
     """Well-formed, self-contained, without script, accessible."""
     page = Page(data)
     assert page.open == []
-    assert {tag for tag, _ in page.elements} <= TAGS
+    assert all(TAGS.fullmatch(tag) for tag, _ in page.elements)
     for tag, attributes in page.elements:
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
         for name in ("href", "src", "xlink:href"):

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dagster_divorder.core.measure.migration import sample_cells
+from dagster_divorder.core.measure.runs import ReadRuns
 from dagster_divorder.errors import InputError
 from dagster_divorder.view import films
 from dagster_divorder.view.films import (
@@ -19,10 +21,11 @@ from dagster_divorder.view.films import (
     HOLD,
     WIDTH,
     FilmedCorpus,
-    FilmedOrder,
     film,
     map_frames,
+    migrated,
     ordering_frames,
+    sample_cells,
 )
 
 FRAMES = 5
@@ -37,17 +40,36 @@ def corpus(
     return FilmedCorpus(names=names, sizes=np.arange(6, 0, -1), output_label=output_label)
 
 
+def runs_of(order: np.ndarray, tokens: np.ndarray) -> ReadRuns:
+    """Whole documents in an order, in one sequence."""
+    return ReadRuns(order, np.zeros_like(order), tokens[order], np.array([0, len(order)]))
+
+
 def frames_of_ordering(documents: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
     tokens, labels = rng.integers(1, 50, documents), np.sort(rng.integers(0, 6, documents))
-    orders = []
-    for name in ("sequences_random", "sequences"):
-        cells = (
-            sample_cells(rng.permutation(documents), tokens, 2_000) if documents else sample_cells([], [], 1)
-        )
-        orders.append(FilmedOrder(name, cells, labels[cells.document]))
-    made = ordering_frames(orders, of or corpus(), count=FRAMES)
-    return [frame.copy() for frame in made]
+    orders = {
+        name: sample_cells(runs_of(rng.permutation(documents), tokens), labels)
+        for name in ("sequences_random", "sequences")
+    }
+    return [frame.copy() for frame in ordering_frames(orders, of or corpus(), count=FRAMES)]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 60), st.data())
+def test_cells_are_tokens_at_even_distances_that_move_into_the_new_order(
+    tokens: list[int], cells: int, data: st.DataObject
+) -> None:
+    order = np.array(data.draw(st.permutations(range(len(tokens)))))
+    document, place = sample_cells(runs_of(order, np.array(tokens)), np.arange(len(tokens)), cells)
+    stream = [(of, at) for of in order.tolist() for at in range(tokens[of])]
+    cells *= bool(stream)
+    expected = [stream[(2 * cell + 1) * len(stream) // (2 * cells)] for cell in range(cells)]
+    assert document.tolist() == [of for of, _ in expected]
+    assert [expected[cell] for cell in np.argsort(place)] == sorted(expected)
+    read = data.draw(st.integers(0, cells))
+    found = migrated(place, read)
+    assert found[:read].tolist() == list(range(read))
+    assert (np.diff(place[found[read:]]) > 0).all() and len(set(found.tolist())) == cells
 
 
 def frames_of_map(points: int, of: FilmedCorpus | None = None) -> list[np.ndarray]:
@@ -94,9 +116,8 @@ def test_a_film_says_what_it_is_of_and_names_the_largest_clusters(make: object) 
 def test_bars_fill_together() -> None:
     """At half of the film both are filled up to the middle of the same axis."""
     frame = frames_of_ordering(300)[FRAMES // 2][:, :, :3].astype(int)
-    middle = round((films.LEFT + films.RIGHT) / 2 * WIDTH)
-    for at in (0, 1):
-        top = round((1 - (0.47 - 0.37 * at)) * HEIGHT) - 8 * films.ROWS
+    middle = round((films.LEFT + films.RIGHT) / 2)
+    for top in (190, 190 + 266):
         mark = np.flatnonzero((frame[top + 2 : top + 90].max(axis=2) < 60).all(axis=0))
         assert abs(mark.mean() - middle) <= 2
 

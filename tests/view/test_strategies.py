@@ -27,8 +27,8 @@ def test_the_best_and_the_worst_pair_are_named_with_what_drifts() -> None:
         pair("balanced", "balanced", 3.1, 0.053),
     ]
     assert conclusions(rows) == [
-        "Batches are nearest the mix of clusters with balanced + balanced, 5.30 % off, and farthest with original + "
-        "original, 83.00 %.",
+        "Batches are nearest the mix of clusters with balanced + balanced, batch TV 5.30 %, and farthest with "
+        "original + original, 83.00 %.",
         "A sequence holds most clusters, 3.10 on average, with documents in balanced order, and fewest, 1.70, in "
         "original order.",
         "Features drift, more than in any shuffle, with original + original.",

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import positive
 from dagster_divorder.core.measure.along import binned
+from dagster_divorder.core.measure.runs import indices_in
 from dagster_divorder.core.measure.windows import Counts, Laid
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.packing.report import distinct_per_sequence
@@ -101,80 +102,59 @@ def measure(
     if not traits:
         raise InputError("there is no trait to measure; expected one or more")
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
-    positive("batch", batch)
-    each = {trait: _of_trait(counts, orders, batch, stretch) for trait, counts in traits.items()}
-    sequences = orders.shape[1]
-    size = next(iter(traits.values())).size[orders[0]]
-    squares = sum((np.square(cumulative) for _, cumulative, _ in each.values()), np.zeros(sequences))
-    figures = {
+    sequences, full = orders.shape[1], orders.shape[1] // positive("batch", batch) * batch
+    first = next(iter(traits.values()))
+    size = first.size[indices_in(orders[0], len(first.indptr) - 1, "sequence")]
+    read, ends = np.cumsum(size), np.arange(1, sequences + 1)
+    of_batch = size[:full].reshape(-1, batch).sum(axis=1)
+    figures: Figures = {
         "documents": documents,
         "tokens": int(size.sum()),
         "sequences": sequences,
         "batches": sequences // batch,
         "sequence_length": sequence_length,
         "batch": batch,
-        **{
-            name: {trait: figures[name] for trait, (figures, _, _) in each.items()}
-            for name in ("distinct", "batch_tv", "seam")
-        },
-        "windows": {
-            window: {trait: figures["windows"][window] for trait, (figures, _, _) in each.items()}
-            for window in WINDOWS
-        },
-        "prefix": _prefix(np.sqrt(squares), size),
+        **{name: {} for name in ("distinct", "batch_tv", "seam")},
+        "windows": {window: {} for window in WINDOWS},
     }
-    errors = {
-        trait: TraitErrors(cumulative[np.newaxis].astype(np.float32), batches[np.newaxis].astype(np.float32))
-        for trait, (_, cumulative, batches) in each.items()
-    }
-    return Measures(figures, errors)
-
-
-def _of_trait(
-    counts: Counts, epochs: NDArray[np.int64], batch: int, stretch: ArrayLike | None
-) -> tuple[Figures, NDArray[np.float64], NDArray[np.float64]]:
-    """(figures, the cumulative error after each sequence, the error of each full batch) of one trait."""
-    sequences = epochs.shape[1]
-    # The first epoch follows the last, as in a trainer that repeats one order.
-    laid = Laid.of(counts, epochs.ravel(), stretch, again=min(batch, sequences))
-    size, full, ends = counts.size[epochs[0]], sequences // batch * batch, np.arange(1, sequences + 1)
-    cumulative = laid.deviations(0 * ends, ends).l2 * np.cumsum(size)
-    anywhere = laid.sliding(batch)
-    batches = anywhere.l2[:full:batch] * size[:full].reshape(-1, batch).sum(axis=1)
-    distinct = distinct_per_sequence(counts.indptr, counts.codes)[epochs[0]]
-    figures: Figures = {
-        "distinct": {
+    errors, squares = dict[str, TraitErrors](), np.zeros(sequences)
+    for trait, counts in traits.items():
+        # The first epoch follows the last, as in a trainer that repeats one order.
+        laid = Laid.of(counts, orders.ravel(), stretch, again=min(batch, sequences))
+        cumulative = laid.deviations(0 * ends, ends).l2 * read
+        anywhere = laid.sliding(batch)
+        batches = anywhere.l2[:full:batch] * of_batch
+        squares += np.square(cumulative)
+        errors[trait] = TraitErrors(
+            cumulative[np.newaxis].astype(np.float32), batches[np.newaxis].astype(np.float32)
+        )
+        distinct = distinct_per_sequence(counts.indptr, counts.codes)[orders[0]]
+        figures["distinct"][trait] = {
             "mean": float(distinct.mean()) if sequences else 0.0,
             "least": int(distinct.min(initial=distinct.max(initial=0))),
             "spread": float(distinct.std()) if sequences else 0.0,
-        },
-        "batch_tv": _mean_and_worst(anywhere.tv[:full:batch]),
-        "windows": {},
-        "seam": {"mean": 0.0, "worst": 0.0},
-    }
-    for window, width in zip(WINDOWS, (1, batch, LARGEST * batch), strict=True):
-        worst = anywhere.worst if width == batch else laid.sliding(width).worst
-        # A window as long as the training has its mix, whatever the order.
-        inside = epochs.size - width + 1 if epochs.size > width else 0
-        figures["windows"][window] = _mean_and_worst(worst[:inside])
-    if sequences > batch:
-        last = np.arange(1, len(epochs) + 1) * sequences
-        across = anywhere.worst[last[:, np.newaxis] - np.arange(batch + 1)]
-        figures["seam"] = {"mean": float(across.mean()), "worst": float(across.max())}
-    return figures, cumulative, batches
+        }
+        figures["batch_tv"][trait] = _mean_and_worst(anywhere.tv[:full:batch])
+        for window, width in zip(WINDOWS, (1, batch, LARGEST * batch), strict=True):
+            worst = anywhere.worst if width == batch else laid.sliding(width).worst
+            # A window as long as the training has its mix, whatever the order.
+            inside = orders.size - width + 1 if orders.size > width else 0
+            figures["windows"][window][trait] = _mean_and_worst(worst[:inside])
+        across = np.zeros(0)
+        if sequences > batch:
+            last = np.arange(1, len(orders) + 1) * sequences
+            across = anywhere.worst[last[:, np.newaxis] - np.arange(batch + 1)]
+        figures["seam"][trait] = _mean_and_worst(across)
+    deviation, points = np.sqrt(squares), min(CURVE, sequences)
+    kept = np.arange(1, points + 1) * sequences // max(1, points) - 1
+    curve = {"share": (read[kept] / max(1, figures["tokens"])).tolist(), "l2": deviation[kept].tolist()}
+    figures["prefix"] = {**_mean_and_worst(deviation), **curve}
+    return Measures(figures, errors)
 
 
 def _mean_and_worst(values: NDArray[np.float64]) -> Figures:
     """0 without values."""
-    return {"mean": float(values.mean()) if len(values) else 0.0, "worst": float(values.max(initial=0.0))}
-
-
-def _prefix(deviation: NDArray[np.float64], size: NDArray[np.int64]) -> Figures:
-    """deviation: float64 (S,), in tokens. size: int64 (S,), tokens of each sequence, in order."""
-    points = min(CURVE, len(deviation))
-    kept = np.arange(1, points + 1) * len(deviation) // max(1, points) - 1
-    share = np.cumsum(size)[kept] / max(1, int(size.sum()))
-    return {**_mean_and_worst(deviation), "share": share.tolist(), "l2": deviation[kept].tolist()}
+    return {"mean": float(values.mean()) if values.size else 0.0, "worst": float(values.max(initial=0.0))}
 
 
 def average(orders: Sequence[Measures]) -> Measures:
@@ -188,12 +168,13 @@ def average(orders: Sequence[Measures]) -> Measures:
         raise InputError("average got no order; expected at least one")
     errors = {}
     for trait in orders[0].errors:
-        of_trait = [order.errors[trait] for order in orders]
-        cumulative, batch = (
-            np.concatenate([one[:, : min(other.shape[1] for other in each)] for one in each])
-            for each in ([one.cumulative for one in of_trait], [one.batch for one in of_trait])
+        pairs = [(order.errors[trait].cumulative, order.errors[trait].batch) for order in orders]
+        errors[trait] = TraitErrors(
+            *(
+                np.concatenate([one[:, : min(other.shape[1] for other in each)] for one in each])
+                for each in zip(*pairs, strict=True)
+            )
         )
-        errors[trait] = TraitErrors(cumulative, batch)
     return Measures(_mean([order.figures for order in orders]), errors)
 
 
@@ -248,14 +229,9 @@ def _compare(ours: NDArray[np.float32], shuffled: NDArray[np.float32]) -> Figure
 def error_curves(ours: TraitErrors, shuffled: TraitErrors) -> Figures:
     """The errors as curves: `cumulative` and `batch`, each with `at`, progress in (0, 1), `ours`, and `shuffled`, a
     list for each shuffle. A point is a mean of neighbours; there are at most POINTS."""
-    return {
-        name: {
-            "at": binned(mine[0], POINTS).at.tolist(),
-            "ours": binned(mine[0], POINTS).mean.tolist(),
-            "shuffled": [binned(other, POINTS).mean.tolist() for other in others],
-        }
-        for name, mine, others in (
-            ("cumulative", ours.cumulative, shuffled.cumulative),
-            ("batch", ours.batch, shuffled.batch),
-        )
-    }
+    curves = {}
+    for name in ("cumulative", "batch"):
+        line, *others = (binned(row, POINTS) for of in (ours, shuffled) for row in getattr(of, name))
+        shuffles = [other.mean.tolist() for other in others]
+        curves[name] = {"at": line.at.tolist(), "ours": line.mean.tolist(), "shuffled": shuffles}
+    return curves

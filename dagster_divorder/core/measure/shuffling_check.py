@@ -56,9 +56,25 @@ class ShufflingCheck:
         return all(comparison.passed for comparison in self.comparisons)
 
     @property
-    def traits(self) -> list[str]:
-        """Compared traits."""
-        return list(dict.fromkeys(c.trait for c in self.comparisons))
+    def failed(self) -> dict[str, list[str]]:
+        """Windows in which the order does not pass, by trait."""
+        failed: dict[str, list[str]] = {}
+        for comparison in self.comparisons:
+            if not comparison.passed:
+                failed.setdefault(comparison.trait, []).append(comparison.window)
+        return failed
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what was not compared, and where shuffling is good enough."""
+        return [
+            *(f"Not compared: {reason}." for reason in self.skipped),
+            *(
+                f"Shuffling is already good enough for any {window}: its worst share error is at most "
+                f"{100 * GOOD_ENOUGH:g} point."
+                for window in self.good_enough
+            ),
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a comparison: share errors of the order and of shuffling, in percentage points."""
@@ -72,37 +88,6 @@ class ShufflingCheck:
             }
             for c in self.comparisons
         ]
-
-    def text(self) -> str:
-        """The result in Markdown: the comparisons, what was omitted, and whether shuffling is good enough."""
-        failed = [f"{c.trait} in any {c.window}" for c in self.comparisons if not c.passed]
-        if failed:
-            head = f"Not better than shuffling: {', '.join(failed)}."
-        elif self.comparisons:
-            head = "Better than shuffling."
-        else:
-            head = "Nothing was compared."
-        lines = [
-            f"- any {window}: "
-            + "; ".join(
-                f"{c.trait} mean {_times(c.mean, c.shuffled_mean)}, worst {_times(c.worst, c.shuffled_worst)}"
-                for c in self.comparisons
-                if c.window == window
-            )
-            for window in dict.fromkeys(c.window for c in self.comparisons)
-        ]
-        if lines:
-            head += (
-                " The largest share error of a trait's values, as a multiple of shuffling's (below 1 is better than "
-                "shuffled, 0.5 is half as far):\n"
-            )
-        lines += [f"- not compared: {reason}" for reason in self.skipped]
-        lines += [
-            f"- shuffling is already good enough for any {window}: its worst share error is at most "
-            f"{100 * GOOD_ENOUGH:g} percentage point"
-            for window in self.good_enough
-        ]
-        return "\n".join([head, *lines])
 
 
 def beats_shuffling(
@@ -150,46 +135,36 @@ def _passes(ours: Figures, shuffled: Figures, window: str) -> bool:
     return all(one < other or one == other == 0 for one, other in pairs)
 
 
-def _times(ours: float, other: float) -> str:
-    if other == 0:
-        return "0 (both)" if ours == 0 else f"{ours:.3g} (shuffling: 0)"
-    return f"{ours / other:.3g}"
-
-
 def findings(ours: Figures, shuffled: Figures, traits: Iterable[str]) -> list[str]:
     """Sentences on the sequences in order that a summary adds: the errors of each trait along training, the seam, the
     mix behind what stays, the distance from a schedule. ours: also with `trait_errors`, `mixes`, `off_schedule`
     (`stages.measure.diversity_metrics.load_metrics`)."""
     sentences, across = [], []
     for trait in traits:
-        errors = ours["trait_errors"][trait]
+        steps, batches = (ours["trait_errors"][trait][name] for name in ("cumulative", "batch"))
         closer = [
             f"{'all' if one['always'] else format(one['better'], '.1%') + ' of'} {one['steps']:,} {unit}"
-            for one, unit in ((errors["cumulative"], "steps"), (errors["batch"], "batches"))
+            for one, unit in ((steps, "steps"), (batches, "batches"))
             if one["steps"]
         ]
         if closer:
-            worst = ""
-            if errors["batch"]["steps"]:
-                worst = (
-                    f"; its worst batch is {errors['batch']['worst']:,.0f} tokens off, the best shuffled one "
-                    f"{errors['batch']['shuffled_least']:,.0f}"
+            told = f"{trait}: nearer to the mix than the best of three shuffles at {' and '.join(closer)}"
+            if batches["steps"]:
+                told += (
+                    f"; the worst batch is {batches['worst']:,.0f} tokens from it, the best shuffled batch "
+                    f"{batches['shuffled_least']:,.0f}"
                 )
-            sentences.append(
-                f"{trait}: closer to the mix than the best of three shuffles at {' and '.join(closer)}{worst}"
-            )
+            sentences.append(told)
         if ours["sequences"] > ours["batch"]:
-            worst, other = (100 * order["seam"][trait]["worst"] for order in (ours, shuffled))
-            across.append(f"{SEAM}: {trait} {worst:.2f} points off at worst, {other:.2f} shuffled")
+            pair = [f"{100 * order['seam'][trait]['worst']:.2f}" for order in (ours, shuffled)]
+            across.append(f"{SEAM}, share error of {trait}, worst: {pair[0]} points, {pair[1]} shuffled")
     sentences += across
     if (mixes := ours.get("mixes")) and "next" in mixes:
-        shares = (
-            f"{value} {100 * share:.1f} %"
-            for value, share in zip(mixes["values"], mixes["next"], strict=True)
-        )
-        sentences.append(f"the first batch behind what stays has, by {mixes['trait']}: {', '.join(shares)}")
+        pairs = zip(mixes["values"], mixes["next"], strict=True)
+        shares = ", ".join(f"{value} {100 * share:.1f} %" for value, share in pairs)
+        sentences.append(f"the first batch after the frozen part has, by {mixes['trait']}: {shares}")
     if off := ours.get("off_schedule"):
         sentences.append(
-            f"the mean rank of a batch is {off['achieved']:.3f} off the schedule, {off['shuffled']:.3f} shuffled"
+            f"the mean rank of a batch is {off['achieved']:.3f} from the schedule, {off['shuffled']:.3f} shuffled"
         )
     return sentences

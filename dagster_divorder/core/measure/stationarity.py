@@ -19,7 +19,6 @@ not tested. Drift inside stretches that is small compared with what differs betw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,8 +30,8 @@ from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Distances = Callable[[Ints], tuple[Floats, Floats | None]]
-"""From an order (S,) to the distances from the whole of its tenths (TENTHS,), and of its batches; None without."""
+Distances = Callable[[Ints], tuple[Floats, Floats]]
+"""From an order (S,) to the distances from the whole of its tenths (TENTHS,), and of its full batches (B,)."""
 Kind = Literal["mix", "vector", "occurrences"]
 
 SHUFFLES = 24
@@ -78,9 +77,8 @@ class DriftMeasure:
     @classmethod
     def of(cls, values: Floats) -> DriftMeasure:
         """values: float64 (O,), of the order and of its shuffles."""
-        return cls(
-            value=float(values[0]), shuffled=float(values[1:].mean()), spread=float(values[1:].std(ddof=1))
-        )
+        value, others = float(values[0]), values[1:]
+        return cls(value=value, shuffled=float(others.mean()), spread=float(others.std(ddof=1)))
 
     @property
     def drifts(self) -> bool:
@@ -106,8 +104,8 @@ class Drift:
     feature: str
     seen: bool
     measures: dict[str, DriftMeasure]
-    along: tuple[float, ...]
-    shuffled_along: tuple[float, ...]
+    along: list[float]
+    shuffled_along: list[float]
 
     @property
     def worst(self) -> str:
@@ -125,18 +123,17 @@ class Stationarity:
     differs between them is not drift."""
 
     sequences: int
-    features: tuple[Drift, ...]
+    features: list[Drift]
     stretches: int = 1
-
-    @property
-    def drifting(self) -> list[Drift]:
-        """Features that drift, the farthest above shuffling first."""
-        return [feature for feature in self.by_excess if feature.drifts]
 
     @property
     def by_excess(self) -> list[Drift]:
         """All features, the farthest above shuffling first."""
         return sorted(self.features, key=lambda drift: -drift.measures[drift.worst].excess)
+
+    @property
+    def drifting(self) -> list[Drift]:
+        return [feature for feature in self.by_excess if feature.drifts]
 
     @property
     def passed(self) -> bool:
@@ -149,8 +146,8 @@ class Stationarity:
             return f"{self.sequences:,} sequences are too few to judge drift; expected {FEWEST} or more."
         inside = f" inside its {self.stretches} stretches" if self.stretches > 1 else ""
         looked = f"{len(self.features)} features of {self.sequences:,} sequences"
-        unseen = sum(not feature.seen for feature in self.features)
         if self.passed:
+            unseen = sum(not feature.seen for feature in self.features)
             return (
                 f"Nothing drifts{inside}: of {looked}, {unseen} of them unseen by the order, none is clearly worse "
                 "than shuffled."
@@ -158,18 +155,9 @@ class Stationarity:
         names = ", ".join(feature.feature for feature in self.drifting)
         return f"Of {looked}, {len(self.drifting)} drift along the order{inside}, worse than any shuffle: {names}."
 
-    def text(self) -> str:
-        """The claim and the drifting features, in Markdown."""
-        lines = [
-            f"- {drift.feature}: {MEASURES[drift.worst]} {drift.measures[drift.worst].value:.3g}, shuffled "
-            f"{drift.measures[drift.worst].shuffled:.3g}"
-            for drift in self.drifting
-        ]
-        return "\n".join([self.claim(), *([""] if lines else []), *lines])
-
     def rows(self) -> list[dict[str, Any]]:
-        """One row a feature, the farthest above shuffling first: its name, whether the order balanced it, its worst
-        measure beside the shuffles' mean, and whether it drifts."""
+        """One row a feature: its name, whether the order balanced it, its worst measure beside the shuffles' mean, and
+        whether it drifts."""
         return [
             {
                 "feature": drift.feature,
@@ -187,13 +175,11 @@ class Stationarity:
         """The inverse of `dataclasses.asdict`; also reads its JSON."""
         features = [
             Drift(
-                **drift
-                | {"measures": {name: DriftMeasure(**measure) for name, measure in drift["measures"].items()}}
-                | {name: tuple(drift[name]) for name in ("along", "shuffled_along")}
+                **{**drift, "measures": {name: DriftMeasure(**of) for name, of in drift["measures"].items()}}
             )
             for drift in fields["features"]
         ]
-        return cls(**fields | {"features": tuple(features)})
+        return cls(**{**fields, "features": features})
 
 
 def stationarity(
@@ -214,25 +200,20 @@ def stationarity(
         InputError: a feature has another number of rows.
     """
     if sequences < FEWEST:
-        return Stationarity(sequences=sequences, features=())
+        return Stationarity(sequences=sequences, features=[])
     stretch = np.zeros(sequences, np.int64) if stretch is None else np.unique(stretch, return_inverse=True)[1]
-    stretches = int(stretch[-1]) + 1
-    orders = orders_with_shuffles(stretch, seed)
-    in_sections = orders
-    if section is not None and np.ptp(section):
-        in_sections = orders_with_shuffles(section, seed)
-    drifts = tuple(
+
+    def with_shuffles(inside: Ints) -> Ints:
+        """The identity, and SHUFFLES random orders inside parts of the order, int64 (O, S)."""
+        random = np.random.default_rng([seed, sequences])
+        return np.stack([np.arange(sequences), *(shuffled_inside(inside, random) for _ in range(SHUFFLES))])
+
+    orders = with_shuffles(stretch)
+    in_sections = orders if section is None or not np.ptp(section) else with_shuffles(section)
+    drifts = [
         drift_of(feature, in_sections if feature.inside else orders, batch, stretch) for feature in features
-    )
-    return Stationarity(sequences=sequences, features=drifts, stretches=stretches)
-
-
-def orders_with_shuffles(stretch: Ints, seed: int = 0) -> Ints:
-    """The identity on S sequences, and SHUFFLES random orders inside the stretches, int64 (O, S). stretch: int64 (S,),
-    rising."""
-    random = np.random.default_rng([seed, len(stretch)])
-    shuffles = [shuffled_inside(stretch, random) for _ in range(SHUFFLES)]
-    return np.stack([np.arange(len(stretch)), *shuffles])
+    ]
+    return Stationarity(sequences=sequences, features=drifts, stretches=int(stretch[-1]) + 1)
 
 
 def drift_of(feature: Feature, orders: Ints, batch: int, stretch: Ints) -> Drift:
@@ -253,21 +234,17 @@ def drift_of(feature: Feature, orders: Ints, batch: int, stretch: Ints) -> Drift
     else:
         of_kind = _mix_distances if feature.kind == "mix" else _vector_distances
         distances = of_kind(feature.values, edges, batch, stretch)
-        # Two threads take half of the orders each. Handling one order at a time would cost more than the computation.
-        with ThreadPoolExecutor(2, thread_name_prefix="divorder-drift") as threads:
-            halves = threads.map(lambda half: [distances(order) for order in half], np.array_split(orders, 2))
-            each = [of_order for half in halves for of_order in half]
-        tenths = np.stack([of_order[0] for of_order in each])
+        each = [distances(order) for order in orders]
+        tenths = np.stack([of_order for of_order, _ in each])
         figures = {"tenths": tenths.max(axis=1)}
-        batches = [of_order[1].mean() for of_order in each if of_order[1] is not None]
-        if batches:
-            figures["batch"] = np.array(batches)
+        if len(stretch) // batch > 1:
+            figures["batch"] = np.array([batches.mean() for _, batches in each])
     return Drift(
         feature=feature.name,
         seen=feature.seen,
         measures={name: DriftMeasure.of(values) for name, values in figures.items()},
-        along=tuple(tenths[0].tolist()),
-        shuffled_along=tuple(np.quantile(tenths[1:], (0.05, 0.95)).tolist()),
+        along=tenths[0].tolist(),
+        shuffled_along=np.quantile(tenths[1:], (0.05, 0.95)).tolist(),
     )
 
 
@@ -302,22 +279,16 @@ def _mix_distances(counts: Any, edges: Ints, batch: int, stretch: Ints) -> Dista
     """counts: CSR (S, F). edges: first places of tenths, and the end of the last. Batches are compared with the mix of
     their stretch."""
     # Every order reads all entries, and half the bytes take little more than half the time.
-    narrow = max(counts.shape[1], counts.data.max(initial=0)) < 1 << 16
-    codes, tokens = (
-        np.asarray(part, np.uint16 if narrow else np.int32) for part in (counts.indices, counts.data)
-    )
+    narrow = np.uint16 if max(counts.shape[1], counts.data.max(initial=0)) < 1 << 16 else np.int32
+    codes, tokens = counts.indices.astype(narrow), counts.data.astype(narrow)
     laid = Counts(np.asarray(counts.indptr, np.int64), codes, tokens, counts.shape[1])
     ends = np.arange(1, len(stretch) // batch + 1) * batch
-
-    def distances(order: Ints) -> tuple[Floats, Floats | None]:
-        tenths = replace(whole, order=order).deviations(edges[:-1], edges[1:]).tv
-        if len(ends) < 2:
-            return tenths, None
-        return tenths, replace(inside, order=order).deviations(ends - batch, ends).tv
-
     # Shuffles stay inside stretches, so that each mix holds for all of them.
     whole, inside = (Laid.of(laid, np.arange(len(stretch)), of) for of in (None, stretch))
-    return distances
+    return lambda order: (
+        replace(whole, order=order).deviations(edges[:-1], edges[1:]).tv,
+        replace(inside, order=order).deviations(ends - batch, ends).tv,
+    )
 
 
 def _vector_distances(values: Any, edges: Ints, batch: int, stretch: Ints) -> Distances:
@@ -333,10 +304,10 @@ def _vector_distances(values: Any, edges: Ints, batch: int, stretch: Ints) -> Di
         means = np.add.reduceat(rows[: edges[-1]], edges[:-1], axis=0) / np.diff(edges)[:, np.newaxis]
         return np.asarray(np.linalg.norm(means, axis=1))
 
-    def distances(order: Ints) -> tuple[Floats, Floats | None]:
-        return lengths(centred[order], edges), lengths(inside[order], begins) if len(begins) > 2 else None
-
-    return distances
+    return lambda order: (
+        lengths(centred[order], edges),
+        lengths(inside[order], begins) if len(begins) > 2 else np.zeros(0),
+    )
 
 
 def _chi2(occurrences: Any, orders: Ints, edges: Ints) -> tuple[Floats, float]:

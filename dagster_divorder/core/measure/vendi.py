@@ -8,8 +8,7 @@ the nonzero eigenvalues of the N x N kernel sqrt(w_i w_j) z_i'z_j, so no pairs a
 vectors are equal up to sign, and at most D. For gradients of a model's loss it is called G-Vendi.
 
 Guarantee: the same bytes for the same rows in the same order and any number of threads, as float64 sums of blocks are
-added in order. Sums of groups are additive: appended rows are added to them, and the scores of the whole, of each group
-and of the whole without a group need only the sums.
+added in order.
 Cost: N D^2 multiplications for the sums, D^3 for a score; 2 blocks of BLOCK numbers a thread, 8 D^2 bytes a group.
 Sources: Friedman and Dieng 2022 (Vendi); Jung et al. 2025 (G-Vendi, and the Gram matrix in place of the kernel).
 Known weakness: the score is at most the size of the set, so only sets of similar size compare.
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -36,8 +34,6 @@ BLOCK = 1 << 21
 """Numbers in a block: 8 MB of float32."""
 AHEAD = 4
 """Finished blocks for each thread that may wait for their turn."""
-
-WINDOWS = 16
 TINIEST = 1e-12
 """Eigenvalues below this share of their sum are rounding noise."""
 
@@ -87,11 +83,6 @@ def gram(vectors: Vectors, rows: Rows, weights: Floats | None = None) -> Floats:
     return sum_products(vectors, rows, lambda part, block: block * roots[part])
 
 
-def group_grams(vectors: Vectors, rows: Rows, codes: NDArray[np.integer], groups: int) -> Floats:
-    """`gram` of each group, float64 (G, D, D). codes: int (n,), the group of each row."""
-    return np.stack([gram(vectors, rows[codes == group]) for group in range(groups)])
-
-
 def spectrum(gram: Floats) -> tuple[Floats, Floats]:
     """Eigenvalues float64 (D,) of a Gram matrix over its trace, and eigenvectors (D, D) in columns."""
     trace = float(np.trace(gram))
@@ -112,36 +103,9 @@ def vendi(gram: Floats) -> float:
     return float(np.exp(entropy(spectrum(gram)[0])))
 
 
-def window_scores(vectors: Vectors, rows: Rows, tokens: NDArray[np.integer], size: int) -> list[float]:
-    """Vendi scores of WINDOWS evenly spaced windows of `size` tokens (of all windows if there are fewer, or of the one
-    partial window). Documents are weighted by their tokens in the window. rows: int64 (Q,), consecutive documents;
-    tokens: int (Q,)."""
-    ends = np.cumsum(tokens, dtype=np.int64)
-    size = min(size, int(ends[-1]))
-    count = int(ends[-1]) // size
-    scores = []
-    for window in np.unique(np.linspace(0, count - 1, WINDOWS).astype(int)).tolist():
-        low, high = window * size, (window + 1) * size
-        part = slice(int(np.searchsorted(ends, low, "right")), int(np.searchsorted(ends, high, "left")) + 1)
-        inside = np.minimum(ends[part], high) - np.maximum(ends[part] - tokens[part], low)
-        scores.append(vendi(gram(vectors, rows[part], inside.astype(np.float64))))
-    return scores
-
-
-@dataclass(frozen=True, eq=False)
-class GroupDiversity:
-    """Vendi scores: `whole`; of each group, float64 (G,); of the whole `without` each group, float64 (G,)."""
-
-    whole: float
-    groups: Floats
-    without: Floats
-
-
-def group_diversity(grams: Floats) -> GroupDiversity:
-    """Scores from the groups' sums, float64 (G, D, D)."""
-    total = grams.sum(axis=0)
-    return GroupDiversity(
-        vendi(total),
-        np.array([vendi(one) for one in grams]),
-        np.array([vendi(np.delete(grams, group, axis=0).sum(axis=0)) for group in range(len(grams))]),
-    )
+def vendi_of_groups(vectors: Vectors, rows: Rows, codes: NDArray[np.integer], groups: int) -> list[Floats]:
+    """Scores float64 (G,) of each group of rows, and of all rows without it. codes: int (n,), by row, in [0, groups).
+    Holds the sums of all groups, G D^2 numbers."""
+    grams = np.stack([gram(vectors, rows[codes == group]) for group in range(groups)])
+    without = [np.delete(grams, group, axis=0).sum(axis=0) for group in range(groups)]
+    return [np.array([vendi(one) for one in each]) for each in (grams, without)]

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.measure.runs import indices_in
+from dagster_divorder.core.order.schedule import Pieces, asked_rank
 
 if TYPE_CHECKING:
     from dagster_divorder.core.kernels.measures import AskedMix
@@ -123,12 +124,15 @@ def shuffled_inside(stretch: Ints, random: np.random.Generator) -> Ints:
     return shuffled[np.argsort(stretch[shuffled], kind="stable")]
 
 
-def off_schedule(rank: Floats, tokens: Ints, asked: Floats, edges: Ints) -> float:
-    """Mean distance between the mean rank of a batch's tokens and the asked rank there, weighted by tokens.
+def off_schedule(rank: Floats, tokens: Ints, pieces: Pieces, edges: Ints) -> float:
+    """Mean distance between the mean rank of a batch's tokens and the rank that a schedule asks for at its middle,
+    weighted by tokens.
 
-    rank: float64 (N,), of the runs in order, NaN for none, which are ignored. tokens: int64 (N,). asked: float64 (B,),
-    for each batch. edges: int64 (B + 1,), the runs at which batches begin and end.
+    rank: float64 (N,), of the runs in order, NaN for none, which are ignored. tokens: int64 (N,). pieces: of the
+    schedule. edges: int64 (B + 1,), the runs at which batches begin and end.
     """
+    ends = np.append(0, np.cumsum(tokens))[edges]
+    asked = asked_rank(pieces, 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1]))
     known = np.where(np.isnan(rank), 0, tokens)
     sums, weights = (
         np.diff(np.append(0.0, np.cumsum(values))[edges]) for values in (known * np.nan_to_num(rank), known)

@@ -27,9 +27,7 @@ from dagster_divorder.core.measure import (
 )
 from dagster_divorder.core.measure.runs import ReadRuns, RunCounter, runs_in_order, sequences_stream
 from dagster_divorder.core.measure.shuffling_check import findings
-from dagster_divorder.core.measure.stationarity import SHUFFLES as DRIFT_SHUFFLES
 from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
-from dagster_divorder.core.order.schedule import asked_rank
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.report import distinct_per_sequence
@@ -80,9 +78,6 @@ ORDER_BYTES = 100
 FEWEST_COLUMNS = 60
 """Fewest columns of a bar in the picture. With more batches, a column is a batch."""
 
-COUNTED = {True: "the tokens that are trained on", False: "all tokens"}
-"""Whether there is a loss mask -> what shares are of."""
-
 UNPACKED = {"random": "sequences_random", "curated": "sequences"}
 """Order of documents -> order of sequences that it equals if records are not packed."""
 
@@ -125,17 +120,31 @@ class Trained:
 
 def load_trained(run: Run, name: str, number: int = 0) -> Trained:
     """An order of `ORDERS`. number: of the shuffle."""
-    plan, stretches = load_packed(run), load_bounds(run)[1]
-    packs, random = run.settings.packing.packs, _random(run, number)
+    settings, plan, stretches = run.settings, load_packed(run), load_bounds(run)[1]
+    packs, random = settings.packing.packs, np.random.default_rng([settings.seed, number])
     stretch = np.searchsorted(stretches[1:], np.arange(len(plan)), side="right")
     if name == "sequences" or (name == "curated" and not packs):
         return Trained(plan, load_sequence_order(run), stretch)
     if name == "original" and not packs:
         as_read = np.lexsort((plan.start, plan.document))
-        return Trained(plan, np.tile(as_read, (run.settings.epochs, 1)), np.zeros_like(stretch))
-    if name == "sequences_random" or not packs:
-        return _shuffled_sequences(run, plan, stretch, number)
+        return Trained(plan, np.tile(as_read, (settings.epochs, 1)), np.zeros_like(stretch))
     order, begins = load_order(run), load_stretches(run)
+    if name == "sequences_random" or not packs:
+        # Training data without an order: documents shuffled and packed, and the sequences shuffled for every epoch; in
+        # an order of several stretches, or without packing, the plan's sequences shuffled inside them. A partial last
+        # sequence stays last, unless all are padded.
+        packed, method = plan, settings.packing.method
+        if packs and not stretch.any():
+            method = "best_fit" if method == "best_fit" else "concat"
+            packed = _packed_anew(plan, random.permutation(len(order)), method)
+            stretch, random = (
+                np.zeros(len(packed), np.int64),
+                np.random.default_rng([settings.seed, number, 1]),
+            )
+        full = len(packed) - bool(method in FILLED and len(packed) and packed.padding[-1] > 0)
+        rest = np.arange(full, len(packed))
+        epochs = [np.append(shuffled_inside(stretch[:full], random), rest) for _ in range(settings.epochs)]
+        return Trained(packed, np.stack(epochs), stretch)
     of_document = np.zeros(len(order), np.int64)
     if name == "original":
         order = np.arange(len(order))
@@ -144,25 +153,8 @@ def load_trained(run: Run, name: str, number: int = 0) -> Trained:
     if name == "random":
         order = shuffled_inside(of_document, random)
     packed = _packed_anew(plan, order, "concat")
-    return Trained(
-        packed, np.arange(len(packed))[np.newaxis], of_document[packed.document[packed.indptr[:-1]]]
-    )
-
-
-def _shuffled_sequences(run: Run, plan: PackedSequences, stretch: np.ndarray, number: int) -> Trained:
-    """Training data without an order: documents shuffled and packed, and the sequences shuffled for every epoch; in an
-    order of several stretches, or without packing, the plan's sequences shuffled inside them. A partial last sequence
-    stays last, unless all are padded."""
-    settings, random = run.settings, _random(run, number)
-    packed, method = plan, settings.packing.method
-    if settings.packing.packs and not stretch.any():
-        method = "best_fit" if method == "best_fit" else "concat"
-        packed = _packed_anew(plan, random.permutation(len(load_order(run))), method)
-        stretch, random = np.zeros(len(packed), np.int64), np.random.default_rng([settings.seed, number, 1])
-    full = len(packed) - bool(method in FILLED and len(packed) and packed.padding[-1] > 0)
-    rest = np.arange(full, len(packed))
-    epochs = [np.append(shuffled_inside(stretch[:full], random), rest) for _ in range(settings.epochs)]
-    return Trained(packed, np.stack(epochs), stretch)
+    stretch = of_document[packed.document[packed.indptr[:-1]]]
+    return Trained(packed, np.arange(len(packed))[np.newaxis], stretch)
 
 
 def _packed_anew(plan: PackedSequences, order: np.ndarray, method: str) -> PackedSequences:
@@ -172,10 +164,6 @@ def _packed_anew(plan: PackedSequences, order: np.ndarray, method: str) -> Packe
     runs = np.lexsort((plan.start, place[plan.document]))
     pieces = Pieces(plan.document[runs], plan.start[runs], plan.length[runs])
     return pack(pieces, method=method, sequence_length=plan.sequence_length)
-
-
-def _random(run: Run, number: int) -> np.random.Generator:
-    return np.random.default_rng([run.settings.seed, number])
 
 
 def _measure_diversity(run: Run) -> Made:
@@ -201,12 +189,13 @@ def _measure_diversity(run: Run) -> Made:
     shown = list(dict.fromkeys([*balanced, "cluster"]))
     if "plot" in settings.output.sidecars:
         files["picture"] = File(_picture(run, stream, count, metrics, shown), "png")
-    summary = [summary_row(name, metrics[name], shown) for name in ORDERS]
     of = [trait for trait in shown if trait not in alike]
     told = findings(metrics["sequences"], metrics["sequences_random"], of)
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
     if settings.masked:
-        told.insert(0, f"shares are of {COUNTED[has_loss_mask(settings)]}")
+        counted = "the tokens that are trained on" if has_loss_mask(settings) else "all tokens"
+        told.insert(0, f"shares are of {counted}")
+    summary = [summary_row(name, metrics[name], shown) for name in ORDERS]
     return Made(files, figures={"balanced": balanced, "traits": shown, "summary": summary, "findings": told})
 
 
@@ -244,64 +233,51 @@ def _measure_orders(run: Run, stream: TrainingStream, count: RunCounter) -> dict
 def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Any]:
     """`off_schedule` and `mixes`, as far as the order has them (`load_metrics`)."""
     settings, ours = run.settings, load_trained(run, "sequences")
-    order, counted = ours.epochs[0], count(ours.packed)
+    packed, order, counted = ours.packed, ours.epochs[0], count(ours.packed)
     found: dict[str, Any] = {}
     if settings.curriculum.on:
-        ranks = stream_ranks(run, stream)[ours.packed.document]
-        shuffled = order[shuffled_inside(ours.stretch[order], _random(run, 0))]
-        found["off_schedule"] = {
-            name: _off_schedule(settings, ours.packed, read, ranks, counted)
-            for name, read in (("achieved", order), ("shuffled", shuffled))
-        }
+        ranks = stream_ranks(run, stream)[packed.document]
+
+        def distance(order: np.ndarray) -> float:
+            runs, indptr = runs_in_order(packed.indptr, order)
+            edges = np.unique(np.append(np.arange(0, len(order), settings.sequence.batch), len(order)))
+            return off_schedule(ranks[runs], counted[runs], settings.curriculum.pieces, indptr[edges])
+
+        random = np.random.default_rng([settings.seed, 0])
+        shuffled = order[shuffled_inside(ours.stretch[order], random)]
+        found["off_schedule"] = {"achieved": distance(order), "shuffled": distance(shuffled)}
     if ours.stretch.any():
         begun = run.receipt("packed_sequences").facts["frozen_sequences"]
-        found["mixes"] = _mixes_along(settings, stream, ours, order, counted, begun)
+        found["mixes"] = _mixes_along(settings, stream, ours, counted, begun)
     return found
 
 
-def _off_schedule(
-    settings: Settings, packed: PackedSequences, order: np.ndarray, ranks: np.ndarray, counted: np.ndarray
-) -> float:
-    """ranks, counted: (Q,), of the plan's runs."""
-    runs, indptr = runs_in_order(packed.indptr, order)
-    edges = indptr[np.unique(np.append(np.arange(0, len(order), settings.sequence.batch), len(order)))]
-    ends = np.append(0, np.cumsum(counted[runs]))[edges]
-    middles = 0.5 * (ends[1:] + ends[:-1]) / max(1, ends[-1])
-    asked = asked_rank(settings.curriculum.pieces, middles)
-    return off_schedule(ranks[runs], counted[runs], asked, edges)
-
-
 def _mixes_along(
-    settings: Settings,
-    stream: TrainingStream,
-    ours: Trained,
-    order: np.ndarray,
-    counted: np.ndarray,
-    begun: int,
+    settings: Settings, stream: TrainingStream, ours: Trained, counted: np.ndarray, begun: int
 ) -> dict[str, Any]:
     """The mix along training: `trait`; `values`, those with the largest shares; `ends` of stretches, as shares of
     training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in
     the first batch behind the `begun` sequences that stay, if there is one."""
     trait = settings.mixed_trait if settings.mixing.on else _fields_first(settings)[0]
-    packed, names = ours.packed, stream.traits.names[trait]
-    codes = stream.traits.codes[trait][packed.document]
+    packed, order, names = ours.packed, ours.epochs[0], stream.traits.names[trait]
+    codes, size = stream.traits.codes[trait][packed.document], settings.sequence.batch
     asked = np.zeros((int(ours.stretch.max()) + 1, len(names)))
     np.add.at(asked, (ours.stretch.repeat(np.diff(packed.indptr)), codes), counted)
-    shown = np.argsort(-asked.sum(axis=0), kind="stable")[:SHOWN_VALUES]
-    sums = asked.sum(axis=1)
+    shown, sums = np.argsort(-asked.sum(axis=0), kind="stable")[:SHOWN_VALUES], asked.sum(axis=1)
     runs, _ = runs_in_order(packed.indptr, order)
-    slices = min(SLICES, max(1, len(order) // settings.sequence.batch))
-    batch, _ = runs_in_order(packed.indptr, order[begun : begun + settings.sequence.batch])
-    next_ = np.bincount(codes[batch], counted[batch], len(names))[shown] / max(1, counted[batch].sum())
-    achieved = cluster_mix(np.arange(len(runs)), counted[runs], codes[runs], len(names), slices)
-    return {
+    slices = min(SLICES, max(1, len(order) // size))
+    mixes = {
         "trait": trait,
         "values": [names[value] for value in shown],
         "ends": (np.cumsum(sums) / max(1.0, sums.sum())).tolist(),
         "asked": (asked / np.maximum(sums, 1.0)[:, np.newaxis])[:, shown].tolist(),
-        "achieved": achieved[:, shown].tolist(),
-        **({"next": next_.tolist()} if 0 < begun < len(order) else {}),
+        "achieved": cluster_mix(counted[runs], codes[runs], len(names), slices)[:, shown].tolist(),
     }
+    if 0 < begun < len(order):
+        batch, _ = runs_in_order(packed.indptr, order[begun : begun + size])
+        next_ = np.bincount(codes[batch], counted[batch], len(names))[shown]
+        mixes["next"] = (next_ / max(1, counted[batch].sum())).tolist()
+    return mixes
 
 
 def _picture(
@@ -321,9 +297,7 @@ def _picture(
             batches = len(in_sequences) // run.settings.sequence.batch
             columns, tokens = int(np.clip(batches, FEWEST_COLUMNS, BAR_PIXELS)), count(runs)
             distinct[name] = in_sequences
-            mixes[name] = cluster_mix(
-                np.arange(len(tokens)), tokens, labels[runs.document], clusters, columns
-            )
+            mixes[name] = cluster_mix(tokens, labels[runs.document], clusters, columns)
     return ordering_comparison(metrics, distinct, mixes, load_names(run), shown)
 
 
@@ -373,11 +347,7 @@ def remedy(settings: Settings) -> str:
             return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
     if settings.curriculum.on:
         return "raise sequence.batch, give the trait more weight in order.traits, or give it fewer values (clusters.k)"
-    fill = "; if long documents fill whole sequences, cut them with packing.piece_tokens"
-    return (
-        "give the trait more weight in order.traits, balance fewer traits, or give them fewer values "
-        f"(clusters.k){fill if settings.packing.packs else ''}"
-    )
+    return "give the trait more weight in order.traits, balance fewer traits, or give them fewer values (clusters.k)"
 
 
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
@@ -386,22 +356,21 @@ def _quality(run: Run, receipt: Receipt) -> dict[str, float]:
     rows = {row["order"]: row for row in receipt.figures["summary"]}
     ours, shuffled = rows[TRAIN_ON], rows[SHUFFLED[TRAIN_ON]]
     names = followed(receipt.figures["traits"])
-    measured = {name: ours[name] for name in names} | drift_columns(load_stationarity(run))
-    known = measures(measured)
+    values = {name: ours[name] for name in names} | drift_columns(load_stationarity(run))
+    known = measures(values)
     figures = {
         known[name].label: float(known[name].show(value).replace(",", ""))
-        for name, value in measured.items()
+        for name, value in values.items()
         if value is not None
     }
-    times = {
-        f"{known[name].name.removesuffix(', mean')}, times shuffled": ours[name] / shuffled[name]
-        for name in names
-        if ours[name] is not None and shuffled[name]
-    }
-    metrics = load_metrics(run)[TRAIN_ON]
-    if (off := metrics.get("off_schedule")) and off["shuffled"]:
-        times["off the schedule, times shuffled"] = off["achieved"] / off["shuffled"]
-    return figures | times
+    for name in names:
+        if ours[name] is not None and shuffled[name]:
+            what = known[name].name.removesuffix(", mean")
+            figures[f"{what}, times shuffled"] = ours[name] / shuffled[name]
+    off = load_metrics(run)[TRAIN_ON].get("off_schedule")
+    if off and off["shuffled"]:
+        figures["off the schedule, times shuffled"] = off["achieved"] / off["shuffled"]
+    return figures
 
 
 def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
@@ -427,10 +396,10 @@ def _order_beats_shuffling(run: Run) -> Finding:
     """Compares the sequences as a trainer reads them with shuffled sequences (mean of three seeds); a table also has
     the documents in order. The output is complete and can be trained on even if this fails."""
     verdict = load_verdict(run)
-    lines = "\n".join(f"- {line}" for line in run.receipt("diversity_metrics").figures["findings"])
+    lines = [*verdict.sequences.notes, *run.receipt("diversity_metrics").figures["findings"]]
     return Finding(
         passed=verdict.sequences.passed,
-        text=f"{' '.join(verdict.sentences)}\n\n{verdict.sequences.text()}\n\n{lines}",
+        text="\n\n".join([" ".join(verdict.sentences), "\n".join(f"- {line}" for line in lines)]),
         remedy=verdict.remedy,
         figures={ORDERS[TRAIN_ON]: verdict.sequences.rows(), ORDERS["curated"]: verdict.documents.rows()},
     )
@@ -445,14 +414,9 @@ def _nothing_drifts(run: Run) -> Finding:
         if drift.passed
         else "the end of an epoch has other data than its beginning. The output is complete and can be trained on"
     )
-    shuffles = "shuffles of it"
-    if drift.stretches > 1:
-        shuffles = "shuffles inside its stretches"
     return Finding(
         passed=drift.passed,
-        text=f"{drift.text()}\n\nCompared, along the order and in {DRIFT_SHUFFLES} {shuffles}: features of the "
-        "training sequences that the order did not balance, such as words and long documents.\n\nFor training: "
-        f"{meaning}.",
+        text=f"{drift.claim()}\n\nFor training: {meaning}.",
         remedy=stationarity_remedy(run.settings),
         figures={"features": drift.rows()},
     )
@@ -467,7 +431,7 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=8,
+    version=9,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
     reads=_diversity_metrics_reads,

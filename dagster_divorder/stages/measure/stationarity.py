@@ -15,7 +15,6 @@ prepared while the one before is compared with its shuffles.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -133,24 +132,32 @@ def drift_along(
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
     """Features that must not depend on a sequence's place; one at a time, to save memory. Mixes are of what the order
     did not balance: traits, the source, or else clusters of another seed."""
-    balanced, source = set(run.settings.order.traits), run.settings.input.source_field
+    settings, record_of = run.settings, item_records(run)
+    balanced, source = set(settings.order.traits), settings.input.source_field
     unseen = any(trait not in balanced for trait in traits.codes)
     yield from sequence_features(sample, traits.codes, balanced)
     if source and source not in traits.codes:
         unseen = True
         coded = column_codes(load_fields(run, source).column(source), bins=1, name=f"field {source!r}").codes
         # There may be as many sources as documents; the sample has fewer.
-        _, codes = np.unique(coded[load_stream(run).record_of[sample.document]], return_inverse=True)
+        _, codes = np.unique(coded[record_of[sample.document]], return_inverse=True)
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
-    for kind in kinds_of(run.settings):
+    for kind in kinds_of(settings):
         space, chosen = (
             Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind)),
             kind == chosen_kind(run),
         )
-        clusters = _other_clusters(run, sample, space) if chosen and not unseen else None
+        clusters = None
+        if chosen and not unseen:
+            # Clusters with another seed and another number.
+            rows = record_of[np.unique(sample.document)]
+            k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
+            count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // space.dims(run.view))))
+            rows = rows[np.random.default_rng(settings.seed).choice(len(rows), count, replace=False)]
+            clusters = fit(space.rows(run.view, rows), k, seed=settings.seed + 1, centre=space.centre)
         means, codes = _vectors(run, sample, space, clusters)
-        yield Feature(f"{kind} vectors", "vector", means, seen=chosen and vectors_are_balanced(run.settings))
+        yield Feature(f"{kind} vectors", "vector", means, seen=chosen and vectors_are_balanced(settings))
         if clusters:
             yield Feature("clusters of another seed", "mix", sample.mix(codes))
 
@@ -177,17 +184,6 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
     return vstack(parts, format="csr")
 
 
-def _other_clusters(run: Run, sample: SequenceRuns, space: Space) -> ClusterFit:
-    """Clusters with another seed and another number."""
-    rows = item_records(run)[np.unique(sample.document)]
-    k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
-    width = space.dims(run.view)
-    count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // width)))
-    chosen = np.random.default_rng(run.settings.seed).choice(len(rows), count, replace=False)
-    vectors = space.rows(run.view, rows[chosen])
-    return fit(vectors, k, seed=run.settings.seed + 1, centre=space.centre)
-
-
 def _vectors(
     run: Run, sample: SequenceRuns, space: Space, clusters: ClusterFit | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -195,14 +191,11 @@ def _vectors(
     (Q,), zeros without `clusters`)."""
     from scipy.sparse import csr_matrix
 
-    sums = np.zeros((len(sample), 0), np.float32)
-    codes = np.zeros(len(sample.document), np.int32)
-    record_of = item_records(run)
+    sums = np.zeros((len(sample), space.dims(run.view)), np.float32)
+    codes, record_of = np.zeros(len(sample.document), np.int32), item_records(run)
     for runs, rows, arrays in space.files.at(run.view.fragments, record_of[sample.document]):
         unique, place = np.unique(rows, return_inverse=True)
         vectors = space.transform(arrays["vectors"][unique])
-        if not sums.size:
-            sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
         sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
         tokens = sample.counted[runs].astype(np.float32)
         sums[sequences] += csr_matrix((tokens, (at, place)), shape=(len(sequences), len(unique))) @ vectors
@@ -216,8 +209,7 @@ def _measure_stationarity(run: Run) -> Made:
         return counted(run.progress, "looking at features", ahead(features), None, "features")
 
     drift = drift_along(run, shown=shown)
-    found = {field.name: getattr(drift, field.name) for field in fields(drift)}
-    return Made({"found": File(orjson.dumps(found), "json")}, figures={"claim": drift.claim()})
+    return Made({"found": File(orjson.dumps(drift), "json")}, figures={"claim": drift.claim()})
 
 
 def _show_stationarity(run: Run, receipt: Receipt) -> Shown:

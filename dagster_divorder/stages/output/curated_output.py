@@ -66,8 +66,6 @@ from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
-from dagster_divorder.view.drawing import stamped
-from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import (
     KEPT_BESIDE,
     RECORDS,
@@ -227,7 +225,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
         manifest = _manifest(run, view, key)
         if "plot" in run.settings.output.sidecars:
-            picture = stamped(run.read("diversity_metrics", "picture"), output_label(manifest))
+            picture = run.read("diversity_metrics", "picture")
             output.stage(PICTURE, lambda file: file.write(picture))
         if before and before["key"] == key:
             # A killed run wrote this same output: its delta is against the output before.

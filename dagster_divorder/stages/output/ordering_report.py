@@ -15,7 +15,7 @@ Memory: some 80 bytes a record beside C J numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -23,8 +23,7 @@ import numpy as np
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.measure import cluster_mix
-from dagster_divorder.core.measure.along import Largest, binned, largest, quantiles_along
-from dagster_divorder.core.measure.runs import ReadRuns
+from dagster_divorder.core.measure.along import binned, quantiles_along
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
@@ -42,12 +41,12 @@ from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view.drawing import OTHERS, cluster_colours, stamped
+from dagster_divorder.view.drawing import OTHERS, cluster_colours
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.html import Section
 from dagster_divorder.view.report.sections import TraitAlong
 from dagster_divorder.view.verdict import Verdict
-from dagster_divorder.view.words import TRAIN_ON, output_label
+from dagster_divorder.view.words import TRAIN_ON
 from dagster_divorder.write.curated import write_beside
 
 PAGE = "ordering_report.html"
@@ -94,7 +93,7 @@ def _write_ordering_report(run: Run) -> Made:
     }
     files = {"page": File(page, "html")}
     if "cluster_map" in evidence:
-        files["cloud"] = File(stamped(run.read("cluster_map", "picture"), output_label(manifest)), "png")
+        files["cloud"] = File(run.read("cluster_map", "picture"), "png")
     return Made(files, {"beside": figures["beside"]}, figures)
 
 
@@ -140,30 +139,43 @@ def _sections(
 ) -> list[Section]:
     """All sections, in reading order. evidence, missing: see `at_hand`."""
     settings, graph, k, metrics = run.settings, run.graph, manifest["k"], verdict.metrics
-    stream, names, orders = load_stream(run), load_names(run), read_in_order(run, load_stream(run).traits)
-    traits = stream.traits
-    coloured = largest(traits.counted, traits.codes["cluster"], traits.sizes()["cluster"], COLOURED)
-    along = _trait_along(run, stream, orders)
-    clusters = along("cluster", names, coloured, "smaller clusters")
-    colours = np.concatenate([cluster_colours(k)[coloured.values], [OTHERS]])[: len(clusters.names)]
+    stream = load_stream(run)
+    traits, orders = stream.traits, read_in_order(run, stream.traits)
+    tokens_of, packed = run_counter(run, stream.record_of), load_packed(run)
+    total = int(traits.counted.sum())
+    window = batch_tokens(run, packed, tokens_of(packed))
+    columns = max(1, min(total, int(np.clip(total // window, *COLUMNS))))
+
+    def along(
+        trait: str, codes: np.ndarray, names: Sequence[str], most: int, others: str
+    ) -> tuple[TraitAlong, np.ndarray]:
+        """(where the values with the most tokens lie in each order, and all `others` as one; these values)."""
+        sizes = np.zeros(len(names), np.int64)
+        np.add.at(sizes, codes, traits.counted)
+        kept = np.argsort(-sizes, kind="stable")[: min(most, int((sizes > 0).sum()))]
+        place, left = np.full(len(names), len(kept), np.int32), int((sizes > 0).sum()) - len(kept)
+        place[kept] = np.arange(len(kept))
+        rows = [names[value] for value in kept.tolist()] + ([f"{left:,} {others}"] if left else [])
+        mixes = {
+            name: cluster_mix(tokens_of(runs), place[codes[runs.document]], len(kept) + 1, columns)
+            for name, (runs, _) in orders.items()
+        }
+        shown = {name: mix[:, : max(1, len(rows))] for name, mix in mixes.items()}
+        return TraitAlong(trait, rows, shown), kept
+
+    clusters, kept = along("cluster", traits.codes["cluster"], load_names(run), COLOURED, "smaller clusters")
+    colours = np.concatenate([cluster_colours(k)[kept], [OTHERS]])[: len(clusters.names)]
     sizes = cluster_sizes(run)
-    documents = sizes[coloured.values].tolist()
+    documents = sizes[kept].tolist()
     categories = [
-        along(field, values, largest(traits.counted, codes, len(values), KEPT), "other values")
-        for field, (codes, values) in _categories(run, stream).items()
+        along(field, codes, names, KEPT, "other values")[0]
+        for field, (codes, names) in _categories(run, stream).items()
     ]
     lengths = {
-        name: quantiles_along(
-            np.arange(len(runs.length)),
-            runs.length,
-            traits.tokens[runs.document],
-            LENGTH_COLUMNS,
-            LENGTH_QUANTILES,
-        )
+        name: quantiles_along(runs.length, traits.tokens[runs.document], LENGTH_COLUMNS, LENGTH_QUANTILES)
         for name, (runs, _) in orders.items()
     }
     distinct = {name: binned(in_sequences, BINS) for name, (_, in_sequences) in orders.items()}
-    alone = int((np.diff(load_packed(run).indptr) == 1).sum())
     rows = [
         stage_row(name, run.receipt(name).figures)
         for name in graph.needed(settings, "ordering_report", *evidence)
@@ -175,13 +187,15 @@ def _sections(
         for receipt in (*chosen, *evidence.values())
         if (shown := graph[receipt.stage].show(run, receipt))
     ]
-    cluster_table = graph["clusters"].show(run, run.receipt("clusters"))
-    stationarity = graph["stationarity"].show(run, run.receipt("stationarity"))
+    cluster_table, drift = (
+        graph[stage].show(run, run.receipt(stage)) for stage in ("clusters", "stationarity")
+    )
+    alone = int((np.diff(packed.indptr) == 1).sum())
     return [
         sections.before_and_after(clusters, colours, distinct, metrics, k, alone),
         sections.along_training(lengths, categories, metrics[TRAIN_ON]),
         sections.windows(verdict),
-        Section("drift", "What drifts", graph["stationarity"].description, stationarity),
+        Section("drift", "What drifts", graph["stationarity"].description, drift),
         sections.clusters(
             clusters, colours, [*documents, int(sizes.sum()) - sum(documents)], k, cluster_table
         ),
@@ -225,36 +239,6 @@ def _categories(run: Run, stream: TrainingStream) -> dict[str, tuple[np.ndarray,
     return categories
 
 
-def _trait_along(
-    run: Run, stream: TrainingStream, orders: Mapping[str, tuple[ReadRuns, np.ndarray]]
-) -> Callable[[str, Sequence[str], Largest, str], TraitAlong]:
-    """The function that says where each value of a trait lies in each order: of its name, the names of its values, the
-    kept ones, and the name for all others. orders: see `read_in_order`."""
-    tokens_of, packed = run_counter(run, stream.record_of), load_packed(run)
-    total = int(stream.traits.counted.sum())
-    window = batch_tokens(run, packed, tokens_of(packed))
-    columns = max(1, min(total, int(np.clip(total // window, *COLUMNS))))
-
-    def along(trait: str, names: Sequence[str], shown: Largest, others: str) -> TraitAlong:
-        kept, tokens = [names[value] for value in shown.values.tolist()], shown.tokens.tolist()
-        if shown.others:
-            kept.append(f"{shown.others:,} {others}")
-            tokens.append(shown.other_tokens)
-        mixes = {
-            name: cluster_mix(
-                np.arange(len(runs.length)),
-                tokens_of(runs),
-                shown.codes[runs.document],
-                max(1, shown.count),
-                columns,
-            )
-            for name, (runs, _) in orders.items()
-        }
-        return TraitAlong(trait, kept, np.array(tokens) / max(total, 1), mixes)
-
-    return along
-
-
 def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
     listed = {
         name: Text("\n".join(f"- {item}" for item in receipt.figures[name]))
@@ -280,7 +264,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=11,
+    version=12,
     description="A report to send to others: one HTML file beside the output. Comparison with shuffling, before and "
     "after, windows, drift, clusters, settings, and evidence. It opens in any browser, without a network.",
     reads=lambda settings: (

@@ -4,9 +4,8 @@ trait."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.charts import ASKED, BAND, SERIES
-from dagster_divorder.view.drawing import by_place, data_uri, pixels_png
+from dagster_divorder.view.charts import BAND, SERIES
+from dagster_divorder.view.drawing import data_uri, pixels_png
 from dagster_divorder.view.measures import (
     SHARE_OF,
     TV_OF,
@@ -24,7 +23,6 @@ from dagster_divorder.view.measures import (
     measures,
     mix_rows,
     summary_row,
-    table_rows,
 )
 from dagster_divorder.view.report.html import Section, page, part, table
 from dagster_divorder.view.shown import Chart, Panel, Shown, Table, Text
@@ -52,14 +50,12 @@ TILES = {
 ALONG = "Position in the dataset, % of tokens"
 
 
-@dataclass(frozen=True, eq=False)
-class TraitAlong:
-    """A trait along the dataset. names: of J values, the largest first. share: of the corpus's tokens, float (J,).
-    mixes: by order of `ORDERS`, shares in C slices of the dataset, float (C, J) (`cluster_mix`)."""
+class TraitAlong(NamedTuple):
+    """A trait along the dataset. names: of J values, the largest first. mixes: by order of `ORDERS`, the values' shares
+    in C slices of the dataset, float (C, J) (`cluster_mix`)."""
 
     trait: str
     names: Sequence[str]
-    share: NDArray[np.float64]
     mixes: Mapping[str, NDArray[np.float32]]
 
 
@@ -112,41 +108,38 @@ def before_and_after(
     colours: of the clusters, RGB in [0, 1], float (J, 3). distinct: by order. metrics: of `Verdict`. alone: sequences
     with tokens of a single document.
     """
-    first = clusters.mixes["original"]
-    whole, ranked = first.mean(axis=0, dtype=np.float64), by_place(first)
-    bars, off = [], []
-    for name, mix in clusters.mixes.items():
-        series = SERIES[name]
-        draw = partial(charts.bars, mix=mix, colours=colours, ranked=ranked)
-        bars.append(Panel(series.name, draw, series.colour))
-        off.append(f"{series.name}: {percent(float(np.abs(mix - whole).sum(axis=1).mean() / 2))}")
-    top = max((float(bins.high.max()) for bins in distinct.values() if len(bins.at)), default=1.0)
-    panels = []
-    for name, bins in distinct.items():
-        mean = summary_row(name, metrics[name], ())["distinct clusters a sequence"]
-        panels.append(charts.distinct(name, bins, top, f"{SERIES[name].name}: {fixed(mean)}"))
+    slices = len(clusters.mixes["original"])
+    whole = clusters.mixes["original"].mean(axis=0, dtype=np.float64)
+    titles = {name: SERIES[name].name for name in clusters.mixes}
+    off = "; ".join(
+        f"{titles[name]}: {percent(float(np.abs(mix - whole).sum(axis=1).mean() / 2))}"
+        for name, mix in clusters.mixes.items()
+    )
+    means = {
+        name: f"{SERIES[name].name}: {fixed(metrics[name]['distinct']['cluster']['mean'])}"
+        for name in distinct
+    }
     tokens, length = metrics[TRAIN_ON]["tokens"], metrics[TRAIN_ON]["sequence_length"]
     return Section(
         "before-and-after",
         "Before and after",
         "The same documents from the first token to the last. If one colour fills a column, training sees one cluster "
         f"for a long time. Below: how many of the {k:,} clusters a sequence of {length:,} tokens holds. "
-        f"{alone:,} sequences hold a single document, in any order; packing.piece_tokens cuts long documents.",
+        f"{alone:,} sequences hold a single document, in any order.",
         {
-            "bars": Chart(
-                bars,
-                f"The dataset as bars of its clusters. Of a column’s tokens would have to change to match the corpus: "
-                f"{'; '.join(off)}.",
-                f"Each column shows the clusters’ shares of {tokens / len(first):,.0f} neighbouring tokens; the last "
-                f"bar, behind a gap, is the whole corpus. {ALONG}. Colours are those of the table of clusters below.",
+            "bars": charts.mix_bars(clusters.mixes, colours, titles)._replace(
+                what="The dataset as bars of its clusters. Share of a column’s tokens that would have to change for "
+                f"the corpus’s mix: {off}.",
+                caption=f"Each column shows the clusters’ shares of {tokens / slices:,.0f} neighbouring tokens; the "
+                f"last bar, behind a gap, is the whole corpus. {ALONG}. Colours are those of the table of clusters "
+                "below.",
                 across=2,
                 height=180,
             ),
-            "distinct": Chart(
-                panels,
-                f"Distinct clusters in a sequence, on average: {'; '.join(panel.title for panel in panels)}.",
-                f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from the "
-                "fewest to the most. The number is the mean over all sequences.",
+            "distinct": charts.distinct(distinct, means)._replace(
+                what=f"Distinct clusters in a sequence, on average: {'; '.join(means.values())}.",
+                caption=f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from "
+                "the fewest to the most. The number is the mean over all sequences.",
                 across=2,
             ),
         },
@@ -161,33 +154,29 @@ def along_training(
     """Document lengths along the dataset, the places of each value of a trait, a strip a value, and the mixes of
     stretches. lengths: by order, five quantiles in slices, float (C, 5). metrics: of the sequences."""
     everywhere = np.concatenate([quantiles.ravel() for quantiles in lengths.values()])
-    low, high = (max(1.0, float(limit(everywhere))) for limit in (np.nanmin, np.nanmax))
-    panels, descriptions = [], []
+    limits = max(1.0, float(np.nanmin(everywhere))) / 1.3, 1.3 * max(1.0, float(np.nanmax(everywhere)))
+    panels, medians = [], []
     for name, quantiles in lengths.items():
         series, at = SERIES[name], (np.arange(len(quantiles)) + 0.5) / len(quantiles)
         bands = [(at, quantiles[:, outer], quantiles[:, 4 - outer], series) for outer in (0, 1)]
-        lines = [(at, quantiles[:, 2], series)]
-        draw = partial(charts.along, lines=lines, bands=bands, log=True, limits=(low / 1.3, 1.3 * high))
+        draw = partial(
+            charts.along, lines=[(at, quantiles[:, 2], series)], bands=bands, log=True, limits=limits
+        )
         panels.append(Panel(series.name, draw, series.colour))
         least, most = (number(float(limit(quantiles[:, 2]))) for limit in (np.nanmin, np.nanmax))
-        descriptions.append(f"{ORDERS[name]}: the median at a position is from {least} to {most} tokens")
+        medians.append(f"{series.name}: the median at a position is from {least} to {most} tokens")
     shown: dict[str, Any] = {
         "lengths": Chart(
             panels,
-            f"Lengths of the documents along the dataset, before and after. {'; '.join(descriptions)}.",
+            f"Lengths of the documents along the dataset, before and after. {'; '.join(medians)}.",
             f"Length in tokens of the document that a token belongs to, logarithmic scale. {ALONG}. Line: median; "
             "dark: the middle half; light: from the 10th to the 90th percentile.",
             across=2,
         )
     }
     for trait in categories:
-        rows = [
-            {trait.trait: clip(name, NAME) or "(empty)", **_strips(trait, value)}
-            for value, name in enumerate(trait.names)
-        ]
-        shown[f"strips of {trait.trait}"] = table(
-            f"Where the tokens of each {trait.trait} lie", rows, strips=True
-        )
+        heads = [clip(name, NAME) or "(empty)" for name in trait.names]
+        shown[f"strips of {trait.trait}"] = _strips(trait, trait.trait, heads)
     lead = "Document lengths at each position, weighted by tokens."
     if categories:
         lead += (
@@ -195,44 +184,21 @@ def along_training(
         )
     if mixes := metrics.get("mixes"):
         lead += f" This order has {len(mixes['ends'])} stretches, each with a mix of its own."
-        shown |= _stretches(mixes)
+        shown["mix"] = charts.stretches(mixes)._replace(
+            caption=f"% of the tokens in slices of training, by {mixes['trait']}. {ALONG}."
+        )
+        rows = mix_rows(mixes)[:STRETCHES]
+        shown[f"{mixes['trait']}: asked and achieved shares of each stretch"] = Table(rows)
     return Section("along", "Along training", lead, shown)
-
-
-def _stretches(mixes: Mapping[str, Any]) -> Shown:
-    """The asked and achieved mix of an order of several stretches."""
-    ends, asked, achieved = (np.asarray(mixes[name]) for name in ("ends", "asked", "achieved"))
-    top = 108 * max(float(asked.max(initial=0.0)), float(achieved.max(initial=0.0)), 0.01)
-    slices = (np.arange(len(achieved)) + 0.5) / max(1, len(achieved))
-    borders = np.repeat(np.append(0.0, ends), 2)[1:-1]
-    panels = []
-    for column, value in enumerate(mixes["values"]):
-        lines = [
-            (slices, 100 * achieved[:, column], SERIES[TRAIN_ON]),
-            (borders, 100 * asked[:, column].repeat(2), ASKED),
-        ]
-        draw = partial(charts.along, lines=lines, limits=(0, top))
-        panels.append(Panel(clip(value, NAME) or "(empty)", draw))
-    trait = mixes["trait"]
-    return {
-        "mix": Chart(
-            panels,
-            f"Shares of {trait} along the dataset, asked and achieved.",
-            f"% of the tokens in slices of training, by {trait}. {ALONG}.",
-            legend=[ASKED, SERIES[TRAIN_ON]],
-        ),
-        f"{trait}: asked and achieved shares of each stretch": Table(mix_rows(mixes)[:STRETCHES]),
-    }
 
 
 def windows(verdict: Verdict) -> Section:
     """Windows against shuffling: wherever they start, up to any point, and for each trait."""
     metrics = verdict.metrics
-    prefixes = {name: metrics[name]["prefix"] for name in SERIES if any(metrics[name]["prefix"]["l2"])}
-    curves_of = [
-        (np.asarray(line["share"]), np.asarray(line["l2"]), SERIES[name]) for name, line in prefixes.items()
-    ]
-    means = "; ".join(f"{ORDERS[name]} {number(prefix['mean'])}" for name, prefix in prefixes.items())
+    prefixes = charts.prefixes(metrics, "all traits, up to any point")
+    means = "; ".join(
+        f"{ORDERS[name]} {number(figures['prefix']['mean'])}" for name, figures in metrics.items()
+    )
     panels = []
     for trait in verdict.traits:
         for scale, title in {"cumulative": "up to each step", "batch": "in each batch"}.items():
@@ -245,13 +211,9 @@ def windows(verdict: Verdict) -> Section:
             lines = [(at, np.asarray(curves["ours"]), SERIES[TRAIN_ON])]
             draw = partial(charts.along, lines=lines, bands=bands, log=True)
             panels.append(Panel(f"{clip(trait, NAME)}, {title}", draw))
-    rows = (summary_row(name, metrics[name], verdict.traits) for name in (TRAIN_ON, "sequences_random"))
+    rows = [summary_row(name, metrics[name], verdict.traits) for name in (TRAIN_ON, "sequences_random")]
+    beside = beside_shuffled(*rows)
     whose = "the mix of their stretch" if verdict.stretches > 1 else "the corpus’s mix"
-    notes = [f"Not compared: {reason}." for reason in verdict.sequences.skipped]
-    notes += [
-        f"Shuffling is already good enough for any {window}: its worst one is at most one percentage point off."
-        for window in verdict.sequences.good_enough
-    ]
     caption = f"Distance from the mix in tokens, logarithmic scale; lower is better. {ALONG}."
     return Section(
         "windows",
@@ -259,11 +221,9 @@ def windows(verdict: Verdict) -> Section:
         f"How far windows of training are from {whose}, beside three shuffles: everything read up to a point, single "
         "batches, and, in the tables, windows of every size wherever they start.",
         {
-            "prefix": Chart(
-                [Panel("all traits, up to any point", partial(charts.along, lines=curves_of, log=True))],
-                f"Distance from the mix of everything read so far. On average, in tokens: {means}.",
-                caption,
-                legend=[SERIES[name] for name in prefixes],
+            "prefix": prefixes._replace(
+                what=f"Distance from the mix of everything read so far. On average, in tokens: {means}.",
+                caption=caption,
             ),
             "errors": Chart(
                 panels,
@@ -273,12 +233,12 @@ def windows(verdict: Verdict) -> Section:
                 across=2,
                 legend=[SERIES[TRAIN_ON], BAND],
             ),
-            "every measure": Table(table_rows(beside_shuffled(*rows))),
+            "every measure": Table([{**row.shown(), "meaning": row.measure.meaning} for row in beside]),
             **{
                 f"{ORDERS[order]}, windows of every size: share error": Table(check.rows())
                 for order, check in ((TRAIN_ON, verdict.sequences), ("curated", verdict.documents))
             },
-            "notes": Text("\n".join(notes)),
+            "notes": Text("\n".join(verdict.sequences.notes)),
         },
     )
 
@@ -290,37 +250,35 @@ def clusters(
     `clusters`."""
     from matplotlib.colors import to_hex
 
-    rows = [
-        {
-            "cluster": part("named", to_hex(colours[value]), clip(name, NAME)),
-            "documents": number(documents[value]),
-            **_strips(along, value),
-        }
-        for value, name in enumerate(along.names)
-    ]
+    heads = [part("named", to_hex(colours[at]), clip(name, NAME)) for at, name in enumerate(along.names)]
     return Section(
         "clusters",
         "Clusters",
         f"{k:,} clusters, found by k-means on the documents’ vectors, sorted by tokens.",
-        {"strips": table("Where the tokens of each cluster lie", rows, strips=True), **shown},
+        {"strips": _strips(along, "cluster", heads, documents), **shown},
     )
 
 
-def _strips(trait: TraitAlong, value: int) -> dict[str, Any]:
-    """Cells of a value's row: its share of all tokens, and its places in each order."""
-    row: dict[str, Any] = {"of all tokens": f"{points(float(trait.share[value]))} %"}
-    for order, colour in STRIPS.items():
-        shares = trait.mixes[order][:, value]
-        what = f"{ORDERS[order]}: {percent(float(shares.min()))} to {percent(float(shares.max()))} of a slice"
-        row[ORDERS[order].removeprefix("training ")] = part("strip", strip_uri(shares, colour), what)
-    return row
-
-
-def strip_uri(shares: NDArray[np.floating], colour: tuple[float, float, float]) -> str:
-    """A PNG of one pixel a slice, for shares in [0, 1], (C,). Opacity is the share's cube root, so that small shares
-    show on light and dark. The style sheet stretches the PNG."""
-    opacity = np.cbrt(np.clip(shares, 0.0, 1.0))[:, np.newaxis]
-    return data_uri(pixels_png(np.hstack([np.broadcast_to(colour, (len(shares), 3)), opacity])[np.newaxis]))
+def _strips(trait: TraitAlong, what: str, heads: Sequence[str], documents: Sequence[int] = ()) -> Markup:
+    """A table of the values: head, documents, share of all tokens, and places in each order, as pictures of one pixel a
+    slice that the style sheet stretches. Opacity is the share's cube root, so that small shares show on light and
+    dark."""
+    rows = []
+    share = trait.mixes["original"].mean(axis=0, dtype=np.float64)
+    for value, head in enumerate(heads):
+        row: dict[str, Any] = {what: head}
+        if documents:
+            row["documents"] = number(documents[value])
+        row["of all tokens"] = f"{points(float(share[value]))} %"
+        for order, colour in STRIPS.items():
+            shares = trait.mixes[order][:, value]
+            pixels = np.empty((1, len(shares), 4))
+            pixels[..., :3], pixels[..., 3] = colour, np.cbrt(np.clip(shares, 0.0, 1.0))
+            range_ = f"{percent(float(shares.min()))} to {percent(float(shares.max()))} of a slice"
+            picture = part("strip", data_uri(pixels_png(pixels)), f"{ORDERS[order]}: {range_}")
+            row[ORDERS[order].removeprefix("training ")] = picture
+        rows.append(row)
+    return table(f"Where the tokens of each {what} lie", rows, strips=True)
 
 
 def last_run(
