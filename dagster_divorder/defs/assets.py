@@ -12,7 +12,6 @@ import dagster as dg
 
 from dagster_divorder.defs.metadata import asset_metadata, table
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.checks import run_checks
@@ -68,7 +67,6 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
     graph, settings, key = pipeline.graph, pipeline.settings.refitting(*refit), pipeline.key(stage.name)
-    resend_interrupts()
     before = None
     with suppress(DivOrderError):  # the run says what is wrong
         before = load_receipt(store_of(settings.store), stage.name)

@@ -67,4 +67,4 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
     table = {line["measure"]: line for line in full_table({"original": figures})}
     assert {"batch TV of of batches, worst", "share error of cluster, sequence, mean"} <= set(table)
     assert table["values of cluster in a sequence, least"]["original"] == 1
-    assert not {"features that drift", "peak memory"} & set(table)
+    assert not {"features that drift"} & set(table)
