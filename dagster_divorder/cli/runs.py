@@ -45,8 +45,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.refusal:
         parts += ["", Line(planned.refusal, "bad")]
-    if planned.moved:
-        parts += ["", planned.moved]
     return Answer(parts, asdict(planned))
 
 

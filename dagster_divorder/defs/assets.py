@@ -14,8 +14,7 @@ from dagster_divorder.defs.metadata import asset_metadata, table
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run, run_graph
+from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Finding, Stage
 from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.connect import store_of

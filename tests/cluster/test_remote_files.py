@@ -16,7 +16,7 @@ import pytest
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output import curated_output, exports

@@ -12,9 +12,9 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore

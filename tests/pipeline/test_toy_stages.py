@@ -18,13 +18,11 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.defs.factory import definitions
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import PinnedFit, has_doubled
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import Run, run_graph
+from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Check, File, Finding, Made, PerDocument, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
