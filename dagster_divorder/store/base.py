@@ -29,7 +29,8 @@ import orjson
 import xxhash
 
 from dagster_divorder.errors import DamagedFileError, StoreError
-from dagster_divorder.store.folder import TEMPORARY, Bytes, WritableFolder
+from dagster_divorder.store.folder import TEMPORARY, Bytes, Data
+from dagster_divorder.store.folders import WritableFolder
 from dagster_divorder.store.sources import Source
 
 FORMAT_VERSION = 5
@@ -41,12 +42,8 @@ STATE = "state.json"
 LOCK_FILE = ".divorder-lock"
 HIDDEN = ".divorder-"
 """Prefix of the names of lock and half-written files; no other program uses it."""
-
 SPARED_SECONDS = 24 * 3600.0
 """On a bucket, `divorder prune` removes no younger file."""
-
-Data = Bytes | Callable[[IO[bytes]], object]
-"""The content of a file: bytes, or a function that writes to the open file."""
 
 _HASH = "[0-9a-f]{32}"
 OURS = re.compile(
@@ -100,30 +97,23 @@ class Store(ABC):
         return str(self._about()["id"]) if self.exists(FORMAT_FILE) else ""
 
     def _about(self) -> dict[str, Any]:
-        """The content of the format file.
-
-        Raises:
-            StoreError: it is damaged or of another version.
-        """
+        """The content of the format file; raises StoreError if it is damaged or of another version."""
         data = self.read(FORMAT_FILE)
         about = json_object(data)
-        version, known = about.get("version"), about.get("format") == FORMAT
-        is_whole = version != FORMAT_VERSION or re.fullmatch(_HASH, str(about.get("id")))
-        if not known or not isinstance(version, int) or not is_whole:
-            raise StoreError(
-                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
-                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
-                "store.path to a new folder"
-            )
-        if version != FORMAT_VERSION:
+        version, id = about.get("version"), str(about.get("id"))
+        if about.get("format") == FORMAT and isinstance(version, int) and version != FORMAT_VERSION:
             raise StoreError(
                 f"store {self.place} has format version {version}, this package reads version {FORMAT_VERSION}; "
                 "install the version that wrote it, or set store.path to a new folder: a run then computes everything "
                 "again"
             )
+        if about.get("format") != FORMAT or version != FORMAT_VERSION or not re.fullmatch(_HASH, id):
+            raise StoreError(
+                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
+                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
+                "store.path to a new folder"
+            )
         return about
-
-    # Reading --------------------------------------------------------------------------------------------------------
 
     def where(self, name: str) -> str:
         """The path or URL of a name.
@@ -142,10 +132,8 @@ class Store(ABC):
     def list(self, folder: str) -> builtins.list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
         entries = sorted(self.folder.entries(self.where(folder)).items())
-        files = [
-            name for name, entry in entries if isinstance(entry, Source) and not name.startswith(TEMPORARY)
-        ]
-        return [f"{folder}/{name}" for name in files]
+        files = [name for name, entry in entries if isinstance(entry, Source)]
+        return [f"{folder}/{name}" for name in files if not name.startswith(TEMPORARY)]
 
     def folders(self, folder: str) -> builtins.list[str]:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
@@ -213,8 +201,6 @@ class Store(ABC):
             DamagedFileError: there is no such file; on a folder the code that opens the file finds this.
         """
 
-    # Writing --------------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def put(self, name: str, data: Data) -> str:
         """Write a file whole or not at all, unless it exists; returns its name."""
@@ -224,8 +210,7 @@ class Store(ABC):
         """Removes files; missing files are ignored."""
 
     def discard(self, *names: str) -> None:
-        """Removes files that no result needs any more. On a bucket, where other runs may need them, only `divorder
-        prune` removes files."""
+        """Removes files that no result needs any more, except on a bucket, where other runs may need them."""
         if not self.shared:
             self.delete(*names)
 
@@ -264,8 +249,6 @@ class Store(ABC):
         Raises:
             StoreError: the folder cannot be made, or the disk fills up while it is used (DiskFullError).
         """
-
-    # Hashed files ---------------------------------------------------------------------------------------------------
 
     def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
         """Put bytes under a hashed name; returns the name."""

@@ -92,10 +92,6 @@ def fetch(url: str, commit: str, folder: Path) -> Path:
         InputError: the Hub cannot be read from.
         FileNotFoundError: there is no such file.
     """
-    parsed, client = dataset(url), api()
+    parsed, at = dataset(url), {"revision": commit, "local_dir": folder}
     with explained(url):
-        return Path(
-            client.hf_hub_download(
-                parsed.name, parsed.path, repo_type="dataset", revision=commit, local_dir=folder
-            )
-        )
+        return Path(api().hf_hub_download(parsed.name, parsed.path, repo_type="dataset", **at))

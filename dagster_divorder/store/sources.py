@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.store import hub
-from dagster_divorder.store.disk import DISK_FULL, explain_os_error, temporary_folder
+from dagster_divorder.store.disk import explaining_full_disk, temporary_folder
 from dagster_divorder.store.remote import RETRY_SECONDS, connect, explained
 from dagster_divorder.units import SETTLED_NS
 
@@ -66,35 +66,28 @@ class RemoteFile:
             FileNotFoundError: the file is gone.
             DiskFullError: the folder is full.
         """
-        try:
+        with explaining_full_disk(folder, self.size, f"a copy of {self.url}"):
             if self.commit:
                 return hub.fetch(self.url, self.commit, folder)
-            copy = folder / "copy"
-            with explained(self.url, InputError), open(copy, "wb") as file:
+            with explained(self.url, InputError), open(folder / "copy", "wb") as file:
                 self._stream(file)
-            return copy
-        except OSError as error:
-            if error.errno not in DISK_FULL:
-                raise
-            raise explain_os_error(error, folder, self.size, f"a copy of {self.url}") from error
+            return folder / "copy"
 
     def _stream(self, file: IO[bytes]) -> None:
-        obstore = load_extra("obstore")
-
+        obstore, (store, key) = load_extra("obstore"), bucket(self.url)
+        changed = InputError(
+            f"{self.url} was changed since it was listed; run again when nothing writes to it"
+        )
         # Weak tags, W/"...", and tags of size and date match no condition; the answer's tag is compared too.
         is_strong = not self.tag.startswith("W/") and " bytes of " not in self.tag
-        store, key = bucket(self.url)
         try:
             answer = obstore.get(store, key, options={"if_match": f'"{self.tag}"'} if is_strong else {})
         except obstore.exceptions.PreconditionError:
-            raise self._changed() from None
+            raise changed from None
         if _tag(answer.meta) != self.tag:
-            raise self._changed()
+            raise changed
         for part in answer.stream(min_chunk_size=PIECE_BYTES):
             file.write(part)
-
-    def _changed(self) -> InputError:
-        return InputError(f"{self.url} was changed since it was listed; run again when nothing writes to it")
 
 
 class _Copy:
@@ -159,11 +152,7 @@ def _tag(meta: ObjectMeta) -> str:
 
 def bucket(url: str, retry_seconds: float = RETRY_SECONDS) -> tuple[ObjectStore, str]:
     """The bucket or server of a URL, and the key in it. Connections are reused, since opening one takes about 20 ms.
-    retry_seconds: as in `connect`.
-
-    Raises:
-        InputError: as `connect` does.
-    """
+    retry_seconds, and errors: as in `connect`."""
     parts = urlsplit(url)
     # Object store keys are not quoted.
     key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
