@@ -18,17 +18,6 @@ from safetensors.numpy import load, save
 
 from dagster_divorder.core.arrow import number_array, text_array
 
-_DTYPES = {
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-    "I32": "<i4",
-    "I64": "<i8",
-    "U8": "u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-}
 _HEADER_LIMIT = 1 << 20
 
 
@@ -79,13 +68,14 @@ def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: st
             raise ValueError(f"it has {file_size:,} bytes, not as many as its header says")
         for name in names:
             start, end = header[name]["data_offsets"]
-            dtype, shape = _DTYPES[header[name]["dtype"]], header[name]["shape"]
+            code, shape = header[name]["dtype"], header[name]["shape"]
+            dtype = np.dtype(f"<{code[0].lower()}{int(code[1:]) // 8}")  # such as <f4 for F32
             file.seek(8 + size + start)
             data = read(end - start)
             if _hash(owner, name, dtype, shape, data) != hashes[name]:
                 raise ValueError(f"the content of {name} has another hash than its header says")
             arrays.append(np.frombuffer(data, dtype).reshape(shape))
-    except (orjson.JSONDecodeError, KeyError, TypeError, OSError, OverflowError) as error:
+    except (orjson.JSONDecodeError, LookupError, TypeError, OSError, OverflowError) as error:
         raise ValueError(f"its header is unreadable: {error!r}") from error
     return arrays
 

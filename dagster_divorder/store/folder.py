@@ -152,7 +152,7 @@ class LocalFolder(Folder):
     def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
         """Rename files to their names, `last` at the end; then remove the stale files. staged: paths by name."""
         folders = {self.source(name).parent for name in staged}
-        for name in [*(name for name in staged if name != last), last]:
+        for name in sorted(staged, key=lambda name: name == last):
             if name == last and len(staged) > 1:
                 # The other files are on disk before the last file names them.
                 for folder in folders:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from dagster_divorder import run_all, run_stage
+from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import run_checks
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output import curated_output, exports
-from tests.cluster.proxy import Proxy
 from tests.conftest import topic_records
 from tests.store.remote import objects, put
 
@@ -45,9 +39,6 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     }
     output = {"sidecars": (), **sections.pop("output", {"path": folder / "curated"})}
     return Settings(**base, output=output, **sections)
-
-
-FILES = {"one.jsonl.gz": gzip.compress(b"".join(LINES[:90])), "two.jsonl": b"".join(LINES[90:])}
 
 
 def told(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -98,76 +89,3 @@ def test_output_and_exports_are_the_same_bytes_wherever_they_lie(
     put(f"{s3}/out/curated-00000.jsonl", b"altered")
     run_all(there, Silent())
     assert written(s3) == before
-
-
-def remote_settings(s3: str, folder: Path) -> Settings:
-    return settings_of(
-        folder,
-        input={"paths": [f"{s3}/in"]},
-        output={"path": f"{s3}/out"},
-        exports={"path": f"{s3}/exports", "formats": ["parquet"]},
-    )
-
-
-def test_a_run_with_nothing_new_asks_little(s3: str, proxy: Proxy, tmp_path: Path) -> None:
-    for name, data in FILES.items():
-        put(f"{s3}/in/{name}", data)
-    settings = remote_settings(s3, tmp_path)
-    run_all(settings, Silent())
-    proxy.requests.clear()
-    run_all(settings, Silent())
-    counts = proxy.counts()
-    assert counts.keys() <= {"GET", "HEAD", "LIST"}, counts
-    # An export lies in two folders, that of the rows and that of what describes them, and each is listed.
-    assert sum(counts.values()) <= 46, counts
-
-
-def test_a_commit_that_was_killed_is_finished_by_the_next_run(
-    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(curated_output, "OUTPUT_SHARD_BYTES", 9000)
-    (tmp_path / "in.jsonl").write_bytes(b"".join(LINES))
-    (tmp_path / "divorder.toml").write_text(
-        f"""
-        input.paths = ["in.jsonl"]
-        output = {{ path = "{s3}/out", sidecars = [] }}
-        advanced = {{ vocab_size = 512, token_dims = 16 }}
-        clusters.k = 4
-        sequence = {{ length = 128, batch = 4 }}
-        """
-    )
-    dying = f"""
-import os, signal, sys
-from pathlib import Path
-import obstore
-from dagster_divorder import run_all
-from dagster_divorder.settings import load_settings
-from dagster_divorder.stages.output import curated_output
-curated_output.OUTPUT_SHARD_BYTES = 9000
-done = []
-put = obstore.put
-def dies(*given, **more):
-    put(*given, **more)
-    done.append(given)
-    if len(done) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-obstore.put = dies
-run_all(load_settings({str(tmp_path / "divorder.toml")!r}))
-"""
-    killed = subprocess.run([sys.executable, "-c", dying], env={**os.environ}, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left = objects(f"{s3}/out")
-    assert len(left) >= 3 and "curated_meta.json" not in left
-    settings = load_settings(tmp_path / "divorder.toml", {})
-    run_all(settings, Silent())
-    made = objects(f"{s3}/out")
-    assert sorted(
-        b"".join(made[name] for name in sorted(made) if name.startswith("curated-")).splitlines()
-    ) == (sorted(b"".join(LINES).splitlines()))
-    # Read as input, it is what is chained; beside input it is left out.
-    put(f"{s3}/more.jsonl", b"".join(LINES[:7]))
-    chained = settings_of(tmp_path / "chained", input={"paths": [f"{s3}/out"]})
-    assert run_stage("raw_docs", chained, Silent()).facts["records"] == len(LINES)
-    beside = settings_of(tmp_path / "beside", input={"paths": [s3]})
-    facts = run_stage("raw_docs", beside, Silent()).facts
-    assert (facts["records"], facts["skipped_folders"]) == (7, [f"{s3}/out"])

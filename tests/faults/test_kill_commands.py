@@ -1,4 +1,4 @@
-"""kill -9 beside the plain run of JSONL: in prune and report, on Parquet, vectors of one's own, deep vectors, workers.
+"""kill -9 beside the plain run of JSONL: in prune, on Parquet, with workers.
 
 Each is killed at some of the calls that reach the disk, spread over the whole of it, then done again. The output is
 that of a command that was never killed, the store holds the same files, and no fragment is computed twice.
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +19,7 @@ import pytest
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
-from tests.faults.runner import EVENTS, REPORTING, Runner
+from tests.faults.runner import EVENTS, Runner
 from tests.faults.test_kill import finished_fragments
 
 
@@ -41,21 +40,6 @@ def as_parquet(folder: Path) -> None:
         path.unlink()
 
 
-def with_vectors(folder: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
-    np.save(folder / "vectors.npy", vectors)
-    config = folder / "divorder.toml"
-    config.write_text(f'{config.read_text()}[embedding]\nkind = "external"\npath = "vectors.npy"\n')
-
-
-def with_deep_vectors(folder: Path) -> None:
-    config = folder / "divorder.toml"
-    deep = '[embedding]\nkind = "deep"\n[advanced]\n'
-    config.write_text(config.read_text().replace("[advanced]\n", deep))
-    chosen = '[selection]\nmethod = "random"\ntokens = 4_000\n'
-    config.write_text(config.read_text() + chosen)
-
-
 def nothing(folder: Path) -> None: ...
 
 
@@ -67,23 +51,12 @@ class Scenario:
     after: Callable[[Path], None] | None = None
     command: str = "run"
     points: int = 5
-    fragments_of: tuple[str, ...] = ()
-    """Stages in the midst of whose fragments it is killed besides."""
     workers: int = 1
-    imports: tuple[str, ...] = ()
 
 
 SCENARIOS = {
     "prune": Scenario(after=shrink, command="prune", points=4),
-    "report": Scenario(after=nothing, command="report", points=3, imports=REPORTING),
     "Parquet": Scenario(before=as_parquet, points=4),
-    "vectors of one's own": Scenario(before=with_vectors, points=3),
-    "deep vectors": Scenario(
-        before=with_deep_vectors,
-        points=1,
-        fragments_of=("deep_embeddings", "gradient_embeddings"),
-        imports=("torch", "sklearn.covariance", "transformers.models.llama.modeling_llama"),
-    ),
     "two workers": Scenario(workers=2, points=2),
 }
 
@@ -92,10 +65,8 @@ WHEN = {"fsync": ("half", "half"), "replace": ("before", "after"), "unlink": ("a
 
 
 def stored(folder: Path) -> list[str]:
-    """Names in the store, without a page, which shows times."""
     names = (path.relative_to(folder).as_posix() for path in (folder / "store").rglob("*") if path.is_file())
-    shown = ("/ordering_report/", TEMPORARY)
-    return sorted(name for name in names if not any(part in name for part in shown))
+    return sorted(name for name in names if TEMPORARY not in name)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -112,7 +83,6 @@ def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_
             tmp_path / "log",
             command=command,
             constants=constants,
-            imports=scenario.imports,
             **job,
         )
 
@@ -142,10 +112,6 @@ def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_
     assert len(events) >= scenario.points
 
     numbers = [(2 * at + 1) * len(events) // (2 * scenario.points) for at in range(scenario.points)]
-    for stage in scenario.fragments_of:
-        _, second, *_ = (number for number, event in enumerate(events) if f"/stages/{stage}/" in event)
-        numbers.append(second)
-    numbers.sort()
     # A run that is killed makes some of the rest, so the next one can be killed further on; other commands begin anew.
     for chain in [numbers] if scenario.command == "run" else [[number] for number in numbers]:
         restore()
@@ -158,7 +124,5 @@ def test_a_command_that_is_killed_and_done_again_leaves_what_an_undisturbed_one_
             finished = finished_fragments(place / "store")
         if scenario.command != "run":
             assert divorder("run") == 0, (chain, said())
-        wrong = differing(config, expected)
-        # The page shows how long its stages took.
-        assert wrong == [] or (scenario.command == "report" and wrong == ["ordering_report.html"]), wrong
+        assert differing(config, expected) == []
         assert stored(place) == names, chain

@@ -339,19 +339,6 @@ def test_an_append_makes_what_the_plan_says(history: History, stage: str) -> Non
     assert (receipt.figures["new_documents"] > 0) == (plan.documents > 0)
 
 
-@of_kind(PerDocument)
-def test_an_append_computes_new_documents_alone(history: History, stage: str) -> None:
-    assert history.appended[stage].figures["new_documents"] == len(MORE)
-    assert history.appended[stage].key == history.first[stage].key
-    assert history.first_results[stage] < history.appended_results[stage]
-
-
-@of_kind(PinnedFit)
-def test_a_small_append_uses_the_fits_that_there_are(history: History, stage: str) -> None:
-    assert history.appended[stage].figures["fitted"].startswith("no: kept")
-    assert history.appended[stage].version == history.first[stage].version
-
-
 # The key of vectors of one's own names those that there were first.
 @of_kind(PerDocument, WholeCorpus, but=(*TIMED, "set_diversity", "external_embeddings"))
 def test_an_append_comes_to_what_a_run_of_all_comes_to(history: History, stage: str) -> None:

@@ -130,8 +130,3 @@ def test_runs_on_a_folder_remove_what_none_of_the_last_views_needs(
     assert load_state(store).removed != shared
     prune(GRAPH, store)
     assert "cluster_names" not in load_state(store).receipts and not load_state(store).removed
-
-
-def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
-    settings = Settings(store={"path": tmp_path / "store"})
-    assert prune(GRAPH, LocalStore(settings.store.path).open()).bytes == {}

@@ -156,14 +156,6 @@ def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
         assert obstore.list(memory).collect() == []
 
 
-def test_another_process_is_told_where_the_store_is_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
-    store = ObjectStore(PLACE)
-    data = pickle.dumps(store)
-    assert pickle.loads(data).place == PLACE
-    assert b"Sesame99" not in data and "Sesame99" not in repr(store)
-
-
 # The state ------------------------------------------------------------------------------------------------------------
 
 
