@@ -63,11 +63,8 @@ class Engine(ABC):
         """`function(item)` for every item, in order; buffers a few more results than workers.
 
         advance: called in this process with the numbers that a call reports through the keyword `advance` of its
-        function: during the call or, from other machines, with its result.
-
-        Raises:
-            WorkerError: a worker died RETRIES + 1 times over one item. Errors of the function are raised unchanged.
-        """
+        function: during the call or, from other machines, with its result. Raises WorkerError: a worker died RETRIES
+        + 1 times over one item. Errors of the function are raised unchanged."""
         asked = needs.get("workers")
         most = min(self._room(needs), len(items), len(items) if asked is None else asked)
         if most <= 1 and not (self.is_remote and needs.get("gpus")):

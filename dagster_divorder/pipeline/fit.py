@@ -124,12 +124,9 @@ class PinnedFit(Stage):
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
-    """The fit of a stage under a key; None if there is none. name: the stage's name for `--refit`.
-
-    Raises:
-        StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of
-            all its fits; the stage then makes another.
-    """
+    """The fit of a stage under a key; None if there is none. name: the stage's name for `--refit`. Raises
+    StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of all
+    its fits; the stage then makes another."""
     result = load_result(store, stage, key)
     if result is None or (name is None and f"{FITS}/{stage}" not in store.folders(FITS)):
         return None

@@ -46,11 +46,8 @@ class Plan:
 
 
 def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
-    """Plan a run of some stages, by default of all that an output needs, on the store as it is.
-
-    Raises:
-        InputError: the input cannot be read, or too much of it would be refused.
-    """
+    """Plan a run of some stages, by default of all that an output needs, on the store as it is. Raises InputError:
+    the input cannot be read, or too much of it would be refused."""
     store = store_of(settings.store).open(create=False)
     wanted = graph.needed(settings, *stages)
     if OUTPUT in wanted:

@@ -105,11 +105,8 @@ def plan_that_stays(run: Run) -> TrainingPlan | None:
 
 
 def find_plan(run: Run, named: str | None) -> TrainingPlan:
-    """The published plan, or another one. named: its fingerprint, or the folder of an export.
-
-    Raises:
-        InputError: none was published, an export holds another one, or the store does not know the named one.
-    """
+    """The published plan, or another one. named: its fingerprint, or the folder of an export. Raises InputError:
+    none was published, an export holds another one, or the store does not know the named one."""
     state = load_state(run.store)
     if named is not None:
         place = as_place(named)
@@ -159,11 +156,7 @@ def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
 
 def refusal_ahead(settings: Settings) -> str:
     """Which outputs a run would refuse to write in another order, and what to set; "" if the settings say what stays
-    (`order.frozen_tokens`, `order.append`) or there is no output.
-
-    Raises:
-        StoreError: a manifest cannot be read.
-    """
+    (`order.frozen_tokens`, `order.append`) or there is no output. Raises StoreError: a manifest cannot be read."""
     if settings.order.says_what_stays:
         return ""
     outputs = in_training_order(settings)

@@ -96,11 +96,8 @@ class Run(Reader):
             self._engine = None
 
     def receipt(self, stage: str) -> Receipt:
-        """The current result of an earlier stage. It fits these settings and its own inputs.
-
-        Raises:
-            MissingStageError: the stage never ran or ran with other settings, or a stage that it reads has changed.
-        """
+        """The current result of an earlier stage. It fits these settings and its own inputs. Raises
+        MissingStageError: the stage never ran or ran with other settings, or a stage that it reads has changed."""
         if self.planning and stage in self.foreseen:
             foreseen = self.foreseen[stage]
             if foreseen is None:
@@ -322,13 +319,9 @@ def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]
 
 
 def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> dict[str, Finding]:
-    """Run all checks, or only those of a stage, on the last run's results; nothing is stored. Holds the store's lock.
-    `every_record_in_output` takes about the time of writing the output; the others take about as long as a sort.
-
-    Raises:
-        MissingStageError: there is no result under these settings.
-        StoreError: the store cannot be read.
-    """
+    """Run all checks, or only those of a stage, on the last run's results; nothing is stored. Holds the store's
+    lock. `every_record_in_output` takes about the time of writing the output; the others take about as long as a
+    sort. Raises MissingStageError: there is no result under these settings; StoreError: the store cannot be read."""
     checks = [check for claimer, check in all_checks(graph, settings) if stage in (None, claimer.name)]
     if not checks:
         return {}

@@ -49,12 +49,8 @@ def unpack(data: bytes) -> dict[str, np.ndarray]:
 
 
 def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
-    """The named arrays of an open packed file; reads only these and the header. Those of a file that Arrow has mapped
-    into memory are views.
-
-    Raises:
-        ValueError: the file is damaged, has no such array, or has another owner.
-    """
+    """The named arrays of an open packed file; reads only these and the header. Those of a file that Arrow has
+    mapped into memory are views. Raises ValueError: the file is damaged, has no such array, or has another owner."""
     read = file.read_buffer if isinstance(file, pa.NativeFile) else file.read
     try:
         file_size = file.seek(0, os.SEEK_END)

@@ -69,11 +69,8 @@ class Store(ABC):
 
     def open(self, *, create: bool = True) -> Self:
         """Check that the place is a store of this version and return self. create: make a store at an empty place;
-        without it an empty place counts as an empty store.
-
-        Raises:
-            StoreError: the place holds other files, cannot be made or written, or is a store of another version.
-        """
+        without it an empty place counts as an empty store. Raises StoreError: the place holds other files, cannot be
+        made or written, or is a store of another version."""
         with self.folder.explaining():
             names = self.folder.entries(self.place)
         if FORMAT_FILE in names:
@@ -116,11 +113,7 @@ class Store(ABC):
         return about
 
     def where(self, name: str) -> str:
-        """The path or URL of a name.
-
-        Raises:
-            StoreError: the name leads out of the store.
-        """
+        """The path or URL of a name. Raises StoreError: the name leads out of the store."""
         parts = name.split("/")
         if not all(parts) or not {".", ".."}.isdisjoint(parts) or "\0" in name:
             raise StoreError(
@@ -160,11 +153,7 @@ class Store(ABC):
             return False
 
     def read(self, name: str) -> bytes:
-        """
-        Raises:
-            DamagedFileError: there is no such file.
-            StoreError: it cannot be read.
-        """
+        """Raises DamagedFileError: there is no such file; StoreError: it cannot be read."""
         try:
             return self.local(name).read_bytes()
         except FileNotFoundError:
@@ -177,11 +166,8 @@ class Store(ABC):
 
     @contextlib.contextmanager
     def reading(self, name: str, *, mapped: bool = False) -> Iterator[IO[bytes]]:
-        """A file open for reading, for parts of it. mapped: into memory, by Arrow.
-
-        Raises:
-            DamagedFileError: there is no such file, or the caller raises OSError or ValueError because it is damaged.
-        """
+        """A file open for reading, for parts of it. mapped: into memory, by Arrow. Raises DamagedFileError: there is
+        no such file, or the caller raises OSError or ValueError because it is damaged."""
         import pyarrow as pa
 
         try:
@@ -195,11 +181,8 @@ class Store(ABC):
     @abstractmethod
     def local(self, name: str) -> Path:
         """A file, or a folder (its name has no dot), on this machine's disk, for memory maps and for libraries that
-        read folders.
-
-        Raises:
-            DamagedFileError: there is no such file; on a folder the code that opens the file finds this.
-        """
+        read folders. Raises DamagedFileError: there is no such file; on a folder the code that opens the file finds
+        this."""
 
     @abstractmethod
     def put(self, name: str, data: Data) -> str:
@@ -233,22 +216,15 @@ class Store(ABC):
     def lock(
         self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """While a run lasts: keeps other runs out of a folder. Runs on a bucket work beside each other.
-
-        Raises:
-            StoreBusyError: another run holds the lock and `wait` is False.
-            StoreError: see `open`.
-        """
+        """While a run lasts: keeps other runs out of a folder. Runs on a bucket work beside each other. Raises
+        StoreBusyError: another run holds the lock and `wait` is False; StoreError: see `open`."""
 
     @abstractmethod
     def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
-        """An empty folder on this machine's disk for temporary files, removed at the end. The caller is inside `lock`,
-        which removes what killed runs left. size: about how many bytes `what` takes, for the message where the disk is
-        full.
-
-        Raises:
-            StoreError: the folder cannot be made, or the disk fills up while it is used (DiskFullError).
-        """
+        """An empty folder on this machine's disk for temporary files, removed at the end. The caller is inside
+        `lock`, which removes what killed runs left. size: about how many bytes `what` takes, for the message where
+        the disk is full. Raises StoreError: the folder cannot be made, or the disk fills up while it is used
+        (DiskFullError)."""
 
     def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
         """Put bytes under a hashed name; returns the name."""
@@ -260,11 +236,7 @@ class Store(ABC):
         return {name.rsplit("/", 1)[1].split(".", 1)[0]: name for name in reversed(self.list(folder))}
 
     def read_verified(self, name: str) -> bytes:
-        """Read a hashed file.
-
-        Raises:
-            DamagedFileError: the file is missing, or its bytes do not match its name.
-        """
+        """Read a hashed file. Raises DamagedFileError: the file is missing, or its bytes do not match its name."""
         data = self.read(name)
         prefix, expected, extension = name.rsplit(".", 2)
         actual = _hash_of(prefix, extension, data)

@@ -29,11 +29,8 @@ def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
 
 
 def read_fit(store: Store, folder: str, name: str | None = None) -> dict[str, bytes]:
-    """The files of a fit. name: the fit's name for `--refit`, for the message.
-
-    Raises:
-        StoreError: a file is missing or altered.
-    """
+    """The files of a fit. name: the fit's name for `--refit`, for the message. Raises StoreError: a file is missing
+    or altered."""
     files = {file.rpartition("/")[2]: store.read(file) for file in store.list(folder)}
     stages, _, expected = folder.rpartition("/")
     actual = _hash(files)

@@ -74,20 +74,14 @@ class Folder(ABC):
         return sizes
 
     def source(self, name: str) -> Source:
-        """
-        Raises:
-            FileNotFoundError: there is no such file at a URL.
-        """
+        """Raises FileNotFoundError: there is no such file at a URL."""
         entry = self.entry(self.where(name))
         if not isinstance(entry, Source):
             raise FileNotFoundError(f"there is no {self.where(name)}")
         return entry
 
     def open(self, name: str) -> IO[bytes]:
-        """
-        Raises:
-            OSError: the file cannot be opened.
-        """
+        """Raises OSError: the file cannot be opened."""
         return open_source(self.source(name))
 
     def read(self, name: str) -> bytes:
@@ -172,11 +166,8 @@ class LocalFolder(Folder):
                 path.unlink(missing_ok=True)
 
     def write(self, files: Mapping[str, Data]) -> None:
-        """Write files, all or none, and publish them, the last one last.
-
-        Raises:
-            StoreError: the disk is full (DiskFullError) or the folder is not writable; old files are still whole.
-        """
+        """Write files, all or none, and publish them, the last one last. Raises StoreError: the disk is full
+        (DiskFullError) or the folder is not writable; old files are still whole."""
         staged, last = {name: temporary_name() for name in files}, [*files][-1]
         size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
         with self.explaining(last, size):

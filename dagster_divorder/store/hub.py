@@ -32,10 +32,7 @@ class Dataset(NamedTuple):
 
 
 def dataset(url: str) -> Dataset:
-    """
-    Raises:
-        InputError: the URL names no dataset.
-    """
+    """Raises InputError: the URL names no dataset."""
     match = _URL.fullmatch(url)
     if not match:
         raise InputError(
@@ -52,12 +49,8 @@ def api() -> HfApi:
 
 @contextlib.contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Turns errors of huggingface_hub into InputError.
-
-    Raises:
-        FileNotFoundError: there is no such file or folder.
-        OSError: the disk is full, unchanged.
-    """
+    """Turns errors of huggingface_hub into InputError. Raises FileNotFoundError: there is no such file or folder;
+    OSError: the disk is full, unchanged."""
     from huggingface_hub import errors
 
     try:
@@ -86,12 +79,8 @@ def explained(url: str) -> Iterator[None]:
 
 
 def fetch(url: str, commit: str, folder: Path) -> Path:
-    """Fetches a file of a commit into a folder; returns its path there.
-
-    Raises:
-        InputError: the Hub cannot be read from.
-        FileNotFoundError: there is no such file.
-    """
+    """Fetches a file of a commit into a folder; returns its path there. Raises InputError: the Hub cannot be read
+    from; FileNotFoundError: there is no such file."""
     parsed, at = dataset(url), {"revision": commit, "local_dir": folder}
     with explained(url):
         return Path(api().hf_hub_download(parsed.name, parsed.path, repo_type="dataset", **at))

@@ -42,11 +42,8 @@ RETRY_SECONDS = 120.0
 def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
-    Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`.
-
-    Raises:
-        InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError).
-    """
+    Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`. Raises
+    InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError)."""
     stores = load_extra("obstore.store")
     for name in _ENDPOINTS:
         if not re.match(r"https?://[^\s/]", os.environ.get(name, "http://host")):
@@ -72,12 +69,9 @@ def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
 @contextlib.contextmanager
 def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterator[None]:
     """Turns an object store's errors into this package's: `error_class`, or DiskFullError if the bucket is full.
-
-    Raises:
-        FileNotFoundError: the object is missing; unchanged. A missing bucket is explained.
-        obstore's AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition
-            handle these errors.
-    """
+    Raises FileNotFoundError: the object is missing; unchanged. A missing bucket is explained. obstore's
+    AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition handle these
+    errors."""
     exceptions = load_extra("obstore.exceptions")
     try:
         yield

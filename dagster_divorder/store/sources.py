@@ -59,13 +59,8 @@ class RemoteFile:
         return PurePosixPath(self.url).suffix
 
     def fetch(self, folder: Path) -> Path:
-        """Fetches the file into a folder; returns its path there.
-
-        Raises:
-            InputError: the file has changed, or reading from the server fails.
-            FileNotFoundError: the file is gone.
-            DiskFullError: the folder is full.
-        """
+        """Fetches the file into a folder; returns its path there. Raises InputError: the file has changed, or
+        reading from the server fails; FileNotFoundError: the file is gone; DiskFullError: the folder is full."""
         with explaining_full_disk(folder, self.size, f"a copy of {self.url}"):
             if self.commit:
                 return hub.fetch(self.url, self.commit, folder)
@@ -103,12 +98,8 @@ Source = Path | RemoteFile
 
 
 def open_source(source: Source) -> io.FileIO:
-    """A raw, seekable file.
-
-    Raises:
-        OSError: a local file cannot be opened, or a file at a URL is gone.
-        InputError, DiskFullError: see `RemoteFile.fetch`.
-    """
+    """A raw, seekable file. Raises OSError: a local file cannot be opened, or a file at a URL is gone; InputError,
+    DiskFullError: see `RemoteFile.fetch`."""
     if isinstance(source, Path):
         return open(source, "rb", buffering=0)
     copy = _copy(source)  # stays while it is opened, whatever another thread fetches
@@ -116,11 +107,8 @@ def open_source(source: Source) -> io.FileIO:
 
 
 def identity(source: Source) -> tuple[int | str, ...]:
-    """Values that differ once a file is changed or replaced; the size comes first.
-
-    Raises:
-        OSError: a local file cannot be inspected.
-    """
+    """Values that differ once a file is changed or replaced; the size comes first. Raises OSError: a local file
+    cannot be inspected."""
     if isinstance(source, RemoteFile):
         return source.size, source.tag
     status = os.stat(source)

@@ -107,11 +107,8 @@ _known: tuple[bytes | None, State] = None, State()
 
 
 def load_state(store: Store) -> State:
-    """The state of a store; empty if nothing ran yet.
-
-    Raises:
-        StoreError: the document is damaged, or missing although there are fragments.
-    """
+    """The state of a store; empty if nothing ran yet. Raises StoreError: the document is damaged, or missing
+    although there are fragments."""
     global _known
     data, why = store.document(), "is damaged"
     if data is None and not store.folders(RECORDS):

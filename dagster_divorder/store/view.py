@@ -103,10 +103,7 @@ class View:
 
     @classmethod
     def load(cls, store: Store, file: str) -> View:
-        """
-        Raises:
-            DamagedFileError: the file is missing or altered.
-        """
+        """Raises DamagedFileError: the file is missing or altered."""
         data = orjson.loads(store.read_verified(file))
         columns = [bytes.fromhex(schema) for schema in data["columns"]]
         pieces = [
