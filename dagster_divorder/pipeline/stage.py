@@ -254,7 +254,7 @@ class PerDocument(Stage):
         run.memo["work"] = works = self.work(run, key)
         missing = sum(work.new.rows for work in works)
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
-        if missing == corpus.records:
+        if missing and missing == corpus.records:
             why = what_changed(self, run)
             return Decision(scope="all", documents=missing, why=why, receipt=receipt)
         scope: Literal["nothing", "new"] = "new" if missing else "nothing"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.extras import load_extra
@@ -22,9 +22,6 @@ from dagster_divorder.store import hub
 from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder
 from dagster_divorder.store.remote import explained
 from dagster_divorder.store.sources import WEB, RemoteFile, bucket, described
-
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 PARTS_FROM = 64 << 20
 """Files of this many bytes or more are uploaded in parts."""
@@ -148,23 +145,17 @@ class _HubFolder(Folder):
             return str(hub.api().dataset_info(parsed.name, revision=parsed.revision).sha)
 
     def entry(self, path: str) -> Entry:
-        parsed = hub.dataset(path)
-        if not parsed.path:
+        if not hub.dataset(path).path:
             return "folder"
-        at: Any = {"revision": self._commit, "repo_type": "dataset"}
-        with hub.explained(path):
-            infos = hub.api().get_paths_info(parsed.name, [parsed.path], **at)
-        return self._entry(path, infos[0]) if infos else "neither"
+        folder, _, name = path.rpartition("/")
+        return self.entries(folder).get(name, "neither")
 
     def entries(self, path: str) -> dict[str, Entry]:
         parsed, at = hub.dataset(path), {"revision": self._commit, "repo_type": "dataset"}
+        found: dict[str, Entry] = {}
         with contextlib.suppress(FileNotFoundError), hub.explained(path):
-            tree = hub.api().list_repo_tree(parsed.name, parsed.path or None, **at)
-            infos = {info.path.rpartition("/")[2]: info for info in tree}
-            return {name: self._entry(f"{path}/{name}", info) for name, info in infos.items()}
-        return {}
-
-    def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
-        if hasattr(info, "blob_id"):
-            return RemoteFile(url, info.size, info.blob_id, self._commit)
-        return "folder"
+            for info in hub.api().list_repo_tree(parsed.name, parsed.path or None, **at):
+                name, blob = info.path.rpartition("/")[2], getattr(info, "blob_id", None)
+                url = f"{path}/{name}"
+                found[name] = RemoteFile(url, info.size, blob, self._commit) if blob else "folder"
+        return found

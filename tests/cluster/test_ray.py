@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -36,7 +35,6 @@ from tests.engine.work import (
     die_once,
     meet,
     process_after,
-    process_and_gpus,
     refuse_three,
     square,
 )
@@ -107,23 +105,6 @@ def test_a_call_whose_worker_dies_is_made_again_a_few_times(engine: RayEngine, t
 def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
     with pytest.raises(SettingsError, match=r"no node .* \(CPU 1, GPU 1\)"):
         next(engine.each(square, [1], gpus=1))
-
-
-def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(
-    ray_address: str, ray_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that Ray believes to be there: a model would be loaded once a worker."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # as tests/conftest.py has it, for all other tests
-    node = ray_nodes.add(num_gpus=1)
-    try:
-        with closing(RayEngine(ray_address, 0, nothing)) as engine:
-            assert engine.gpus == 1
-            found = set(engine.each(process_and_gpus, range(6), gpus=1))
-            assert [gpus for _, gpus in found] == ["0"]
-            ((process, _),) = engine.each(process_and_gpus, [1], workers=1, gpus=1)
-            assert process != os.getpid()
-    finally:
-        ray_nodes.kill(node)
 
 
 # Runs -----------------------------------------------------------------------------------------------------------
@@ -286,28 +267,6 @@ def test_workers_with_another_version_are_named(ray_address: str, monkeypatch: p
         SettingsError, match=r"node \S+ of the Ray cluster has dagster-divorder .* 0.0.1; install"
     ):
         RayEngine(ray_address, 0, nothing)
-
-
-def test_workers_without_the_package_are_named_before_their_first_call(
-    ray_address: str, ray_nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "nodes/dagster_divorder"
-    package.mkdir(parents=True)
-    package.joinpath("__init__.py").write_text("raise ModuleNotFoundError('none here')")
-    # Workers look into the driver's working directory first.
-    monkeypatch.chdir(tmp_path)
-    bare = ray_nodes.add(env_vars={"PYTHONPATH": str(package.parent)})
-    try:
-        with (
-            pytest.raises(
-                SettingsError,
-                match=r"cannot run dagster-divorder \S+ \(\S*Error: [^;]*none here\w*\); install",
-            ),
-            closing(RayEngine(ray_address, 0, nothing)) as engine,
-        ):
-            list(engine.each(time.sleep, [0.5] * 20))
-    finally:
-        ray_nodes.kill(bare)
 
 
 def test_workers_that_see_another_store_are_named(
