@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -100,17 +99,6 @@ def test_a_standard_error_that_takes_nothing_stops_no_work(
         clock.pass_(30)
         STANDARD_ERROR.tell()
     assert capsys.readouterr().out == ""
-
-
-def test_two_threads_count_together_and_none_is_lost(lines: list[str]) -> None:
-    log = Log(lines.append, seconds=0.0)
-    with log("counting", 8_000, "items") as advance:
-        threads = [threading.Thread(target=lambda: [advance(1) for _ in range(2_000)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert lines[-1].startswith("counting: 8,000 of 8,000 items (100%)")
 
 
 def test_a_loop_that_is_left_halfway_ends_with_the_one_around_it(log: Log) -> None:

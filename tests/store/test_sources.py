@@ -266,10 +266,9 @@ def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
         ingest(settings)
 
 
-@pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("tags", [True, False])
-def test_files_of_web_servers(ranges: bool, tags: bool, make_settings: Make) -> None:
-    with served(ranges=ranges, tags=tags) as server:
+def test_files_of_web_servers(tags: bool, make_settings: Make) -> None:
+    with served(tags=tags) as server:
         server.files["/my%20docs/a.jsonl"] = b"".join(LINES[:200])
         server.files["/b.jsonl.gz"] = gzip.compress(b"".join(LINES[200:]))
         paths = [f"{server.url}/my%20docs/a.jsonl", f"{server.url}/b.jsonl.gz"]
