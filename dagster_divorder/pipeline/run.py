@@ -77,9 +77,7 @@ class Run(Reader):
     """Values that `decide` has computed and `make` needs, for the stage that runs."""
     _current: dict[str, Receipt] = field(default_factory=dict)
     _engine: Engine | None = None
-    _view: tuple[str, View] | None = None
-    _records: Records | None = None
-    _copies: tuple[View, np.ndarray] | None = None
+    _kept: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     _foreseen: tuple[View, Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     @property
@@ -150,26 +148,30 @@ class Run(Reader):
         """Whether all records of the input are stored. While planning, records of a new input are not."""
         return self._foreseen is None or not self._foreseen[1]
 
+    def _once(self, name: str, version: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives; kept until another version is asked for."""
+        if name not in self._kept or self._kept[name][0] != version:
+            self._kept[name] = version, make()
+        return self._kept[name][1]
+
     @property
     def view(self) -> View:
         """The accepted records, and the fragments that hold them."""
         if self._foreseen:
             return self._foreseen[0]
         file = self.receipt("raw_docs").files["view"]
-        if self._view is None or self._view[0] != file:
-            self._view = (file, View.load(self.store, file))
-        return self._view[1]
+        view: View = self._once("view", file, lambda: View.load(self.store, file))
+        return view
 
     @property
     def records(self) -> Records:
         """Reads the stored records of the view."""
-        key, kind, known = self.receipt("raw_docs").key, self.view.kind, self._records
-        if known is None or (known.fragments.key, known.kind) != (key, kind):
-            planned = self._foreseen[1] if self._foreseen else {}
-            self._records = known = Records(
-                Fragments(self.store, key, planned), kind, shapes_of(self.settings)
-            )
-        return known
+        key, kind = self.receipt("raw_docs").key, self.view.kind
+        fragments = Fragments(self.store, key, self._foreseen[1] if self._foreseen else {})
+        records: Records = self._once(
+            "records", (key, kind), lambda: Records(fragments, kind, shapes_of(self.settings))
+        )
+        return records
 
     @property
     def corpus(self) -> Corpus:
@@ -179,10 +181,13 @@ class Run(Reader):
     @property
     def copies(self) -> np.ndarray:
         """The first record with each record's text, int64 (N,): equal for copies of a text."""
-        if self._copies is None or self._copies[0] is not self.view:
+
+        def first_of_each() -> np.ndarray:
             once = distinct(self.records.text_ids(self.view.fragments))
-            self._copies = (self.view, once.first[once.inverse])
-        return self._copies[1]
+            return once.first[once.inverse]
+
+        copies: np.ndarray = self._once("copies", self.receipt("raw_docs").version, first_of_each)
+        return copies
 
     @property
     def are_first(self) -> np.ndarray:
