@@ -58,7 +58,7 @@ class Store(ABC):
     """A store at a place that is new, empty, or a store already, never one with other files in it.
 
     place: as given, for messages. real_place: the same for every path to it. folder: at the place. shared: several runs
-    may use it at once, so that only `divorder prune` removes files (`discard`, `removable`); else `lock` keeps other
+    may use it at once, so that only `divorder prune` removes files (`removable`); else `lock` keeps other
     runs out.
     """
 
@@ -191,11 +191,6 @@ class Store(ABC):
     @abstractmethod
     def delete(self, *names: str) -> None:
         """Removes files; missing files are ignored."""
-
-    def discard(self, *names: str) -> None:
-        """Removes files that no result needs any more, except on a bucket, where other runs may need them."""
-        if not self.shared:
-            self.delete(*names)
 
     def sweep(self, folder: WritableFolder) -> None:
         """Removes half-written files of killed runs from an output's folder. On a bucket, other runs may be writing."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dagster_divorder.engine.memory import main_memory, memory_quotas
+from dagster_divorder.engine.memory import memory_quotas
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
 from dagster_divorder.settings import Settings
@@ -31,19 +30,6 @@ def test_memory_is_what_the_control_groups_allow(tmp_path: Path) -> None:
         (mounted / group / "memory.max").write_text(f"{limit}\n")
     assert list(memory_quotas(own, mounted)) == [3000, 1000]
     assert list(memory_quotas(tmp_path / "no such file", mounted)) == []
-
-
-def test_a_quota_below_the_machine_s_memory_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main_memory() > 1 << 28
-    monkeypatch.setattr("dagster_divorder.engine.memory.memory_quotas", lambda: iter([1 << 40, 1 << 20]))
-    assert main_memory() == 1 << 20
-
-    def unknown(name: str) -> int:
-        raise ValueError(f"unrecognized configuration name {name}")
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    monkeypatch.setattr("dagster_divorder.engine.memory.memory_quotas", lambda: iter([1 << 40]))
-    assert main_memory() == 4 << 30
 
 
 @pytest.mark.parametrize(

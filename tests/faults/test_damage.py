@@ -53,7 +53,6 @@ EVENTS = (lose_output, append, tokenise_again, embed_again, order_again)
 
 MADE_AGAIN = [
     ("records/*/*.frames", tokenise_again),
-    ("records/*/index/*", lose_output),
     ("views/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),
@@ -64,8 +63,6 @@ MADE_AGAIN = [
     ("stages/curated_output/*/ids.*", append),
     ("stages/diversity_metrics/*/metrics.*", lose_output),
 ]
-# Of an index a run reads some arrays, and each has a hash of its own.
-CASES = [case for case in MADE_AGAIN if "index" not in case[0]]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +100,7 @@ def folder(restore: Callable[[], Path], expected: dict[str, Any]) -> Path:
     return restore()
 
 
-@pytest.mark.parametrize(("pattern", "event"), CASES, ids=[pattern for pattern, _ in CASES])
+@pytest.mark.parametrize(("pattern", "event"), MADE_AGAIN, ids=[pattern for pattern, _ in MADE_AGAIN])
 def test_a_damaged_file_is_named_and_made_again_once_it_is_deleted(
     pattern: str,
     event: Callable[[Path], None],

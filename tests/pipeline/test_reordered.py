@@ -115,14 +115,6 @@ def test_an_order_that_stays_is_not_refused(tmp_path: Path, make: Make) -> None:
     assert refusal(settings) == ""
 
 
-def test_a_layout_that_changes_no_order_is_not_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_all(make(), Silent())
-    files = len(list((make().exports.path / "parquet").glob("*.parquet")))  # type: ignore[union-attr]
-    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 3000)
-    assert refusal(make()) == ""
-    assert len(list((make().exports.path / "parquet").glob("*.parquet"))) > files  # type: ignore[union-attr]
-
-
 def test_only_the_formats_that_are_there_are_named(tmp_path: Path, make: Make) -> None:
     both = {"exports": {"formats": ("parquet", "megatron")}}
     anew = {"order": {"frozen_tokens": 0}}
