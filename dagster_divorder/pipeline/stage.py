@@ -47,12 +47,7 @@ from dagster_divorder.store.state import (
     load_result,
 )
 from dagster_divorder.store.view import Fragment
-from dagster_divorder.view.shown import Chart as Chart
-from dagster_divorder.view.shown import Link as Link
-from dagster_divorder.view.shown import Picture as Picture
-from dagster_divorder.view.shown import Shown as Shown
-from dagster_divorder.view.shown import Table as Table
-from dagster_divorder.view.shown import Text as Text
+from dagster_divorder.view.shown import Chart, Link, Picture, Shown, Table, Text  # noqa: F401
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run

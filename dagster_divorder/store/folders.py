@@ -18,10 +18,9 @@ from typing import Any
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
-from dagster_divorder.store import hub
 from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import WEB, RemoteFile, bucket, described
+from dagster_divorder.store.sources import WEB, RemoteFile, bucket, dataset, described, explained_hub, hub
 
 PARTS_FROM = 64 << 20
 """Files of this many bytes or more are uploaded in parts."""
@@ -140,21 +139,21 @@ class _HubFolder(Folder):
     @cached_property
     def _commit(self) -> str:
         """The current commit of the place's revision."""
-        parsed = hub.dataset(self.place)
-        with hub.explained(self.place):
-            return str(hub.api().dataset_info(parsed.name, revision=parsed.revision).sha)
+        parsed = dataset(self.place)
+        with explained_hub(self.place):
+            return str(hub().dataset_info(parsed.name, revision=parsed.revision).sha)
 
     def entry(self, path: str) -> Entry:
-        if not hub.dataset(path).path:
+        if not dataset(path).path:
             return "folder"
         folder, _, name = path.rpartition("/")
         return self.entries(folder).get(name, "neither")
 
     def entries(self, path: str) -> dict[str, Entry]:
-        parsed, at = hub.dataset(path), {"revision": self._commit, "repo_type": "dataset"}
+        parsed, at = dataset(path), {"revision": self._commit, "repo_type": "dataset"}
         found: dict[str, Entry] = {}
-        with contextlib.suppress(FileNotFoundError), hub.explained(path):
-            for info in hub.api().list_repo_tree(parsed.name, parsed.path or None, **at):
+        with contextlib.suppress(FileNotFoundError), explained_hub(path):
+            for info in hub().list_repo_tree(parsed.name, parsed.path or None, **at):
                 name, blob = info.path.rpartition("/")[2], getattr(info, "blob_id", None)
                 url = f"{path}/{name}"
                 found[name] = RemoteFile(url, info.size, blob, self._commit) if blob else "folder"

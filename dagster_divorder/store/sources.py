@@ -4,6 +4,9 @@ A source is a `Path` or a `RemoteFile`. Both have `name`, `suffix` and `str()`, 
 file. A RemoteFile is one version of a file. Its tag names the version: the ETag; size and date if the server gives no
 ETag; the blob on the Hub.
 
+Datasets of the Hub have URLs `hf://datasets/owner/name[@revision][/path]`; a slash in a revision is written %2F. All
+reads use one commit. Endpoint and token are huggingface_hub's: HF_ENDPOINT, HF_TOKEN, or the token of `hf auth login`.
+
 Opening a RemoteFile fetches it whole into the temporary folder (TMPDIR), or raises InputError if its tag has changed.
 A process keeps the file that it fetched last: columns, first records and then all records of a file take one fetch.
 """
@@ -14,26 +17,29 @@ import contextlib
 import functools
 import io
 import os
+import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.store import hub
-from dagster_divorder.store.disk import explaining_full_disk, temporary_folder
+from dagster_divorder.store.disk import DISK_FULL, explaining_full_disk, temporary_folder
 from dagster_divorder.store.remote import RETRY_SECONDS, connect, explained
 from dagster_divorder.units import SETTLED_NS
 
 if TYPE_CHECKING:
+    from huggingface_hub import HfApi
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 PIECE_BYTES = 8 << 20
 WEB = ("http", "https")
 """Schemes of web servers."""
+_HUB = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,9 @@ class RemoteFile:
         reading from the server fails; FileNotFoundError: the file is gone; DiskFullError: the folder is full."""
         with explaining_full_disk(folder, self.size, f"a copy of {self.url}"):
             if self.commit:
-                return hub.fetch(self.url, self.commit, folder)
+                parsed, at = dataset(self.url), {"revision": self.commit, "local_dir": folder}
+                with explained_hub(self.url):
+                    return Path(hub().hf_hub_download(parsed.name, parsed.path, repo_type="dataset", **at))
             with explained(self.url, InputError), open(folder / "copy", "wb") as file:
                 self._stream(file)
             return folder / "copy"
@@ -153,3 +161,58 @@ def _connected(
     origin: str, process: int, environment: tuple[tuple[str, str], ...], retry_seconds: float
 ) -> ObjectStore:
     return connect(origin, retry_seconds)
+
+
+class Dataset(NamedTuple):
+    """A dataset `owner/name`, a revision of it, and a path in it ("" for all of it)."""
+
+    name: str
+    revision: str
+    path: str
+
+
+def dataset(url: str) -> Dataset:
+    """Raises InputError: the URL names no dataset."""
+    match = _HUB.fullmatch(url)
+    if not match:
+        raise InputError(
+            f"{url} names no dataset of the Hub; expected hf://datasets/owner/name, perhaps with @revision, and a path"
+        )
+    return Dataset(match[1], unquote(match[2] or "main"), (match[3] or "").strip("/"))
+
+
+def hub() -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+
+
+@contextlib.contextmanager
+def explained_hub(url: str) -> Iterator[None]:
+    """Turns errors of huggingface_hub into InputError. Raises FileNotFoundError: there is no such file or folder;
+    OSError: the disk is full, unchanged."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+        return
+    except errors.RemoteEntryNotFoundError:
+        raise FileNotFoundError(url) from None
+    except errors.RevisionNotFoundError:
+        why = f"the dataset has no revision {dataset(url).revision!r}; name an existing one"
+    except errors.RepositoryNotFoundError:
+        why = (
+            f"there is no dataset {dataset(url).name} on the Hub, or your token (HF_TOKEN, `hf auth login`) may not "
+            "read it; check both, and the dataset's terms"
+        )
+    except errors.HfHubHTTPError as error:
+        why = (
+            f"the Hub answered {error.response.status_code}; check the token in HF_TOKEN, or run again later"
+        )
+    except (errors.HFValidationError, errors.HTTPError, OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise
+        why = (
+            f"the Hub cannot be reached: {error}; check the name, the network, HF_ENDPOINT and HF_HUB_OFFLINE"
+        )
+    raise InputError(f"{url}: {why}")

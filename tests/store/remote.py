@@ -16,9 +16,8 @@ from obstore.store import MemoryStore
 
 from dagster_divorder.settings.places import Place, Url, as_place
 from dagster_divorder.store import sources
-from dagster_divorder.store.hub import dataset
 from dagster_divorder.store.manifests import NEIGHBOUR, neighbour
-from dagster_divorder.store.sources import bucket
+from dagster_divorder.store.sources import bucket, dataset
 
 
 @pytest.fixture
