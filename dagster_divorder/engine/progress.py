@@ -120,6 +120,12 @@ class Log:
             self._log(printable(message))
 
 
+def _is_terminal() -> bool:
+    with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
+        return sys.stderr.isatty()
+    return False
+
+
 def _print(line: str) -> None:
     # A full disk of a log, or a closed stream, must not fail the work.
     with contextlib.suppress(OSError, ValueError):
@@ -129,7 +135,7 @@ def _print(line: str) -> None:
 
 Progress: TypeAlias = Silent | Log
 
-STANDARD_ERROR = Log(_print, TERMINAL_SECONDS if sys.stderr and sys.stderr.isatty() else LINE_SECONDS)
+STANDARD_ERROR = Log(_print, TERMINAL_SECONDS if _is_terminal() else LINE_SECONDS)
 
 
 def counted(

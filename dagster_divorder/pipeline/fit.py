@@ -128,9 +128,14 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
     StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of all
     its fits; the stage then makes another."""
     result = load_result(store, stage, key)
-    if result is None or (name is None and f"{FITS}/{stage}" not in store.folders(FITS)):
+    if result is None:
         return None
-    files = read_fit(store, result.files["fit"], name)
+    try:
+        files = read_fit(store, result.files["fit"], name)
+    except StoreError:
+        if name or f"{FITS}/{stage}" in store.folders(FITS):
+            raise
+        return None
     return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
 
 
