@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_divorder.core.sketch import changed_share, left_share, sketch
+from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.stage import Decision, Stage, counts
 from dagster_divorder.settings import Settings
