@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 import signal
 import subprocess
@@ -223,25 +222,6 @@ def test_two_runs_at_once_with_other_fits_both_end_well_and_leave_the_state_of_o
         for again in (here, alone):
             run(again)
             assert output(again) == written
-
-
-@pytest.mark.parametrize("seed", range(1))
-def test_errors_delays_and_lost_answers_change_nothing(
-    seed: int, settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
-) -> None:
-    here, draw = settings(new_place()), random.Random(seed)
-    faults = (
-        Fault(500, "InternalError"),
-        Fault(503, "SlowDown"),
-        Fault(lost=True),
-        Fault(delay=0.05),
-        Fault(delay=0.02, lost=True),
-    )
-    proxy.fault = lambda request: draw.choice(faults) if draw.random() < 0.1 else None
-    run(here)
-    assert proxy.faults > 10
-    proxy.fault = lambda request: None
-    check(here, expected)
 
 
 def test_a_full_bucket_is_told_and_gone_on_from(

@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -28,7 +26,7 @@ from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
 from tests.cluster import letters
-from tests.cluster.ray_cluster import ROOT, Nodes
+from tests.cluster.ray_cluster import Nodes
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
     die_at_three,
@@ -38,7 +36,6 @@ from tests.engine.work import (
     refuse_three,
     square,
 )
-from tests.ui.dagster_dev import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -200,50 +197,6 @@ def test_what_is_killed_costs_its_own_tasks(
     calls = letters.calls(ray)
     assert len(finished) >= 3
     assert {calls.count(fragment) for fragment in finished} == {1}
-
-
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "ctrl-c"])
-def test_a_driver_that_is_stopped_leaves_no_call_running_and_goes_on_where_it_was(
-    stop: signal.Signals, two_stores: tuple[Settings, Settings], ray_nodes: Nodes
-) -> None:
-    local, ray = two_stores
-    folder = Path(ray.store.path).parent
-    config = folder / "divorder.toml"
-    config.write_text(
-        f"input.paths = ['docs.jsonl']\nstore.path = 'ray'\nengine = {{address = '{ray.engine.address}'}}\n"
-    )
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from dagster_divorder import cli, stages\n"
-        "from tests.cluster import letters\n"
-        "from dagster_divorder.engine.progress import Silent\n"
-        f"letters.corpus(Path({str(folder)!r}))\n"
-        "letters.SECONDS, letters.QUICK = 600.0, 8\n"
-        "stages.run_all = lambda settings, stages: letters.run_letters(settings, Silent())\n"
-        f"sys.exit(cli.main(['run', '--config', {str(config)!r}]))\n"
-    )
-    run = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        until(lambda: len(letters.calls(ray)) > 8, 60, "call that does not end")
-        # As a terminal does it: to all processes of the group.
-        os.killpg(run.pid, stop)
-        _, said = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    if stop == signal.SIGINT:
-        assert run.returncode == 130
-        # Ray's own library may have a line before it.
-        assert said.endswith("divorder: stopped; the next run resumes here\n")
-        assert "Traceback" not in said
-    until(lambda: not ray_nodes.workers(), 60, "end of all calls")
-    finished, before = set(letters.stored(ray)), len(letters.calls(ray))
-    assert 0 < len(finished) < len(letters.stored(local))
-    letters.run_letters(ray, Silent(), ["letters"])
-    assert letters.stored(ray) == letters.stored(local)
-    assert finished.isdisjoint(letters.calls(ray)[before:])
 
 
 # Clusters that cannot do it -------------------------------------------------------------------------------------
