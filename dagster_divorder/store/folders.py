@@ -152,9 +152,10 @@ class _HubFolder(Folder):
     def entries(self, path: str) -> dict[str, Entry]:
         parsed, at = dataset(path), {"revision": self._commit, "repo_type": "dataset"}
         found: dict[str, Entry] = {}
+        api: Any = hub()
         with contextlib.suppress(FileNotFoundError), explained_hub(path):
-            for info in hub().list_repo_tree(parsed.name, parsed.path or None, **at):
-                name, blob = info.path.rpartition("/")[2], getattr(info, "blob_id", None)
-                url = f"{path}/{name}"
-                found[name] = RemoteFile(url, info.size, blob, self._commit) if blob else "folder"
+            for info in api.list_repo_tree(parsed.name, parsed.path or None, **at):
+                name = info.path.rpartition("/")[2]
+                url, is_file = f"{path}/{name}", hasattr(info, "blob_id")
+                found[name] = RemoteFile(url, info.size, info.blob_id, self._commit) if is_file else "folder"
         return found

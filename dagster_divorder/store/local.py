@@ -31,7 +31,7 @@ class LocalStore(Store):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
-        self.folder = LocalFolder(self.root)
+        self.folder: LocalFolder = LocalFolder(self.root)
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
@@ -69,9 +69,10 @@ class RemoteFile:
         reading from the server fails; FileNotFoundError: the file is gone; DiskFullError: the folder is full."""
         with explaining_full_disk(folder, self.size, f"a copy of {self.url}"):
             if self.commit:
-                parsed, at = dataset(self.url), {"revision": self.commit, "local_dir": folder}
+                name, _, path = dataset(self.url)
+                at: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
                 with explained_hub(self.url):
-                    return Path(hub().hf_hub_download(parsed.name, parsed.path, repo_type="dataset", **at))
+                    return Path(hub().hf_hub_download(name, path, local_dir=folder, **at))
             with explained(self.url, InputError), open(folder / "copy", "wb") as file:
                 self._stream(file)
             return folder / "copy"

@@ -111,9 +111,9 @@ class View:
             for *values, hashes in data["pieces"]
         ]
         files = []
-        for path, size, *numbers, unfinished, schema in data["files"]:
+        for path, size, lines, blank, shape, group, unfinished, schema in data["files"]:
             partial = unfinished and (unfinished[0], bytes.fromhex(unfinished[1]))
-            files.append(ReadFile(path, size, (), *numbers, partial, columns[schema]))
+            files.append(ReadFile(path, size, (), lines, blank, shape, group, partial, columns[schema]))
         return cls(data["kind"], tuple(pieces), tuple(files))
 
 
