@@ -118,10 +118,11 @@ class Run(Reader):
         return receipt
 
     def _missing(self, stage: str, why: str) -> MissingStageError:
-        """The error names the first asset whose step includes the stage."""
-        graph, settings = self.graph, self.settings
-        assets = [name for name in graph.upstream(settings) if graph[name].asset]
-        asset = next((name for name in assets if stage in graph.step(settings, name)), stage)
+        """The error names the asset of the stage: the first one whose step includes it."""
+        graph, settings, asset = self.graph, self.settings, stage
+        if not graph[stage].asset:
+            assets = (name for name in graph.upstream(settings) if graph[name].asset)
+            asset = next((name for name in assets if stage in graph.step(settings, name)), stage)
         return MissingStageError(
             f'{why}; materialise it first, with all before it: +key:"*{asset}" selects these in Dagster'
         )
