@@ -11,11 +11,8 @@ from dagster_divorder.errors import InputError
 
 def cache_folder() -> Path:
     """This user's folder for caches: divorder in $XDG_CACHE_HOME or ~/.cache. If that is not writable, as in many
-    containers: divorder-UID in the temporary folder.
-
-    Raises:
-        InputError: neither is writable, or the folder in the temporary folder belongs to another user.
-    """
+    containers: divorder-UID in the temporary folder. Raises InputError: neither is writable, or the folder in the
+    temporary folder belongs to another user."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         if _is_writable(home / "divorder"):

@@ -26,9 +26,9 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at, store_of
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import hex_ids
+from dagster_divorder.store.local import store_at, store_of
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -129,14 +129,10 @@ class Results(AsTable):
 
     @property
     def embeddings(self) -> np.ndarray:
-        """The clustered vectors of the accepted records in input order, (N, D), float32,
-        memory-mapped read-only.
+        """The clustered vectors of the accepted records in input order, (N, D), float32, memory-mapped read-only.
 
-        The first access writes them to one file in the store; later ones map it.
-
-        Raises:
-            StoreBusyError: the file must be written first, and a run is writing to the store.
-        """
+        The first access writes them to one file in the store; later ones map it. Raises StoreBusyError: the file
+        must be written first, and a run is writing to the store."""
         read = self._last.receipt("clusters").upstream
         chosen = self._last.receipt("ari_comparison").facts["chosen"] if "ari_comparison" in read else None
         kind = chosen or next(kind for kind, stage in STAGE_OF.items() if stage in read)
@@ -147,11 +143,8 @@ class Results(AsTable):
         """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32,
         memory-mapped read-only, of length 1; zero for a document without a gradient.
 
-        The first access writes them to one file in the store; later ones map it.
-
-        Raises:
-            StoreBusyError: the file must be written first, and a run is writing to the store.
-        """
+        The first access writes them to one file in the store; later ones map it. Raises StoreBusyError: the file
+        must be written first, and a run is writing to the store."""
         return self._vectors(self._last.receipt("gradient_embeddings"))
 
     @property
@@ -249,11 +242,8 @@ class Results(AsTable):
 
 def load_results(store_path: str | os.PathLike[str] | Settings) -> Results:
     """Results of the last run on the store at `store_path` (setting `store.path`), or on the store of some settings.
-
-    Raises:
-        MissingStageError: on access to a part whose stage has not run on this store. StoreError: the store is damaged
-        or from a newer version.
-    """
+    Raises MissingStageError: on access to a part whose stage has not run on this store. StoreError: the store is
+    damaged or from a newer version."""
     store = store_of(store_path.store) if isinstance(store_path, Settings) else store_at(store_path)
     exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store.place)
     if not exists:

@@ -246,7 +246,7 @@ def one_training_for_the_same_texts(request: pytest.FixtureRequest) -> Iterator[
     texts give the same bytes is proved in tests/models and tests/law."""
     trains = request.path.parent.name in ("models", "law")
     with pytest.MonkeyPatch.context() as patch:
-        if not trains or request.path.name == "test_settings_decide.py":
+        if not trains:
             remember_trainings(patch)
         yield
 

@@ -21,7 +21,6 @@ from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, init, runs, training
 from dagster_divorder.cli.terminal import shown
 from dagster_divorder.cli.verb import Options, Verb, wrapped
-from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.removed import removed_verb
@@ -151,7 +150,6 @@ def _verbs_by_group() -> str:
 
 
 def _run(options: Options) -> int:
-    resend_interrupts()
     try:
         # A progress bar would overwrite questions.
         with nullcontext() if options.asks else STANDARD_ERROR(options.command):

@@ -45,8 +45,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
     parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.refusal:
         parts += ["", Line(planned.refusal, "bad")]
-    if planned.moved:
-        parts += ["", planned.moved]
     return Answer(parts, asdict(planned))
 
 
@@ -116,7 +114,7 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.local import store_of
 
     store = store_of(settings.store)
     with store.lock(on_wait=STANDARD_ERROR.note):

@@ -12,14 +12,12 @@ import dagster as dg
 
 from dagster_divorder.defs.metadata import asset_metadata, table
 from dagster_divorder.defs.pipeline import Pipeline
-from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run, run_graph
+from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Finding, Stage
 from dagster_divorder.settings.sections import FitName
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.local import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import duration
 
@@ -68,7 +66,6 @@ def _materialize(
 ) -> dg.MaterializeResult[Any]:
     """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
     graph, settings, key = pipeline.graph, pipeline.settings.refitting(*refit), pipeline.key(stage.name)
-    resend_interrupts()
     before = None
     with suppress(DivOrderError):  # the run says what is wrong
         before = load_receipt(store_of(settings.store), stage.name)

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
     """The engine at `engine.address`; the caller closes it. unseen: picklable; names what its machine lacks, "" for
-    nothing.
-
-    Raises:
-        SettingsError: the engine is missing or cannot be used.
-    """
+    nothing. Raises SettingsError: the engine is missing or cannot be used."""
     if settings.address == "local":
         from dagster_divorder.engine.local import LocalEngine, count_workers
 

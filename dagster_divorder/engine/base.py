@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
@@ -29,7 +30,7 @@ SPARE = 2
 class Needs(TypedDict, total=False):
     """Needs of the calls of a function.
 
-    workers: most calls at once, for small work; with one, and no GPUs of other machines, all calls run in this process.
+    workers: most calls at once; with one, and no GPUs of other machines, all calls run in this process.
     threads: for the libraries of a call, 1 by default. 0: the function itself uses `count_workers(0)` threads: on this
         machine all, in one call at a time; on other machines one a call.
     gpus: GPUs of one machine, for the exclusive use of a call. memory: bytes that a call needs, for Ray.
@@ -62,11 +63,8 @@ class Engine(ABC):
         """`function(item)` for every item, in order; buffers a few more results than workers.
 
         advance: called in this process with the numbers that a call reports through the keyword `advance` of its
-        function: during the call or, from other machines, with its result.
-
-        Raises:
-            WorkerError: a worker died RETRIES + 1 times over one item. Errors of the function are raised unchanged.
-        """
+        function: during the call or, from other machines, with its result. Raises WorkerError: a worker died RETRIES
+        + 1 times over one item. Errors of the function are raised unchanged."""
         asked = needs.get("workers")
         most = min(self._room(needs), len(items), len(items) if asked is None else asked)
         if most <= 1 and not (self.is_remote and needs.get("gpus")):
@@ -91,6 +89,18 @@ class Engine(ABC):
     ) -> AbstractContextManager[Submit]:
         """Workers for at most this many calls at once; no call runs after the exit."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Frees the engine's resources."""
+
+
+def ahead(items: Generator[Item, None, None]) -> Generator[Item, None, None]:
+    """The same items; the next one is computed in another thread while the caller uses the last one. For work that
+    releases the interpreter's lock. `items` is closed at the end, even an early one; its errors are raised here."""
+    with ThreadPoolExecutor(1, thread_name_prefix="divorder-ahead") as thread:
+        try:
+            coming = thread.submit(next, items, None)
+            while (item := coming.result()) is not None:
+                coming = thread.submit(next, items, None)
+                yield item
+        finally:
+            thread.submit(items.close)

@@ -39,7 +39,6 @@ WORKER_NUMBER = "DAGSTER_DIVORDER_WORKER"
 MEMORY_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10), "ARROW_DEFAULT_MEMORY_POOL": "system"}
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """For workers that copy much: they reuse freed memory, because the system clears new pages, which costs more."""
-PROGRESS = "progress"
 END_SECONDS = 2.0
 """Seconds for a worker to end by itself once its connection is closed, so that its status is its own."""
 
@@ -97,8 +96,7 @@ class LocalEngine(Engine):
         is_open = True
 
         def call(item: Any) -> Any:
-            # Threads and workers are equal in number, so a worker is always idle here.
-            worker = idle.get()
+            worker = idle.get()  # as many threads as workers: one is idle
             try:
                 for _ in range(RETRIES):
                     with contextlib.suppress(WorkerError):
@@ -117,9 +115,6 @@ class LocalEngine(Engine):
             for worker in workers:
                 worker.end()
             threads.shutdown(cancel_futures=True)
-
-    def close(self) -> None:
-        """Nothing to free: workers end with their calls."""
 
 
 class Worker:
@@ -153,17 +148,10 @@ class Worker:
         function."""
         with contextlib.suppress(OSError):  # it is dead: no answer comes
             self._connection.send((function, item, advance is not None))
-        while (answer := self._answer())[0] == PROGRESS:
-            if advance:
-                advance(answer[1])
-        failed, result = answer
-        if failed:
-            raise result
-        return result
-
-    def _answer(self) -> Any:
         try:
-            return self._connection.recv()
+            while isinstance(answer := self._connection.recv(), int):
+                if advance:
+                    advance(answer)
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
@@ -174,23 +162,23 @@ class Worker:
                 f"worker process {self.process.pid} {how} (often memory ran out); run again: finished fragments are "
                 "kept; lower engine.workers for less memory"
             ) from None
+        failed, result = answer
+        if failed:
+            raise result
+        return result
 
 
 def main(descriptor: int) -> None:
-    """Main loop of a worker process: receives (function, item, whether to report progress), sends (PROGRESS, number)
+    """Main loop of a worker process: receives (function, item, whether to report progress), sends numbers of progress
     and finally (failed, result or error), until the connection closes with the parent process."""
     # Ctrl-C reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_at_hangup, args=(descriptor,), daemon=True).start()
     connection = Connection(descriptor)
-
-    def advance(items: int) -> None:
-        connection.send((PROGRESS, items))
-
     while True:
         try:
             function, item, tells = connection.recv()
-            connection.send((False, function(item, advance=advance) if tells else function(item)))
+            connection.send((False, function(item, advance=connection.send) if tells else function(item)))
         except Exception as error:
             connection.send((True, picklable(error, "a worker process")))
 

@@ -1,8 +1,4 @@
-"""Memory: what there is, memory errors, the peak of a call, and returning freed memory.
-
-Known weakness: the peak of a call is known only on Linux. Memory freed before the call but not returned to the system
-is not counted when the call reuses it.
-"""
+"""Memory: what there is, memory errors, and returning freed memory."""
 
 from __future__ import annotations
 
@@ -11,11 +7,8 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
-
-Result = TypeVar("Result")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -42,11 +35,8 @@ def main_memory() -> int:
 def memory_quotas(
     groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[int]:
-    """Bytes that this process's control groups (version 2) allow; empty without any (macOS).
-
-    The limits of a group's parents apply too. Inside a container the paths may be the machine's; the topmost visible
-    group is then the container's.
-    """
+    """Bytes that this process's control groups (version 2) and their parents allow; empty without any (macOS). Inside
+    a container the paths may be the machine's; the topmost visible group is then the container's."""
     with contextlib.suppress(OSError):
         for line in groups.read_text().splitlines():
             if line.startswith("0::/"):
@@ -74,21 +64,3 @@ def give_back_memory() -> None:
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def with_peak_memory(function: Callable[[], Result]) -> tuple[Result, int | None]:
-    """The function's result, and the largest rise of resident memory in bytes; None if unknown."""
-    give_back_memory()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
-    except OSError:
-        return function(), None
-    before = _resident("VmRSS")
-    result = function()
-    return result, max(_resident("VmHWM") - before, 0)
-
-
-def _resident(field: str) -> int:
-    """Bytes of resident memory: VmRSS, or VmHWM, its peak."""
-    kilobytes = Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0]
-    return int(kilobytes) * 1024

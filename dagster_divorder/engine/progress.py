@@ -1,4 +1,4 @@
-"""Progress of a command or a stage: one rewritten line on a terminal, elsewhere a line every ten seconds.
+"""Progress of a command or a stage: a line every few seconds.
 
 Loops in progress are a stack of counters. The innermost is reported with its share, rate and time left; without a
 count, with the seconds passed. A separate thread reports while libraries compute; it lives as long as a counter is
@@ -8,7 +8,6 @@ open.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -22,11 +21,8 @@ from dagster_divorder.units import duration
 
 Item = TypeVar("Item")
 
-LINE_SECONDS = 10.0
-"""Seconds between two lines if no line can be rewritten."""
-DRAW_SECONDS = 0.2
-"""Seconds between two drawings of a rewritten line."""
-
+LINE_SECONDS, TERMINAL_SECONDS = 10.0, 3.0
+"""Seconds between two lines, in a log and on a terminal."""
 
 Advance: TypeAlias = Callable[[int], object]
 """Called with the number of items just finished."""
@@ -48,40 +44,37 @@ class Silent:
 
 @dataclass(eq=False, slots=True)
 class Counter:
-    """One loop. opened: clock in seconds. first: items done at the first advance, and its time: the rate leaves them
-    out, because loading and compiling take part of their time."""
+    """One loop. opened: clock in seconds."""
 
     what: str
     total: int | None
     unit: str
     opened: float
     done: int = 0
-    first: tuple[int, float] | None = None
 
-    def figures(self, now: float) -> Iterator[str]:
-        """The count, such as `40,000 of 64,384 documents (62%)`; the rate, such as `9,120 documents/s`; the time left,
-        such as `3 s left`, else the time passed, such as `12 s so far`."""
+    def figures(self, now: float) -> str:
+        """Such as `40,000 of 64,384 documents (62%), 9,120 documents/s, 3 s left`, or `12 s so far`."""
+        passed = max(now - self.opened, 1e-9)
+        count, left = f"{self.done:,} {self.unit}", f"{duration(passed)} so far"
         if self.total:
-            yield f"{self.done:,} of {self.total:,} {self.unit} ({self.done / self.total:.0%})"
-        elif self.unit:
-            yield f"{self.done:,} {self.unit}"
-        done, since = self.first or (0, now)
-        rate = (self.done - done) / (now - since) if now > since else 0.0
-        if rate:
-            yield f"{rate:,.0f} {self.unit}/s" if rate >= 1 else f"{duration(1 / rate)} each"
-        if rate and self.total and self.total >= self.done:
-            yield f"{duration((self.total - self.done) / rate)} left"
-        else:
-            yield f"{duration(now - self.opened)} so far"
+            count = f"{self.done:,} of {self.total:,} {self.unit} ({self.done / self.total:.0%})"
+        elif not self.unit:
+            return left
+        if not self.done:
+            return f"{count}, {left}"
+        rate, each = self.done / passed, passed / self.done
+        if self.total and self.total >= self.done:
+            left = f"{duration((self.total - self.done) * each)} left"
+        return f"{count}, {f'{rate:,.0f} {self.unit}/s' if rate >= 1 else f'{duration(each)} each'}, {left}"
 
 
 class Log:
     """Lines to any function that takes a string, at least `seconds` apart."""
 
     def __init__(self, log: Callable[[str], object], seconds: float = LINE_SECONDS) -> None:
-        self._log, self._show, self._seconds, self._reported_at = log, log, seconds, 0.0
+        self._log, self._seconds, self._reported_at = log, seconds, 0.0
         self._open: list[Counter] = []
-        self._lock = threading.RLock()
+        self._lock, self._ended = threading.RLock(), threading.Event()
 
     @contextlib.contextmanager
     def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
@@ -89,7 +82,8 @@ class Log:
         with self._lock:
             self._open.append(counter)
             if len(self._open) == 1:
-                self._begin()
+                self._reported_at, self._ended = time.monotonic(), threading.Event()
+                threading.Thread(target=self._speak, args=(self._ended,), daemon=True).start()
         try:
             yield partial(self._advance, counter)
         finally:
@@ -98,25 +92,15 @@ class Log:
                     # Removes counters inside it too: a failed generator may be closed much later.
                     del self._open[self._open.index(counter) :]
                     if not self._open:
-                        self._end()
-
-    def _begin(self) -> None:
-        self._reported_at, self._ended = time.monotonic(), threading.Event()
-        threading.Thread(
-            target=self._speak, args=(self._ended,), name="divorder-progress", daemon=True
-        ).start()
-
-    def _end(self) -> None:
-        self._ended.set()
+                        self._ended.set()
 
     def _speak(self, ended: threading.Event) -> None:
-        while not ended.wait(DRAW_SECONDS):
+        while not ended.wait(1.0):
             self.tell()
 
     def _advance(self, counter: Counter, items: int) -> None:
         with self._lock:
             counter.done += items
-            counter.first = counter.first or (counter.done, time.monotonic())
             self.tell()
 
     def tell(self) -> None:
@@ -125,11 +109,10 @@ class Log:
         with self._lock:
             now = time.monotonic()
             if self._open and now - self._reported_at >= self._seconds:
-                self._reported_at = now
                 names = ": ".join(counter.what for counter in self._open[-2:])
                 # A failed report must not fail the work.
                 with contextlib.suppress(Exception):
-                    self._show(printable(f"{names}: {', '.join(self._open[-1].figures(now))}"))
+                    self.note(f"{names}: {self._open[-1].figures(now)}")
 
     def note(self, message: str) -> None:
         with self._lock:
@@ -137,47 +120,22 @@ class Log:
             self._log(printable(message))
 
 
-class Bar(Log):
-    """Progress on standard error: a rewritten line on a terminal, below what others write; else lines."""
-
-    def __init__(self) -> None:
-        super().__init__(_print)
-        self._below = contextlib.ExitStack()
-
-    def _begin(self) -> None:
-        self._seconds = LINE_SECONDS
-        with contextlib.suppress(ValueError):  # closed
-            if (
-                sys.stderr
-                and sys.stderr.isatty()
-                and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-            ):
-                from rich.console import Console
-                from rich.text import Text
-
-                line = self._below.enter_context(Console(stderr=True).status("", spinner="line"))
-                self._seconds = DRAW_SECONDS
-                self._show = lambda text: line.update(Text(text, no_wrap=True, overflow="ellipsis"))
-        super()._begin()
-
-    def _end(self) -> None:
-        super()._end()
-        self._below.close()
-        self._show = self._log
+def _is_terminal() -> bool:
+    with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
+        return sys.stderr.isatty()
+    return False
 
 
 def _print(line: str) -> None:
     # A full disk of a log, or a closed stream, must not fail the work.
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+            print(line, file=sys.stderr, flush=True)
 
 
 Progress: TypeAlias = Silent | Log
 
-STANDARD_ERROR = Bar()
-"""The bar of this process; two would overwrite each other."""
+STANDARD_ERROR = Log(_print, TERMINAL_SECONDS if _is_terminal() else LINE_SECONDS)
 
 
 def counted(

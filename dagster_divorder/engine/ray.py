@@ -30,7 +30,6 @@ IN_FLIGHT = 4
 """Calls submitted for each core: enough that no worker waits, few enough that few results wait."""
 ANSWER_SECONDS, START_SECONDS = 10.0, 120.0
 """Seconds within which a head must accept a connection, and its cluster have a core and start a worker."""
-
 _INSTALL = (
     f"install this dagster-divorder ({__version__}) in the nodes' image, or send it along: ray job submit "
     f'--runtime-env-json \'{{"pip": ["dagster-divorder[ray]=={__version__}"]}}\' -- divorder run'
@@ -44,10 +43,8 @@ class RayEngine(Engine):
         that this process has already joined is used, and not left.
     asked: most calls at once, 0 for one a core. unseen: called by workers; names what they lack, "" for nothing.
 
-    Raises:
-        SettingsError: Ray cannot be joined, or a worker lacks something.
-        MissingPackageError: Ray is not installed.
-    """
+    Raises SettingsError: Ray cannot be joined, or a worker lacks something; MissingPackageError: Ray is not
+    installed."""
 
     is_remote = True
 

@@ -1,4 +1,5 @@
-"""Explains why a stage has no result under its key: names the settings that have changed since it last ran."""
+"""The settings that decide results, and why a stage has no result under its key: the settings that have changed since
+it last ran."""
 
 from __future__ import annotations
 
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from dagster_divorder.pipeline.stage import Stage
 
 SHOWN_CHARACTERS = 60
-
 DECIDES_NOTHING = {"store", "refit"}
 """Sections that decide no result: the place of the store, and when fits are made again."""
-
 NOT_IN_KEYS = {"input": {"paths", "id_field", "max_reject_share"}, "order": {"frozen_tokens", "append"}}
 """Settings of a section that its value leaves out: a new file must not change every key, no order depends on ids, a
 limit decides no result, and the stage `frozen` holds what stays of a plan. A stage that depends on one names it."""
@@ -38,12 +37,11 @@ def value_of(settings: Settings, name: str) -> Any:
     value = getattr(settings, section)
     if not isinstance(value, BaseModel):
         return value
-    dumps = [
-        block.model_dump(mode="json", include={field})[field]
-        if field
-        else block.model_dump(mode="json", exclude=NOT_IN_KEYS.get(section))
-        for block in (value.each if isinstance(value, Input) else (value,))
-    ]
+    blocks = value.each if isinstance(value, Input) else (value,)
+    if field:
+        dumps = [block.model_dump(mode="json", include={field})[field] for block in blocks]
+    else:
+        dumps = [block.model_dump(mode="json", exclude=NOT_IN_KEYS.get(section)) for block in blocks]
     return dumps if isinstance(value, Inputs) else dumps[0]
 
 

@@ -1,4 +1,5 @@
-"""Fits on the corpus, the third kind of stages."""
+"""Fits on the corpus, the third kind of stages, and rules of drift: a rule gives None if a fit still describes the
+corpus, else the reason in words."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dagster_divorder.core.sketch import sketch
+from dagster_divorder.core.sketch import changed_share, left_share, sketch
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.stage import Decision, Stage, counts
@@ -17,19 +18,18 @@ from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import FITS, put_fit, read_fit
-from dagster_divorder.store.state import (
-    Receipt,
-    Result,
-    load_receipt,
-    load_result,
-    put_result,
-)
+from dagster_divorder.store.state import Receipt, Result, load_receipt, load_result, put_result
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
 
 SKETCH = "documents.safetensors"
 """A file of every fit: a sketch of the documents that the fit was made on (`core.sketch`)."""
+MIN_SHARE_LEFT = 0.1
+"""A corpus that holds a smaller share of a fit's documents counts as another corpus."""
+GROWTH = 2.0
+CHANGED = 0.2
+"""Share of documents that may be added or removed before a comparison or a calibration is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,34 +70,28 @@ class PinnedFit(Stage):
         return settings.refit[self.refit] if self.refit else "auto"
 
     def decide(self, run: Run) -> Decision:
+        def anew(why: str) -> Decision:
+            return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
+
         key, rule = self.key(run), self.rule(run.settings)
         if rule == "now":
-            return self._anew(run, key, f"asked for by --refit {self.refit}")
+            return anew(f"asked for by --refit {self.refit}")
         fitted = load_fitted(run.store, self.name, key, self.refit)
         if fitted is None:
-            return self._anew(run, key, what_changed(self, run))
-        unless = ""
-        if rule == "auto" and (self.rechecked or not self._was_checked(run, fitted)):
-            if why := self.drift(run, fitted):
-                return self._anew(run, key, why)
-            unless = self.tentative if run.planning else ""
-        receipt, why = self._receipt(run, fitted), ""
-        if rule != "auto":
+            return anew(what_changed(self, run))
+        receipt, corpus, why, unless = self._receipt(run, fitted), run.corpus.version, "", ""
+        if rule == "auto":
+            last = load_receipt(run.store, self.name)
+            checked = last and (last.version, last.facts.get("checked")) == (fitted.result.version, corpus)
+            if self.rechecked or not checked:
+                if drift := self.drift(run, fitted):
+                    return anew(drift)
+                unless = self.tentative if run.planning else ""
+        else:
             receipt.facts["checked"] = None
             if run.planning and (drift := self.drift(run, fitted)):
                 why = f"{drift}; divorder run --refit {self.refit} makes it again"
         return Decision(scope="nothing", documents=0, why=why, receipt=receipt, unless=unless)
-
-    def _anew(self, run: Run, key: str, why: str) -> Decision:
-        return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
-
-    def _was_checked(self, run: Run, fitted: Fitted) -> bool:
-        """Whether the last run has already compared this fit with this corpus."""
-        last = load_receipt(run.store, self.name)
-        return last is not None and (last.version, last.facts.get("checked")) == (
-            fitted.result.version,
-            run.corpus.version,
-        )
 
     def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
         result = fitted.result
@@ -120,23 +114,20 @@ class PinnedFit(Stage):
             )
             before = load_result(run.store, self.name, decision.key)
             kept = put_result(run.store, self.name, result, before)
-            fitted_now = Fitted(result, files, run.corpus.records, ids)
+            fitted: Fitted | None = Fitted(result, files, run.corpus.records, ids)
             if kept.version != result.version:  # another run on this bucket was first
-                fitted_now = load_fitted(run.store, self.name, decision.key, self.refit) or fitted_now
-            receipt = self._receipt(run, fitted_now)
-        fitted = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
-        figures = {"fitted": fitted, **self.figures(run, receipt)}
-        counted = counts(run.corpus.records, decision.documents)
-        return replace(receipt, figures={**figures, **counted})
+                fitted = load_fitted(run.store, self.name, decision.key, self.refit)
+            assert fitted is not None
+            receipt = self._receipt(run, fitted)
+        why = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
+        figures = {"fitted": why, **self.figures(run, receipt)}
+        return replace(receipt, figures={**figures, **counts(run.corpus.records, decision.documents)})
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
-    """The fit of a stage under a key; None if there is none. name: the stage's name for `--refit`.
-
-    Raises:
-        StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of
-            all its fits; the stage then makes another.
-    """
+    """The fit of a stage under a key; None if there is none. name: the stage's name for `--refit`. Raises
+    StoreError: one of its files is missing or altered. If a stage has no `name`, people may delete the folder of all
+    its fits; the stage then makes another."""
     result = load_result(store, stage, key)
     if result is None:
         return None
@@ -147,3 +138,29 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
             raise
         return None
     return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
+
+
+def documents_left(run: Run, receipt: Receipt) -> float:
+    """The share of a fit's documents, by its receipt, that the corpus still holds."""
+    files = read_fit(run.store, receipt.files["fit"])
+    return left_share(unpack(files[SKETCH])["ids"], run.corpus.ids())
+
+
+def another_corpus(run: Run, fitted: Fitted) -> str | None:
+    """Drift if the corpus holds less than MIN_SHARE_LEFT of the fit's documents."""
+    share = left_share(fitted.sketch, run.corpus.ids())
+    return f"{share:.0%} of the fit's documents are left" if share < MIN_SHARE_LEFT else None
+
+
+def has_doubled(run: Run, fitted: Fitted) -> str | None:
+    """Drift if the corpus has GROWTH times as many documents as the fit, or is another corpus."""
+    now, then = run.corpus.records, fitted.documents
+    if now >= GROWTH * then:
+        return f"the corpus has grown from {then:,} to {now:,} documents since"
+    return another_corpus(run, fitted)
+
+
+def has_changed(run: Run, fitted: Fitted) -> str | None:
+    """Drift if more than the share CHANGED of the documents was added or removed."""
+    changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
+    return f"{changed:.0%} of the documents have changed since" if changed > CHANGED else None

@@ -13,11 +13,11 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import disk_use
-from dagster_divorder.pipeline.reordered import moved_by_appends, refusal_ahead
+from dagster_divorder.pipeline.published import refusal_ahead
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.local import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.write.curated import refuse_foreign_files
 
@@ -36,23 +36,18 @@ class StagePlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run would do. new_records: number of records never seen before. disk: bytes by part of the store.
-    refusal: what to set before a new order (`reordered.refusal_ahead`); "" if nothing. moved: exports that are written
-    again although outputs are extended (`reordered.moved_by_appends`); "" if none."""
+    refusal: what to set before a new order (`published.refusal_ahead`); "" if nothing."""
 
     records: int
     new_records: int
     stages: tuple[StagePlan, ...]
     disk: dict[str, int]
     refusal: str = ""
-    moved: str = ""
 
 
 def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
-    """Plan a run of some stages, by default of all that an output needs, on the store as it is.
-
-    Raises:
-        InputError: the input cannot be read, or too much of it would be refused.
-    """
+    """Plan a run of some stages, by default of all that an output needs, on the store as it is. Raises InputError:
+    the input cannot be read, or too much of it would be refused."""
     store = store_of(settings.store).open(create=False)
     wanted = graph.needed(settings, *stages)
     if OUTPUT in wanted:
@@ -61,32 +56,23 @@ def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     check_settings(run, wanted)
     run.foreseen = dict.fromkeys(wanted)
     plans = tuple(_plan(run, stage) for stage in wanted)
-    records, new = run.corpus.records, run.receipt("raw_docs").facts["new_records"]
-    computed = {plan.stage for plan in plans if plan.scope != "nothing"}
-    return Plan(
-        records,
-        new,
-        plans,
-        disk_use(store),
-        refusal_ahead(settings) if "sequence_order" in computed else "",
-        moved_by_appends(settings, settings.exports.formats) if "exports" in computed else "",
-    )
+    new = run.receipt("raw_docs").facts["new_records"]
+    reorders = any(plan.stage == "sequence_order" and plan.scope != "nothing" for plan in plans)
+    refusal = refusal_ahead(settings) if reorders else ""
+    return Plan(run.corpus.records, new, plans, disk_use(store), refusal)
 
 
-def _plan(run: Run, stage: str) -> StagePlan:
+def _plan(run: Run, name: str) -> StagePlan:
     run.memo = {}
-    receipt = load_receipt(run.store, stage)
+    stage, receipt = run.graph[name], load_receipt(run.store, name)
     try:
-        decision = run.graph[stage].decide(run)
+        decision = stage.decide(run)
     except ToBeMadeError as missing:
         # Without an earlier result there is nothing to keep.
         unless = f"{missing.stage} comes out unchanged" if receipt else ""
-        why = what_changed(run.graph[stage], run, str(missing))
-        documents = run.graph[stage].all_documents(run)
+        why, documents = what_changed(stage, run, str(missing)), stage.all_documents(run)
         decision = Decision(scope="all", documents=documents, why=why, unless=unless)
-    run.foreseen[stage] = decision.receipt
-    why = decision.why
-    if not why:
-        same = receipt and decision.receipt and receipt.version == decision.receipt.version
-        why = "up to date" if same else "kept from other settings"
-    return StagePlan(stage, decision.scope, why, decision.unless, decision.documents)
+    run.foreseen[name] = decision.receipt
+    same = receipt and decision.receipt and receipt.version == decision.receipt.version
+    why = decision.why or ("up to date" if same else "kept from other settings")
+    return StagePlan(name, decision.scope, why, decision.unless, decision.documents)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -20,12 +19,7 @@ from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
 from dagster_divorder.store.fits import put_fit, read_fit
 from dagster_divorder.store.fragments import RECORDS, Fragments, records_folder
 from dagster_divorder.store.space import RESULTS, embeddings_file
-from dagster_divorder.store.state import (
-    State,
-    changing,
-    load_receipt,
-    load_state,
-)
+from dagster_divorder.store.state import State, changing, load_receipt, load_state
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import remove_beside
 
@@ -60,17 +54,15 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
     does not name. The caller is inside `Store.lock`."""
     if store.shared:
         return
-    state, old = load_state(store), []
-    needed = _needed(store, state)
+    needed, old = _Needed.of(store, load_state(store)), []
     for file in store.files():
         top, _, rest = file.partition("/")
         name = rest.partition("/")[0]
         # Results of fragments stay under other keys, too; other files of a stage that did not run may be half a result.
         of_fragments = top == RECORDS or (top == "stages" and isinstance(graph.get(name), PerDocument))
-        if of_fragments and needed.of_fragment(file):
-            continue
-        if of_fragments or name in stages or top in (*WHOLE, RESULTS):
-            old += [] if needed.named(file) else [file]
+        may_go = of_fragments or name in stages or top in (*WHOLE, RESULTS)
+        if may_go and not needed.has(file, any_key=of_fragments):
+            old.append(file)
     if any(file.startswith(f"{RECORDS}/") for file in old):
         changing(store, lambda state: replace(state, removed=True))
     store.delete(*old)
@@ -78,8 +70,8 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
 
 def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free."""
-    needed = _needed(store, _needed_state(store, graph, load_state(store)))
-    freed = {name: size for name, size in store.removable().items() if name not in needed}
+    needed = _Needed.of(store, _needed_state(store, graph, load_state(store)))
+    freed = {name: size for name, size in store.removable().items() if not needed.has(name)}
     return Pruned(_by_part(freed), _deleted_documents(store))
 
 
@@ -97,8 +89,8 @@ def prune(graph: Graph, store: Store) -> Pruned:
         changing(store, lambda state: _without_quotes(store, graph, state))
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
-    needed = _needed(store, changing(store, lambda state: _needed_state(store, graph, state)))
-    store.delete(*(name for name in store.removable() if name not in needed))
+    needed = _Needed.of(store, changing(store, lambda state: _needed_state(store, graph, state)))
+    store.delete(*(name for name in store.removable() if not needed.has(name)))
     after = disk_use(store)
     freed = {part: size - after.get(part, 0) for part, size in before.items()}
     return Pruned({part: size for part, size in freed.items() if size > 0}, deleted)
@@ -116,29 +108,26 @@ def _deleted_documents(store: Store) -> int:
         gone = [Fragment(name, 0) for name in fragments.present() if name not in kept]
         texts = np.unique(np.concatenate([texts, *(part[:, 0] for part in fragments.parts(gone, "text"))]))
     # Without any, the current fragments are not read.
-    if len(texts):
-        for part in Fragments(store, receipt.key).parts(view.fragments, "text"):
-            texts = np.setdiff1d(texts, part[:, 0])
+    for part in Fragments(store, receipt.key).parts(view.fragments if len(texts) else (), "text"):
+        texts = np.setdiff1d(texts, part[:, 0])
     return len(texts)
 
 
 def _without_quotes(store: Store, graph: Graph, state: State) -> State:
-    """Without the results that may quote deleted documents, and without such files of a fit that has `plain` ones."""
+    """Without the results that may quote deleted documents; a fit keeps its `plain` files."""
     receipts, results = dict(state.receipts), dict(state.results)
     for name in [name for name in {*receipts, *results} if name in graph and graph[name].quotes]:
         stage, known, receipt = graph[name], results.pop(name, []), receipts.pop(name, None)
         if isinstance(stage, PinnedFit) and stage.plain:
-            plain = partial(_without_words, store, stage)
+
+            def plain(files: Mapping[str, str], stage: PinnedFit = stage) -> dict[str, str]:
+                fit = read_fit(store, files["fit"], stage.refit)
+                return {"fit": put_fit(store, stage.name, {each: fit[each] for each in stage.plain})}
+
             results[name] = [replace(result, files=plain(result.files)) for result in known]
             if receipt:
                 receipts[name] = replace(receipt, files=plain(receipt.files))
     return replace(state, receipts=receipts, results=results)
-
-
-def _without_words(store: Store, stage: PinnedFit, files: Mapping[str, str]) -> dict[str, str]:
-    """The files of a receipt or result with a copy of the fit that has the `plain` files alone."""
-    fit = read_fit(store, files["fit"], stage.refit)
-    return {"fit": put_fit(store, stage.name, {name: fit[name] for name in stage.plain})}
 
 
 def _needed_state(store: Store, graph: Graph, state: State) -> State:
@@ -167,27 +156,23 @@ class _Needed:
     fragments: set[str]
     folders: set[str]
 
-    def named(self, file: str) -> bool:
-        return file in self.names or file.rpartition("/")[0] in self.names
+    @classmethod
+    def of(cls, store: Store, state: State) -> _Needed:
+        views = {entry.files["view"] for entry in state.entries() if "view" in entry.files}
+        pieces = (View.load(store, view).pieces for view in views if store.exists(view))
+        folders = {f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()}
+        if "raw_docs" in state.receipts:
+            records = records_folder(state.receipts["raw_docs"].key)
+            folders |= {records, f"{records}/index"}
+        names = {file for entry in state.entries() for file in entry.files.values()}
+        # The files with all vectors are named by their receipts.
+        names |= {embeddings_file(receipt) for receipt in state.receipts.values()}
+        names |= {FORMAT_FILE, LOCK_FILE, STATE}
+        return cls(names, {piece.name for each in pieces for piece in each}, folders)
 
-    def of_fragment(self, file: str) -> bool:
-        """Whether a file belongs to a needed fragment, under any key."""
-        return file.rpartition("/")[2].split(".", 1)[0] in self.fragments
-
-    def __contains__(self, file: str) -> bool:
-        return self.named(file) or (file.rpartition("/")[0] in self.folders and self.of_fragment(file))
-
-
-def _needed(store: Store, state: State) -> _Needed:
-    views = {entry.files["view"] for entry in state.entries() if "view" in entry.files}
-    pieces = (View.load(store, view).pieces for view in views if store.exists(view))
-    folders = {f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()}
-    if "raw_docs" in state.receipts:
-        records = records_folder(state.receipts["raw_docs"].key)
-        folders |= {records, f"{records}/index"}
-    named = {file for entry in state.entries() for file in entry.files.values()}
-    # The files with all vectors are named by their receipts.
-    named |= {embeddings_file(receipt) for receipt in state.receipts.values()}
-    return _Needed(
-        {FORMAT_FILE, LOCK_FILE, STATE, *named}, {piece.name for each in pieces for piece in each}, folders
-    )
+    def has(self, file: str, *, any_key: bool = False) -> bool:
+        """any_key: results of needed fragments count under any key."""
+        folder, _, name = file.rpartition("/")
+        if file in self.names or folder in self.names:
+            return True
+        return name.split(".", 1)[0] in self.fragments and (any_key or folder in self.folders)

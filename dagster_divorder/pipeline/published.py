@@ -3,6 +3,9 @@
 A plan says which tokens every step reads. A run records it, with the results of ORDERS, before it replaces the first
 file of the output or an export; the plan is published once these all hold it. `order.frozen_tokens`,
 `order.append = "extend"`, `freeze`, `cut` and `where` go by the published plan, whatever stages have computed since.
+
+Nothing tells whether a trainer has read an output. While `order.frozen_tokens` is unset, a run refuses to write one in
+another order (`refuse_to_reorder` in stages/mix/consumed.py, once the new order is known), and a plan says so.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.settings.places import as_place
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import Place, as_place
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 
 ORDERS = ("greedy_order", "packed_sequences", "sequence_order")
 """The stages that together decide what a trainer reads; each reads the one before."""
+SAY_WHAT_WAS_READ = (
+    "if no trainer has read it, set order.frozen_tokens = 0; if one has, `divorder freeze --step N` keeps the rows of "
+    "N steps"
+)
 
 
 def published_plan(store: Store) -> TrainingPlan | None:
@@ -71,7 +79,8 @@ def publish(run: Run, stages: Iterable[str]) -> None:
 def plans_in_place(run: Run, *, output: bool = False) -> dict[str, TrainingPlan | None]:
     """The exports that there are under these settings, or without exports the output -> the plan that each holds, or
     held until a killed run began to replace it; None if the store does not know it. output: the output in any case."""
-    return {place: _plan_of(run.store, key) for place, key in _keys_in_place(run, output).items()}
+    plans = load_state(run.store).plans
+    return {place: _plan_of(plans, key) for place, key in _keys_in_place(run, output).items()}
 
 
 def _keys_in_place(run: Run, output: bool) -> dict[str, str]:
@@ -83,36 +92,34 @@ def _keys_in_place(run: Run, output: bool) -> dict[str, str]:
     return {str(place): manifest["key"] for place, manifest in manifests.items() if manifest}
 
 
-def _plan_of(store: Store, key: str) -> TrainingPlan | None:
+def _plan_of(plans: list[TrainingPlan], key: str) -> TrainingPlan | None:
     """The plan of a manifest's key."""
-    return next((plan for plan in reversed(load_state(store).plans) if key in plan.keys.values()), None)
+    return next((plan for plan in reversed(plans) if key in plan.keys.values()), None)
 
 
 def plan_that_stays(run: Run) -> TrainingPlan | None:
     """The published plan; under `extend` a later one, if a killed run has begun to write it."""
-    plans, last = load_state(run.store).plans, published_plan(run.store)
+    state = load_state(run.store)
     held = plans_in_place(run, output=True).values() if run.settings.order.extends else ()
-    return max(filter(None, [last, *held]), key=plans.index, default=None)
+    return max(filter(None, [_last_published(state), *held]), key=state.plans.index, default=None)
 
 
 def find_plan(run: Run, named: str | None) -> TrainingPlan:
-    """The published plan, or another one. named: its fingerprint, or the folder of an export.
-
-    Raises:
-        InputError: none was published, an export holds another one, or the store does not know the named one.
-    """
-    plan, plans = published_plan(run.store), load_state(run.store).plans
+    """The published plan, or another one. named: its fingerprint, or the folder of an export. Raises InputError:
+    none was published, an export holds another one, or the store does not know the named one."""
+    state = load_state(run.store)
     if named is not None:
         place = as_place(named)
         manifests = (read_manifest(place, name, replaced=True) for name in (EXPORT_MANIFEST, MANIFEST))
         manifest: Any = next(filter(None, manifests), {"key": ""})
-        by_name = (known for known in reversed(plans) if known.fingerprint == named)
-        if found := _plan_of(run.store, manifest["key"]) or next(by_name, None):
+        by_name = (known for known in reversed(state.plans) if known.fingerprint == named)
+        if found := _plan_of(state.plans, manifest["key"]) or next(by_name, None):
             return found
         raise InputError(
             f"the plan is {named!r}; expected the folder of an export, or a plan that {run.store.place} still has: "
-            f"{', '.join(known.fingerprint for known in plans) or 'none'}"
+            f"{', '.join(known.fingerprint for known in state.plans) or 'none'}"
         )
+    plan = _last_published(state)
     if plan is None:
         raise InputError(f"no plan was published in {run.store.place}; expected a finished run: divorder run")
     for folder, other in plans_in_place(run).items():
@@ -137,3 +144,26 @@ def hold_plan(store: Store, plan: TrainingPlan) -> None:
 
 def name_of(plan: TrainingPlan | None) -> str:
     return f"plan {plan.fingerprint}" if plan else "a plan that this store does not know"
+
+
+def in_training_order(settings: Settings) -> list[tuple[Place, str]]:
+    """(folder, name of its manifest) of every output whose rows lie in the order of training: the exports; without
+    exports, the curated output if its records are not packed."""
+    if settings.exports.formats:
+        return [(settings.exports.path / name, EXPORT_MANIFEST) for name in settings.exports.formats]
+    return [] if settings.packing.packs else [(settings.output.path, MANIFEST)]
+
+
+def refusal_ahead(settings: Settings) -> str:
+    """Which outputs a run would refuse to write in another order, and what to set; "" if the settings say what stays
+    (`order.frozen_tokens`, `order.append`) or there is no output. Raises StoreError: a manifest cannot be read."""
+    if settings.order.says_what_stays:
+        return ""
+    outputs = in_training_order(settings)
+    places = [str(place) for place, name in outputs if read_manifest(place, name, replaced=True)]
+    if not places:
+        return ""
+    return (
+        f"order.frozen_tokens is unset, so a run that changes the order of {' and '.join(places)} is refused: "
+        f"{SAY_WHAT_WAS_READ}"
+    )

@@ -1,10 +1,11 @@
-"""Runs of stages. A `Run` gives a stage its settings, store, progress and the results of earlier stages."""
+"""Runs of stages, and of the checks that stages declare. A `Run` gives a stage its settings, store, progress and the
+results of earlier stages."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,22 +17,19 @@ from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine import open_engine
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.memory import (
-    give_back_memory,
-    is_out_of_memory,
-    main_memory,
-)
-from dagster_divorder.engine.progress import STANDARD_ERROR, Progress
-from dagster_divorder.errors import DivOrderError, MemoryLimitError, MissingStageError
+from dagster_divorder.engine.memory import give_back_memory, is_out_of_memory, main_memory
+from dagster_divorder.engine.progress import STANDARD_ERROR, Progress, Silent
+from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import remove_superseded
 from dagster_divorder.pipeline.published import publish
+from dagster_divorder.pipeline.stage import Check, Finding, Stage
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct
+from dagster_divorder.store.local import store_of
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
@@ -79,9 +77,7 @@ class Run(Reader):
     """Values that `decide` has computed and `make` needs, for the stage that runs."""
     _current: dict[str, Receipt] = field(default_factory=dict)
     _engine: Engine | None = None
-    _view: tuple[str, View] | None = None
-    _records: Records | None = None
-    _copies: tuple[View, np.ndarray] | None = None
+    _kept: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     _foreseen: tuple[View, Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     @property
@@ -98,11 +94,8 @@ class Run(Reader):
             self._engine = None
 
     def receipt(self, stage: str) -> Receipt:
-        """The current result of an earlier stage. It fits these settings and its own inputs.
-
-        Raises:
-            MissingStageError: the stage never ran or ran with other settings, or a stage that it reads has changed.
-        """
+        """The current result of an earlier stage. It fits these settings and its own inputs. Raises
+        MissingStageError: the stage never ran or ran with other settings, or a stage that it reads has changed."""
         if self.planning and stage in self.foreseen:
             foreseen = self.foreseen[stage]
             if foreseen is None:
@@ -113,28 +106,26 @@ class Run(Reader):
         return self._current[stage]
 
     def _load(self, stage: str) -> Receipt:
-        def missing(why: str) -> MissingStageError:
-            asset = stage if wanted.asset else self._asset_of(stage)
-            return MissingStageError(
-                f'{why}; materialise it first, with all before it: +key:"*{asset}" selects these in Dagster'
-            )
-
-        wanted = self.graph[stage]
-        receipt = load_receipt(self.store, stage)
+        wanted, receipt = self.graph[stage], load_receipt(self.store, stage)
         if receipt is None:
-            raise missing(f"{stage} has no result in {self.store.place}")
+            raise self._missing(stage, f"{stage} has no result in {self.store.place}")
         reads = set(wanted.reads_under(self.settings))
         if receipt.fingerprint != wanted.fingerprint(self.settings) or set(receipt.upstream) != reads:
-            raise missing(f"{stage} was last made with other settings")
+            raise self._missing(stage, f"{stage} was last made with other settings")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
-                raise missing(f"{stage} was made for an earlier state of {name}")
+                raise self._missing(stage, f"{stage} was made for an earlier state of {name}")
         return receipt
 
-    def _asset_of(self, stage: str) -> str:
-        """The first asset whose step includes a stage."""
-        assets = [name for name in self.graph.upstream(self.settings) if self.graph[name].asset]
-        return next((name for name in assets if stage in self.graph.step(self.settings, name)), stage)
+    def _missing(self, stage: str, why: str) -> MissingStageError:
+        """The error names the asset of the stage: the first one whose step includes it."""
+        graph, settings, asset = self.graph, self.settings, stage
+        if not graph[stage].asset:
+            assets = (name for name in graph.upstream(settings) if graph[name].asset)
+            asset = next((name for name in assets if stage in graph.step(settings, name)), stage)
+        return MissingStageError(
+            f'{why}; materialise it first, with all before it: +key:"*{asset}" selects these in Dagster'
+        )
 
     def is_current(self, stage: str) -> bool:
         """Whether `receipt` finds a current result of a stage."""
@@ -158,43 +149,46 @@ class Run(Reader):
         """Whether all records of the input are stored. While planning, records of a new input are not."""
         return self._foreseen is None or not self._foreseen[1]
 
+    def _once(self, name: str, version: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives; kept until another version is asked for."""
+        if name not in self._kept or self._kept[name][0] != version:
+            self._kept[name] = version, make()
+        return self._kept[name][1]
+
     @property
     def view(self) -> View:
         """The accepted records, and the fragments that hold them."""
         if self._foreseen:
             return self._foreseen[0]
         file = self.receipt("raw_docs").files["view"]
-        if self._view is None or self._view[0] != file:
-            self._view = (file, View.load(self.store, file))
-        return self._view[1]
+        view: View = self._once("view", file, lambda: View.load(self.store, file))
+        return view
 
     @property
     def records(self) -> Records:
         """Reads the stored records of the view."""
-        key = self.receipt("raw_docs").key
-        if self._records is None or (self._records.fragments.key, self._records.kind) != (
-            key,
-            self.view.kind,
-        ):
-            planned = self._foreseen[1] if self._foreseen else {}
-            fragments = Fragments(self.store, key, planned)
-            self._records = Records(fragments, self.view.kind, shapes_of(self.settings))
-        return self._records
+        key, kind = self.receipt("raw_docs").key, self.view.kind
+        fragments = Fragments(self.store, key, self._foreseen[1] if self._foreseen else {})
+        records: Records = self._once(
+            "records", (key, kind), lambda: Records(fragments, kind, shapes_of(self.settings))
+        )
+        return records
 
     @property
     def corpus(self) -> Corpus:
-        version = self.receipt("raw_docs").version
-        return Corpus(
-            version, len(self.view), partial(self.records.fragments.text_halves, self.view.fragments)
-        )
+        ids = partial(self.records.fragments.text_halves, self.view.fragments)
+        return Corpus(self.receipt("raw_docs").version, len(self.view), ids)
 
     @property
     def copies(self) -> np.ndarray:
         """The first record with each record's text, int64 (N,): equal for copies of a text."""
-        if self._copies is None or self._copies[0] is not self.view:
+
+        def first_of_each() -> np.ndarray:
             once = distinct(self.records.text_ids(self.view.fragments))
-            self._copies = (self.view, once.first[once.inverse])
-        return self._copies[1]
+            return once.first[once.inverse]
+
+        copies: np.ndarray = self._once("copies", self.receipt("raw_docs").version, first_of_each)
+        return copies
 
     @property
     def are_first(self) -> np.ndarray:
@@ -231,13 +225,9 @@ class Receipts(AsTable, dict[str, Receipt]):
 
 def stage_row(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
     """The last run of a stage: `stage`, numbers of `documents`, `new` and `reused` documents, and `seconds`."""
-    columns = {
-        "documents": "documents",
-        "new": "new_documents",
-        "reused": "reused_documents",
-        "seconds": "seconds",
-    }
-    return {"stage": stage, **{name: figures.get(figure) for name, figure in columns.items()}}
+    counted = {name: figures.get(f"{name}_documents") for name in ("new", "reused")}
+    seconds = figures.get("seconds")
+    return {"stage": stage, "documents": figures.get("documents"), **counted, "seconds": seconds}
 
 
 def stages_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> TextTable:
@@ -309,25 +299,45 @@ def _run_one(run: Run, name: str) -> Receipt:
             raise explain_os_error(error, Path(error.filename or run.store.place)) from error
         if not is_out_of_memory(error):
             raise
-        raise _memory_ran_out(name, error) from error
-    seconds = time.perf_counter() - start
-    figures = receipt.figures
+        said = str(error).partition("\n")[0] or "no more said"
+        raise MemoryLimitError(
+            f"memory ran out in {name} ({type(error).__name__}: {said}); {byte_size(main_memory())} of memory are "
+            "there, or a container's quota of it: allow more (also `ulimit -v`), or lower engine.workers, and run "
+            "again: finished fragments are kept"
+        ) from error
+    seconds, figures = time.perf_counter() - start, receipt.figures
     timing = {"seconds": round(seconds, 3)}
     new = decision.documents or figures["new_documents"]
     if new and seconds > 0:
         timing["documents_per_second"] = round(figures["documents"] / seconds, 1)
-    receipt = replace(
-        receipt,
-        facts={**receipt.facts, "computed": new},
-        figures={**figures, **run.observed, **timing},
-    )
+    facts = {**receipt.facts, "computed": new}
+    receipt = replace(receipt, facts=facts, figures={**figures, **run.observed, **timing})
     run.save(receipt)
     return receipt
 
 
-def _memory_ran_out(stage: str, error: Exception) -> MemoryLimitError:
-    return MemoryLimitError(
-        f"memory ran out in {stage} ({type(error).__name__}: {str(error).partition(chr(10))[0] or 'no more said'}); "
-        f"{byte_size(main_memory())} of memory are there, or a container's quota of it: allow more (also `ulimit -v`), "
-        f"or lower engine.workers, and run again: finished fragments are kept"
-    )
+def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]]:
+    """All checks under these settings with their stages, in the order of the stages."""
+    for stage in graph.values():
+        for check in stage.checks:
+            if check.when(settings):
+                yield stage, check
+
+
+def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> dict[str, Finding]:
+    """Run all checks, or only those of a stage, on the last run's results; nothing is stored. Holds the store's
+    lock. `every_record_in_output` takes about the time of writing the output; the others take about as long as a
+    sort. Raises MissingStageError: there is no result under these settings; StoreError: the store cannot be read."""
+    checks = [check for claimer, check in all_checks(graph, settings) if stage in (None, claimer.name)]
+    if not checks:
+        return {}
+    store, findings = store_of(settings.store), {}
+    with store.lock():
+        run = Run(settings, store.open(), graph, Silent())
+        for check in checks:
+            try:
+                findings[check.name] = check.check(run)
+            except DamagedFileError as error:
+                remedy = "delete this file and run again"
+                findings[check.name] = Finding(passed=False, text=str(error), remedy=remedy)
+    return findings

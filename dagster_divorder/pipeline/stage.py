@@ -47,12 +47,7 @@ from dagster_divorder.store.state import (
     load_result,
 )
 from dagster_divorder.store.view import Fragment
-from dagster_divorder.view.shown import Chart as Chart
-from dagster_divorder.view.shown import Link as Link
-from dagster_divorder.view.shown import Picture as Picture
-from dagster_divorder.view.shown import Shown as Shown
-from dagster_divorder.view.shown import Table as Table
-from dagster_divorder.view.shown import Text as Text
+from dagster_divorder.view.shown import Chart, Link, Picture, Shown, Table, Text  # noqa: F401
 
 if TYPE_CHECKING:
     from dagster_divorder.pipeline.run import Run
@@ -82,7 +77,7 @@ class Decision:
 
 
 class File(NamedTuple):
-    """Bytes of a named file of a result, and its extension."""
+    """A file of a result, and its extension."""
 
     data: bytes
     extension: str
@@ -169,11 +164,8 @@ class Stage(ABC):
         return f"{self.version}-{content_hash(self.given(settings))[:16]}"
 
     def key(self, run: Run) -> str:
-        """The key of the result in the store: a hash of everything that the result depends on.
-
-        Raises:
-            MissingStageError: a stage before it has no current result.
-        """
+        """The key of the result in the store: a hash of everything that the result depends on. Raises
+        MissingStageError: a stage before it has no current result."""
         return content_hash(self.name, self.version, (self.decided_by or self.usual)(run))
 
     def usual(self, run: Run) -> dict[str, Any]:
@@ -255,13 +247,14 @@ class PerDocument(Stage):
     def decide(self, run: Run) -> Decision:
         key, corpus = self.key(run), run.corpus
         run.memo["work"] = works = self.work(run, key)
-        missing, total = sum(work.new.rows for work in works), corpus.records
+        missing = sum(work.new.rows for work in works)
         receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
-        if not missing:
-            return Decision(scope="nothing", documents=0, why="", receipt=receipt)
-        if missing < total:
-            return Decision(scope="new", documents=missing, why="new records", receipt=receipt)
-        return Decision(scope="all", documents=missing, why=what_changed(self, run), receipt=receipt)
+        if missing and missing == corpus.records:
+            why = what_changed(self, run)
+            return Decision(scope="all", documents=missing, why=why, receipt=receipt)
+        scope: Literal["nothing", "new"] = "new" if missing else "nothing"
+        why = "new records" if missing else ""
+        return Decision(scope=scope, documents=missing, why=why, receipt=receipt)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
@@ -272,12 +265,10 @@ class PerDocument(Stage):
                 for stored in self.compute_missing(run, receipt.key, works):
                     advance(stored.rows)
         last = load_receipt(run.store, self.name)
-        same = last and (last.key, last.version, last.upstream) == (
-            receipt.key,
-            receipt.version,
-            receipt.upstream,
-        )
-        kept = last.figures if last and same else self.figures(run, self.files(run, receipt.key))
+        if last and (last.version, last.upstream) == (receipt.version, receipt.upstream):
+            kept: Mapping[str, Any] = last.figures
+        else:
+            kept = self.figures(run, self.files(run, receipt.key))
         # A rate belongs to the run that measured it.
         figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
         counted = counts(run.corpus.records, decision.documents)
@@ -343,22 +334,17 @@ class WholeCorpus(Stage):
         return replace(receipt, facts={**receipt.facts, **verified}, figures=figures)
 
     def _compute_and_keep(self, run: Run, key: str) -> Result:
-        folder, before = f"stages/{self.name}/{key}", load_result(run.store, self.name, key)
-        computed = self.compute(run)
-        files, hashes = {}, {}
+        computed, files, hashes = self.compute(run), {}, {}
         for name, content in sorted(computed.files.items()):
             if isinstance(content, Mapping):
                 content = File(pack(content), "safetensors")
             elif isinstance(content, list):
                 content = File(pack_rows(content), "parquet")
-            files[name] = run.store.put_hashed(folder, name, *content)
+            files[name] = run.store.put_hashed(f"stages/{self.name}/{key}", name, *content)
             hashes[name] = xxhash.xxh3_128_hexdigest(content.data)
         # Hashes in names cover the key, too.
         facts = {**computed.facts, CONTENT: content_hash(hashes)}
         result = as_stored(Result(key=key, version=key, files=files, facts=facts, figures=computed.figures))
-        if before and _without_counts(before) == _without_counts(result):
-            # An equal result keeps its first counts.
-            result = replace(result, figures=before.figures)
         keep_result(run.store, self.name, result)
         return result
 
@@ -370,9 +356,3 @@ def is_published(run: Run, stage: str, folder: Place, files: dict[str, dict[str,
     verified = verified_files(folder, files, last.facts.get("verified", {}) if last else {})
     run.memo.setdefault("verified", {}).update(verified or {})
     return verified is not None
-
-
-def _without_counts(result: Result) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The facts and figures of a result, without the counts of documents."""
-    figures = {name: value for name, value in result.figures.items() if name not in counts(0, 0)}
-    return result.facts, figures

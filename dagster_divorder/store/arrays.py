@@ -18,17 +18,6 @@ from safetensors.numpy import load, save
 
 from dagster_divorder.core.arrow import number_array, text_array
 
-_DTYPES = {
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-    "I32": "<i4",
-    "I64": "<i8",
-    "U8": "u1",
-    "U16": "<u2",
-    "U32": "<u4",
-    "U64": "<u8",
-}
 _HEADER_LIMIT = 1 << 20
 
 
@@ -60,12 +49,8 @@ def unpack(data: bytes) -> dict[str, np.ndarray]:
 
 
 def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: str = "") -> list[np.ndarray]:
-    """The named arrays of an open packed file; reads only these and the header. Those of a file that Arrow has mapped
-    into memory are views.
-
-    Raises:
-        ValueError: the file is damaged, has no such array, or has another owner.
-    """
+    """The named arrays of an open packed file; reads only these and the header. Those of a file that Arrow has
+    mapped into memory are views. Raises ValueError: the file is damaged, has no such array, or has another owner."""
     read = file.read_buffer if isinstance(file, pa.NativeFile) else file.read
     try:
         file_size = file.seek(0, os.SEEK_END)
@@ -79,13 +64,14 @@ def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: st
             raise ValueError(f"it has {file_size:,} bytes, not as many as its header says")
         for name in names:
             start, end = header[name]["data_offsets"]
-            dtype, shape = _DTYPES[header[name]["dtype"]], header[name]["shape"]
+            code, shape = header[name]["dtype"], header[name]["shape"]
+            dtype = np.dtype(f"<{code[0].lower()}{int(code[1:]) // 8}")  # such as <f4 for F32
             file.seek(8 + size + start)
             data = read(end - start)
             if _hash(owner, name, dtype, shape, data) != hashes[name]:
                 raise ValueError(f"the content of {name} has another hash than its header says")
             arrays.append(np.frombuffer(data, dtype).reshape(shape))
-    except (orjson.JSONDecodeError, KeyError, TypeError, OSError, OverflowError) as error:
+    except (orjson.JSONDecodeError, LookupError, TypeError, OSError, OverflowError) as error:
         raise ValueError(f"its header is unreadable: {error!r}") from error
     return arrays
 

@@ -29,7 +29,8 @@ import orjson
 import xxhash
 
 from dagster_divorder.errors import DamagedFileError, StoreError
-from dagster_divorder.store.folder import TEMPORARY, Bytes, WritableFolder
+from dagster_divorder.store.folder import TEMPORARY, Bytes, Data
+from dagster_divorder.store.folders import WritableFolder
 from dagster_divorder.store.sources import Source
 
 FORMAT_VERSION = 5
@@ -41,12 +42,8 @@ STATE = "state.json"
 LOCK_FILE = ".divorder-lock"
 HIDDEN = ".divorder-"
 """Prefix of the names of lock and half-written files; no other program uses it."""
-
 SPARED_SECONDS = 24 * 3600.0
 """On a bucket, `divorder prune` removes no younger file."""
-
-Data = Bytes | Callable[[IO[bytes]], object]
-"""The content of a file: bytes, or a function that writes to the open file."""
 
 _HASH = "[0-9a-f]{32}"
 OURS = re.compile(
@@ -61,7 +58,7 @@ class Store(ABC):
     """A store at a place that is new, empty, or a store already, never one with other files in it.
 
     place: as given, for messages. real_place: the same for every path to it. folder: at the place. shared: several runs
-    may use it at once, so that only `divorder prune` removes files (`discard`, `removable`); else `lock` keeps other
+    may use it at once, so that only `divorder prune` removes files (`removable`); else `lock` keeps other
     runs out.
     """
 
@@ -72,11 +69,8 @@ class Store(ABC):
 
     def open(self, *, create: bool = True) -> Self:
         """Check that the place is a store of this version and return self. create: make a store at an empty place;
-        without it an empty place counts as an empty store.
-
-        Raises:
-            StoreError: the place holds other files, cannot be made or written, or is a store of another version.
-        """
+        without it an empty place counts as an empty store. Raises StoreError: the place holds other files, cannot be
+        made or written, or is a store of another version."""
         with self.folder.explaining():
             names = self.folder.entries(self.place)
         if FORMAT_FILE in names:
@@ -100,37 +94,26 @@ class Store(ABC):
         return str(self._about()["id"]) if self.exists(FORMAT_FILE) else ""
 
     def _about(self) -> dict[str, Any]:
-        """The content of the format file.
-
-        Raises:
-            StoreError: it is damaged or of another version.
-        """
+        """The content of the format file; raises StoreError if it is damaged or of another version."""
         data = self.read(FORMAT_FILE)
         about = json_object(data)
-        version, known = about.get("version"), about.get("format") == FORMAT
-        is_whole = version != FORMAT_VERSION or re.fullmatch(_HASH, str(about.get("id")))
-        if not known or not isinstance(version, int) or not is_whole:
-            raise StoreError(
-                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
-                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
-                "store.path to a new folder"
-            )
-        if version != FORMAT_VERSION:
+        version, id = about.get("version"), str(about.get("id"))
+        if about.get("format") == FORMAT and isinstance(version, int) and version != FORMAT_VERSION:
             raise StoreError(
                 f"store {self.place} has format version {version}, this package reads version {FORMAT_VERSION}; "
                 "install the version that wrote it, or set store.path to a new folder: a run then computes everything "
                 "again"
             )
+        if about.get("format") != FORMAT or version != FORMAT_VERSION or not re.fullmatch(_HASH, id):
+            raise StoreError(
+                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
+                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
+                "store.path to a new folder"
+            )
         return about
 
-    # Reading --------------------------------------------------------------------------------------------------------
-
     def where(self, name: str) -> str:
-        """The path or URL of a name.
-
-        Raises:
-            StoreError: the name leads out of the store.
-        """
+        """The path or URL of a name. Raises StoreError: the name leads out of the store."""
         parts = name.split("/")
         if not all(parts) or not {".", ".."}.isdisjoint(parts) or "\0" in name:
             raise StoreError(
@@ -142,10 +125,8 @@ class Store(ABC):
     def list(self, folder: str) -> builtins.list[str]:
         """Names of the complete files directly in a folder, sorted; none if the folder is missing."""
         entries = sorted(self.folder.entries(self.where(folder)).items())
-        files = [
-            name for name, entry in entries if isinstance(entry, Source) and not name.startswith(TEMPORARY)
-        ]
-        return [f"{folder}/{name}" for name in files]
+        files = [name for name, entry in entries if isinstance(entry, Source)]
+        return [f"{folder}/{name}" for name in files if not name.startswith(TEMPORARY)]
 
     def folders(self, folder: str) -> builtins.list[str]:
         """Names of the folders directly in a folder, sorted; none if it is missing."""
@@ -172,11 +153,7 @@ class Store(ABC):
             return False
 
     def read(self, name: str) -> bytes:
-        """
-        Raises:
-            DamagedFileError: there is no such file.
-            StoreError: it cannot be read.
-        """
+        """Raises DamagedFileError: there is no such file; StoreError: it cannot be read."""
         try:
             return self.local(name).read_bytes()
         except FileNotFoundError:
@@ -189,11 +166,8 @@ class Store(ABC):
 
     @contextlib.contextmanager
     def reading(self, name: str, *, mapped: bool = False) -> Iterator[IO[bytes]]:
-        """A file open for reading, for parts of it. mapped: into memory, by Arrow.
-
-        Raises:
-            DamagedFileError: there is no such file, or the caller raises OSError or ValueError because it is damaged.
-        """
+        """A file open for reading, for parts of it. mapped: into memory, by Arrow. Raises DamagedFileError: there is
+        no such file, or the caller raises OSError or ValueError because it is damaged."""
         import pyarrow as pa
 
         try:
@@ -207,13 +181,8 @@ class Store(ABC):
     @abstractmethod
     def local(self, name: str) -> Path:
         """A file, or a folder (its name has no dot), on this machine's disk, for memory maps and for libraries that
-        read folders.
-
-        Raises:
-            DamagedFileError: there is no such file; on a folder the code that opens the file finds this.
-        """
-
-    # Writing --------------------------------------------------------------------------------------------------------
+        read folders. Raises DamagedFileError: there is no such file; on a folder the code that opens the file finds
+        this."""
 
     @abstractmethod
     def put(self, name: str, data: Data) -> str:
@@ -222,12 +191,6 @@ class Store(ABC):
     @abstractmethod
     def delete(self, *names: str) -> None:
         """Removes files; missing files are ignored."""
-
-    def discard(self, *names: str) -> None:
-        """Removes files that no result needs any more. On a bucket, where other runs may need them, only `divorder
-        prune` removes files."""
-        if not self.shared:
-            self.delete(*names)
 
     def sweep(self, folder: WritableFolder) -> None:
         """Removes half-written files of killed runs from an output's folder. On a bucket, other runs may be writing."""
@@ -248,24 +211,15 @@ class Store(ABC):
     def lock(
         self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """While a run lasts: keeps other runs out of a folder. Runs on a bucket work beside each other.
-
-        Raises:
-            StoreBusyError: another run holds the lock and `wait` is False.
-            StoreError: see `open`.
-        """
+        """While a run lasts: keeps other runs out of a folder. Runs on a bucket work beside each other. Raises
+        StoreBusyError: another run holds the lock and `wait` is False; StoreError: see `open`."""
 
     @abstractmethod
     def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
-        """An empty folder on this machine's disk for temporary files, removed at the end. The caller is inside `lock`,
-        which removes what killed runs left. size: about how many bytes `what` takes, for the message where the disk is
-        full.
-
-        Raises:
-            StoreError: the folder cannot be made, or the disk fills up while it is used (DiskFullError).
-        """
-
-    # Hashed files ---------------------------------------------------------------------------------------------------
+        """An empty folder on this machine's disk for temporary files, removed at the end. The caller is inside
+        `lock`, which removes what killed runs left. size: about how many bytes `what` takes, for the message where
+        the disk is full. Raises StoreError: the folder cannot be made, or the disk fills up while it is used
+        (DiskFullError)."""
 
     def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
         """Put bytes under a hashed name; returns the name."""
@@ -277,11 +231,7 @@ class Store(ABC):
         return {name.rsplit("/", 1)[1].split(".", 1)[0]: name for name in reversed(self.list(folder))}
 
     def read_verified(self, name: str) -> bytes:
-        """Read a hashed file.
-
-        Raises:
-            DamagedFileError: the file is missing, or its bytes do not match its name.
-        """
+        """Read a hashed file. Raises DamagedFileError: the file is missing, or its bytes do not match its name."""
         data = self.read(name)
         prefix, expected, extension = name.rsplit(".", 2)
         actual = _hash_of(prefix, extension, data)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from dagster_divorder.errors import DiskFullError, StoreError
@@ -21,6 +23,17 @@ def temporary_folder(owner: object) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="divorder-"))
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+@contextlib.contextmanager
+def explaining_full_disk(target: Path, size: int = 0, what: str = "it") -> Iterator[None]:
+    """Turns the error of a full disk into a DiskFullError; other errors stay. size, what: see `explain_os_error`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise explain_os_error(error, target, size, what) from error
 
 
 def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:

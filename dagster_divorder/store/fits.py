@@ -21,21 +21,17 @@ def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
     """Store the files of a fit; returns its folder. The same files have the same folder."""
     folder = f"{FITS}/{stage}/{_hash(files)}"
     # Fitting again mends a damaged fit.
-    store.delete(
-        *(file for file in store.list(folder) if store.read(file) != files.get(file.rsplit("/", 1)[1]))
-    )
+    damaged = [file for file in store.list(folder) if store.read(file) != files.get(file.rpartition("/")[2])]
+    store.delete(*damaged)
     for name, data in files.items():
         store.put(f"{folder}/{name}", data)
     return folder
 
 
 def read_fit(store: Store, folder: str, name: str | None = None) -> dict[str, bytes]:
-    """The files of a fit. name: the fit's name for `--refit`, for the message.
-
-    Raises:
-        StoreError: a file is missing or altered.
-    """
-    files = {file.rsplit("/", 1)[1]: store.read(file) for file in store.list(folder)}
+    """The files of a fit. name: the fit's name for `--refit`, for the message. Raises StoreError: a file is missing
+    or altered."""
+    files = {file.rpartition("/")[2]: store.read(file) for file in store.list(folder)}
     stages, _, expected = folder.rpartition("/")
     actual = _hash(files)
     if actual != expected:

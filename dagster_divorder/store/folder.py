@@ -14,7 +14,6 @@ import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Literal
 
@@ -27,6 +26,8 @@ TEMPORARY = ".divorder-tmp-"
 """Prefix of the names of half-written files; no other program uses it."""
 
 Bytes = bytes | bytearray | memoryview
+Data = Bytes | Callable[[IO[bytes]], object]
+"""The content of a file: bytes, or a function that writes to the open file."""
 Entry = Source | Literal["folder", "neither"]
 """An entry in a folder: a file, or its kind. A broken link, for example, is neither file nor folder."""
 
@@ -38,7 +39,7 @@ def temporary_name() -> str:
 
 class Folder(ABC):
     """A folder at a place, to be read. Methods take names of its files, which may lie in its neighbour too; `entry`
-    and `entries` take a path or URL in it."""
+    and `entries` take a path or URL in it, and raise InputError or OSError if it cannot be reached."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -48,26 +49,20 @@ class Folder(ABC):
 
     @abstractmethod
     def entry(self, path: str) -> Entry:
-        """What is at a path or URL in this folder. Of an object store it sees files only; `entries` sees folders.
-
-        Raises:
-            InputError: the URL cannot be reached.
-            OSError: the path cannot be inspected.
-        """
+        """What is at a path or URL in this folder. Of an object store it sees files only; `entries` sees folders."""
 
     @abstractmethod
     def entries(self, path: str) -> dict[str, Entry]:
-        """The entries directly in the folder at a path or URL in or beside this folder, by name; empty if there is no
-        such folder.
-
-        Raises:
-            InputError, OSError: see `entry`.
-        """
+        """The entries directly in the folder at a path or URL, by name; empty if there is no such folder."""
 
     def contents(self) -> dict[str, Entry]:
         """The entries directly in the folder or in its neighbour, by name; empty if there is no folder."""
         beside = self.entries(str(neighbour(self.place)))
         return self.entries(str(self.place)) | {NEIGHBOUR + name: entry for name, entry in beside.items()}
+
+    def temporary(self) -> list[str]:
+        """Names of half-written files in the folder, of any process."""
+        return [name for name in self.contents() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file directly in the folder or in its neighbour, by name."""
@@ -79,20 +74,14 @@ class Folder(ABC):
         return sizes
 
     def source(self, name: str) -> Source:
-        """
-        Raises:
-            FileNotFoundError: there is no such file at a URL.
-        """
+        """Raises FileNotFoundError: there is no such file at a URL."""
         entry = self.entry(self.where(name))
         if not isinstance(entry, Source):
             raise FileNotFoundError(f"there is no {self.where(name)}")
         return entry
 
     def open(self, name: str) -> IO[bytes]:
-        """
-        Raises:
-            OSError: the file cannot be opened.
-        """
+        """Raises OSError: the file cannot be opened."""
         return open_source(self.source(name))
 
     def read(self, name: str) -> bytes:
@@ -100,51 +89,32 @@ class Folder(ABC):
             return file.read()
 
 
-class WritableFolder(Folder):
-    """A folder that can be written too."""
-
-    def temporary(self) -> list[str]:
-        """Names of half-written files in the folder, of any process."""
-        return [name for name in self.contents() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
-
-    @abstractmethod
-    def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
-        """Put files of this machine under their names, `last` at the end; then remove the stale files. staged: by name;
-        a folder of this machine renames them."""
-
-    @abstractmethod
-    def write(self, files: Mapping[str, Bytes]) -> None:
-        """Write files one after another, each whole or not at all.
-
-        Raises:
-            StoreError: the disk is full (DiskFullError) or the folder is not writable; old files are still whole.
-        """
-
-    @abstractmethod
-    def delete(self, names: Collection[str]) -> None:
-        """Removes files; missing files are ignored."""
-
-    @abstractmethod
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> AbstractContextManager[None]:
-        """Turns errors of the file system into a StoreError. size: about how many bytes `what` takes, for messages."""
-
-
-class LocalFolder(WritableFolder):
+class LocalFolder(Folder):
     """A folder on this machine. A file is written under a temporary name, flushed to disk and renamed."""
 
     place: Path
 
     def entry(self, path: str) -> Entry:
-        with _nothing_there():
+        try:
             mode = os.stat(path).st_mode
-            return Path(path) if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
-        return "neither"
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                raise
+            return "neither"
+        return Path(path) if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
-        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with missing, os.scandir(path or os.curdir) as entries:
-            return {entry.name: _entry(entry) for entry in entries}
-        return {}
+        try:
+            with os.scandir(path or os.curdir) as entries:
+                # A listing knows the kind of most entries; the others, such as links, are looked at.
+                return {entry.name: self._listed(entry) for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
+    def _listed(self, entry: os.DirEntry[str]) -> Entry:
+        if entry.is_symlink():
+            return self.entry(entry.path)
+        return Path(entry.path) if entry.is_file() else "folder" if entry.is_dir() else "neither"
 
     def source(self, name: str) -> Path:
         return file_at(self.place, name)
@@ -174,17 +144,19 @@ class LocalFolder(WritableFolder):
         return True
 
     def publish(self, staged: Mapping[str, Path], last: str, stale: Collection[str]) -> None:
+        """Rename files to their names, `last` at the end; then remove the stale files. staged: paths by name."""
         folders = {self.source(name).parent for name in staged}
-        for name, temporary in sorted(staged.items(), key=lambda item: item[0] == last):
+        for name in sorted(staged, key=lambda name: name == last):
             if name == last and len(staged) > 1:
                 # The other files are on disk before the last file names them.
                 for folder in folders:
                     _sync_folder(folder)
-            os.replace(temporary, self.source(name))
+            os.replace(staged[name], self.source(name))
         _sync_folder(self.source(last).parent)
         self.delete(stale)
 
     def delete(self, names: Collection[str]) -> None:
+        """Removes files; missing files are ignored."""
         for name in names:
             path = self.source(name)
             if name.startswith(TEMPORARY) and path.is_dir():
@@ -193,8 +165,9 @@ class LocalFolder(WritableFolder):
             else:
                 path.unlink(missing_ok=True)
 
-    def write(self, files: Mapping[str, Bytes | Callable[[IO[bytes]], object]]) -> None:
-        """Write files, all or none, and publish them, the last one last."""
+    def write(self, files: Mapping[str, Data]) -> None:
+        """Write files, all or none, and publish them, the last one last. Raises StoreError: the disk is full
+        (DiskFullError) or the folder is not writable; old files are still whole."""
         staged, last = {name: temporary_name() for name in files}, [*files][-1]
         size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
         with self.explaining(last, size):
@@ -216,29 +189,11 @@ class LocalFolder(WritableFolder):
 
     @contextlib.contextmanager
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
+        """Turns errors of the file system into a StoreError. size: about how many bytes `what` takes, for messages."""
         try:
             yield
         except OSError as error:
             raise explain_os_error(error, self.source(name), size, what) from error
-
-
-@contextlib.contextmanager
-def _nothing_there() -> Iterator[None]:
-    """Suppresses the errors of a path where nothing exists."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-            raise
-
-
-def _entry(entry: os.DirEntry[str]) -> Entry:
-    with _nothing_there():
-        if entry.is_file():
-            return Path(entry.path)
-        if entry.is_dir():
-            return "folder"
-    return "neither"
 
 
 def _sync_folder(folder: Path) -> None:

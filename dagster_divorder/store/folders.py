@@ -13,18 +13,14 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
-from dagster_divorder.store import hub
-from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder, WritableFolder
+from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import WEB, RemoteFile, bucket, described
-
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoFile, RepoFolder
+from dagster_divorder.store.sources import WEB, RemoteFile, bucket, dataset, described, explained_hub, hub
 
 PARTS_FROM = 64 << 20
 """Files of this many bytes or more are uploaded in parts."""
@@ -35,9 +31,9 @@ _PARTS_AT_ONCE, _FILES_AT_ONCE = 4, 4
 
 def folder_at(place: Place) -> Folder:
     """The folder at a place; nothing is read yet."""
-    if isinstance(place, Path):
-        return LocalFolder(place)
-    return _HubFolder(place) if place.scheme == "hf" else ObjectFolder(place)
+    if not isinstance(place, Path) and place.scheme == "hf":
+        return _HubFolder(place)
+    return writable_at(place)
 
 
 def writable_at(place: Place) -> WritableFolder:
@@ -50,21 +46,20 @@ def send(url: str, data: Bytes | Path, *, create: bool = False) -> bool:
     obstore, (store, key) = load_extra("obstore"), bucket(url)
     size = data.stat().st_size if isinstance(data, Path) else memoryview(data).nbytes
     in_parts = size >= PARTS_FROM
+    if create and in_parts:
+        # Servers take no conditions with parts.
+        with contextlib.suppress(FileNotFoundError):
+            obstore.head(store, key)
+            return False
     mode: Any = "create" if create and not in_parts else None
-    chunk_size = max(_PART_BYTES, -(-size // _PARTS))
     try:
-        if create and in_parts:
-            # Servers take no conditions with parts.
-            with contextlib.suppress(FileNotFoundError):
-                obstore.head(store, key)
-                return False
         obstore.put(
             store,
             key,
             data,
             mode=mode,
             use_multipart=in_parts,
-            chunk_size=chunk_size,
+            chunk_size=max(_PART_BYTES, -(-size // _PARTS)),
             max_concurrency=_PARTS_AT_ONCE,
         )
     except obstore.exceptions.AlreadyExistsError:
@@ -72,9 +67,9 @@ def send(url: str, data: Bytes | Path, *, create: bool = False) -> bool:
     return True
 
 
-class ObjectFolder(WritableFolder):
+class ObjectFolder(Folder):
     """A folder of an object store, or of a web server, which has no lists. error: the class of errors of `entry` and
-    `entries`."""
+    `entries`. The methods of writing do what those of LocalFolder do."""
 
     place: Url
 
@@ -133,6 +128,9 @@ class ObjectFolder(WritableFolder):
             yield
 
 
+WritableFolder = LocalFolder | ObjectFolder
+
+
 class _HubFolder(Folder):
     """A folder in a dataset, read at the commit of the first access."""
 
@@ -141,33 +139,23 @@ class _HubFolder(Folder):
     @cached_property
     def _commit(self) -> str:
         """The current commit of the place's revision."""
-        parsed = hub.dataset(self.place)
-        with hub.explained(self.place):
-            return str(hub.api().dataset_info(parsed.name, revision=parsed.revision).sha)
+        parsed = dataset(self.place)
+        with explained_hub(self.place):
+            return str(hub().dataset_info(parsed.name, revision=parsed.revision).sha)
 
     def entry(self, path: str) -> Entry:
-        parsed = hub.dataset(path)
-        if not parsed.path:
+        if not dataset(path).path:
             return "folder"
-        with hub.explained(path):
-            infos = hub.api().get_paths_info(
-                parsed.name, [parsed.path], revision=self._commit, repo_type="dataset"
-            )
-        return self._entry(path, infos[0]) if infos else "neither"
+        folder, _, name = path.rpartition("/")
+        return self.entries(folder).get(name, "neither")
 
     def entries(self, path: str) -> dict[str, Entry]:
-        parsed, commit = hub.dataset(path), self._commit
-        with contextlib.suppress(FileNotFoundError), hub.explained(path):
-            tree = hub.api().list_repo_tree(
-                parsed.name, parsed.path or None, revision=commit, repo_type="dataset"
-            )
-            infos = {info.path.rpartition("/")[2]: info for info in tree}
-            return {name: self._entry(f"{path}/{name}", info) for name, info in infos.items()}
-        return {}
-
-    def _entry(self, url: str, info: RepoFile | RepoFolder) -> Entry:
-        from huggingface_hub.hf_api import RepoFile
-
-        if isinstance(info, RepoFile):
-            return RemoteFile(url, info.size, info.blob_id, self._commit)
-        return "folder"
+        parsed, at = dataset(path), {"revision": self._commit, "repo_type": "dataset"}
+        found: dict[str, Entry] = {}
+        api: Any = hub()
+        with contextlib.suppress(FileNotFoundError), explained_hub(path):
+            for info in api.list_repo_tree(parsed.name, parsed.path or None, **at):
+                name = info.path.rpartition("/")[2]
+                url, is_file = f"{path}/{name}", hasattr(info, "blob_id")
+                found[name] = RemoteFile(url, info.size, info.blob_id, self._commit) if is_file else "folder"
+        return found

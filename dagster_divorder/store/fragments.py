@@ -37,7 +37,7 @@ def records_folder(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """The fragments of one key.
+    """The fragments of one key. Reading raises DamagedFileError if a file is missing or altered.
 
     planned: indexes of fragments that a plan has read and not stored.
     """
@@ -55,8 +55,12 @@ class Fragments:
         """Write a fragment. content: records, large_binary or struct (n,). index: arrays of n rows, and the entry."""
         frames, data = [], []
         for low, high in _frames(content):
-            rows = content[low:high]
-            raw = _as_bytes(rows)
+            # Records as an Arrow stream, because a message alone has no dictionaries.
+            sink, rows = pa.BufferOutputStream(), content[low:high]
+            batch = pa.RecordBatch.from_arrays([rows], [RECORD])
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            raw = sink.getvalue()
             compressed = pa.Codec("zstd", _LEVEL).compress(raw, asbytes=True)
             data.append(compressed)
             frames.append((high, len(compressed), len(raw), xxhash.xxh3_64_intdigest(compressed)))
@@ -85,11 +89,7 @@ class Fragments:
         return self._listing(folder)[name]
 
     def index(self, fragment: Fragment, *columns: str) -> list[np.ndarray]:
-        """Arrays of the index of a fragment; arrays of records have its rows.
-
-        Raises:
-            DamagedFileError: the index is missing or altered.
-        """
+        """Arrays of the index of a fragment; arrays of records have its rows."""
         if fragment.name in self.planned:
             arrays = [self.planned[fragment.name][column] for column in columns]
         else:
@@ -117,11 +117,7 @@ class Fragments:
         return np.concatenate([np.empty(0, np.uint64), *halves])
 
     def content(self, fragment: Fragment) -> pa.Array:
-        """Records of a fragment, large_binary or struct (rows,), in the order of its rows. Reads only their frames.
-
-        Raises:
-            DamagedFileError: a file is missing or damaged.
-        """
+        """Records of a fragment, large_binary or struct (rows,), in the order of its rows. Reads only their frames."""
         (table,) = self.index(Fragment(fragment.name, 0), "frames")
         ends, lengths = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
         rows = np.arange(ends[-1]) if fragment.picks is None else fragment.picks
@@ -135,7 +131,8 @@ class Fragments:
                 if xxhash.xxh3_64_intdigest(data) != int(table[frame, 3]):
                     raise ValueError("a frame has another hash than the index says")
                 raw = pa.Codec("zstd").decompress(data, int(table[frame, 2]))
-                parts.append(_from_bytes(raw))
+                with pa.ipc.open_stream(raw) as reader:
+                    parts.append(reader.read_all().column(RECORD).combine_chunks())
                 first[number] = at - (int(ends[frame - 1]) if frame else 0)
                 at += len(parts[-1])
         content = pa.concat_arrays(parts)
@@ -151,17 +148,3 @@ def _frames(content: pa.Array) -> Iterator[tuple[int, int]]:
         ends = ends - (ends[0] - len(content[0].as_buffer()) if len(content) else 0)
     cuts = np.flatnonzero(np.diff(ends // FRAME_BYTES)) + 1
     return pairwise([0, *cuts.tolist(), len(content)])
-
-
-def _as_bytes(rows: pa.Array) -> pa.Buffer:
-    """Records as an Arrow stream, because a message alone has no dictionaries."""
-    sink = pa.BufferOutputStream()
-    batch = pa.RecordBatch.from_arrays([rows], [RECORD])
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
-
-
-def _from_bytes(data: pa.Buffer) -> pa.Array:
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all().column(RECORD).combine_chunks()

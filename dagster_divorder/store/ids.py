@@ -66,12 +66,7 @@ def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Position of each wanted id, uint64 (n, 2), among distinct ids, uint64 (H, 2): int64 (n,), -1 if missing."""
     import pyarrow.compute as pc
 
-    found = pc.index_in(_binary(wanted), value_set=_binary(ids))
-    there = _numbers(found)
-    if found.null_count:
-        bits = np.unpackbits(np.frombuffer(found.buffers()[0], np.uint8), count=len(there), bitorder="little")
-        there[bits == 0] = -1
-    return there
+    return _numbers(pc.fill_null(pc.index_in(_binary(wanted), value_set=_binary(ids)), -1))
 
 
 def _numbers(found: pa.Array) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A store in a local folder.
+"""A store in a local folder, and the store at a place.
 
 `put` writes under a temporary name, flushes to disk and renames. The lock is the kernel's, on a file: it ends with the
 process.
@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dagster_divorder.errors import StoreBusyError
-from dagster_divorder.store.base import LOCK_FILE, STATE, Data, Store
-from dagster_divorder.store.disk import DISK_FULL, explain_os_error
-from dagster_divorder.store.folder import TEMPORARY, LocalFolder, temporary_name
+from dagster_divorder.errors import InputError, StoreBusyError
+from dagster_divorder.settings.places import checked_url, is_url
+from dagster_divorder.settings.sections import Store as StoreSettings
+from dagster_divorder.store.base import LOCK_FILE, STATE, Store
+from dagster_divorder.store.disk import explaining_full_disk
+from dagster_divorder.store.folder import TEMPORARY, Data, LocalFolder, temporary_name
 
 SCRATCH = "scratch"
 
@@ -29,7 +31,7 @@ class LocalStore(Store):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
-        self.folder = LocalFolder(self.root)
+        self.folder: LocalFolder = LocalFolder(self.root)
         self.place, self.real_place = str(self.root), os.path.realpath(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,11 +73,9 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def lock(self, *, wait: bool = True, on_wait: Callable[[str], Any] | None = None) -> Iterator[None]:
         self.open(create=False)
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
+        with self.folder.explaining():
+            self.folder.prepare()
             descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise explain_os_error(error, self.root) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,24 +101,33 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
         folder = self.root / SCRATCH / temporary_name()
-        try:
+        with LocalFolder(folder).explaining("", size, what):
             folder.mkdir(parents=True)
-        except OSError as error:
-            raise explain_os_error(error, folder, size, what) from error
         try:
-            yield folder
-        except OSError as error:
-            if error.errno not in DISK_FULL:
-                raise
-            raise explain_os_error(error, folder, size, what) from error
+            with explaining_full_disk(folder, size, what):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_atomically(target: Path, data: Data) -> None:
-    """Write a local file whole or not at all.
-
-    Raises:
-        StoreError: as `Folder.write`.
-    """
+    """Write a local file whole or not at all; raises StoreError as `LocalFolder.write`."""
     LocalFolder(target.parent).write({target.name: data})
+
+
+def store_at(place: str | os.PathLike[str]) -> Store:
+    """The store at a folder or a URL, not yet opened."""
+    if not is_url(os.fspath(place)):
+        return LocalStore(place)
+    from dagster_divorder.store.objects import ObjectStore
+
+    try:
+        url = checked_url(os.fspath(place))
+    except ValueError as error:
+        raise InputError(f"this URL cannot hold a store: {error}") from None
+    return ObjectStore(url)
+
+
+def store_of(settings: StoreSettings) -> Store:
+    """The store of these settings, not yet opened."""
+    return store_at(settings.path)

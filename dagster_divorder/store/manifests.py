@@ -70,11 +70,7 @@ def export_manifest_file(folder: Path) -> Path:
 
 
 def read_whole(file: Path) -> dict[str, Any] | None:
-    """`whole_manifest` of a file.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """`whole_manifest` of a file. Raises OSError: the file cannot be read."""
     return whole_manifest(file.read_bytes())
 
 

@@ -24,9 +24,9 @@ from typing import Any, Self
 from dagster_divorder.errors import StoreError
 from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Url
-from dagster_divorder.store.base import FORMAT_FILE, STATE, Data, Store
+from dagster_divorder.store.base import FORMAT_FILE, STATE, Store
 from dagster_divorder.store.disk import temporary_folder
-from dagster_divorder.store.folder import temporary_name
+from dagster_divorder.store.folder import Data, temporary_name
 from dagster_divorder.store.folders import ObjectFolder, send
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.remote import explained
@@ -67,11 +67,8 @@ class ObjectStore(Store):
         return super().open(create=create)
 
     def _create(self) -> None:
-        """Make the store, unless another process does so now.
-
-        Raises:
-            StoreError: the server ignores conditions of writes.
-        """
+        """Make the store, unless another process does so now; raises StoreError if the server ignores conditions of
+        writes."""
         obstore = load_extra("obstore")
         name, refused = temporary_name(), 0
         objects, key = bucket(self.where(name))
@@ -86,12 +83,10 @@ class ObjectStore(Store):
         if refused < 2:
             raise StoreError(
                 f"{self.place}: the server ignores the conditions of writes (If-None-Match, If-Match) that keep two "
-                f"runs on one store from overwriting each other's results; expected a server that supports them, "
-                f"such as Amazon S3 since 2024: set store.path to such a server or to a folder"
+                "runs on one store from overwriting each other's results; set store.path to a server that supports "
+                "them, such as Amazon S3 since 2024, or to a folder"
             )
         super()._create()
-
-    # Reading --------------------------------------------------------------------------------------------------------
 
     def _all_files(self) -> Iterator[tuple[str, int, float]]:
         objects, prefix = bucket(self.place)
@@ -120,8 +115,6 @@ class ObjectStore(Store):
                 self._copies.put(name, lambda file: file.writelines(pieces))
         except FileNotFoundError:
             raise self._missing(name) from None
-
-    # Writing --------------------------------------------------------------------------------------------------------
 
     def put(self, name: str, data: Data) -> str:
         # The file is read again soon, often by another local process.

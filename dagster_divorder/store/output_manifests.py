@@ -44,12 +44,8 @@ def manifest_bytes(manifest: dict[str, Any]) -> bytes:
 def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) -> dict[str, Any] | None:
     """The named manifest of an output folder; None if it is missing, damaged or foreign.
 
-    replaced: accept a manifest whose files are being replaced, or were when a run was killed. Such a manifest names the
-    folder's owner, but not what the files hold.
-
-    Raises:
-        StoreError: the manifest cannot be read.
-    """
+    replaced: accept a manifest whose files are being replaced, or were when a run was killed. Such a manifest names
+    the folder's owner, but not what the files hold. Raises StoreError: the manifest cannot be read."""
     try:
         manifest = whole_manifest(folder_at(path).read(name))
     except (FileNotFoundError, NotADirectoryError):

@@ -28,7 +28,6 @@ class Reader:
         self.store = store
 
     def receipt(self, stage: str) -> Receipt:
-        """The receipt of a stage."""
         receipt = load_receipt(self.store, stage)
         if receipt is None:
             raise MissingStageError(

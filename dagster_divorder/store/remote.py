@@ -27,38 +27,38 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
-_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "StorageQuotaExceeded", "AccountIsFull"}
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_STATUS = re.compile(r"status code: (\d{3})")
-
+_FULL = {
+    "507",
+    "QuotaExceeded",
+    "XMinioStorageFull",
+    "InsufficientStorage",
+    "StorageQuotaExceeded",
+    "AccountIsFull",
+}
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 RETRY_SECONDS = 120.0
 
 
 def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host/folder; no request is sent yet.
 
-    Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`.
-
-    Raises:
-        InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError).
-    """
+    Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`. Raises
+    InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError)."""
     stores = load_extra("obstore.store")
     for name in _ENDPOINTS:
         if not re.match(r"https?://[^\s/]", os.environ.get(name, "http://host")):
             raise InputError(
                 f"{name} is not a server's URL; expected one such as http://127.0.0.1:9000: set or unset it"
             )
+    retries = {
+        "max_retries": 1000,
+        "retry_timeout": timedelta(seconds=retry_seconds),
+        "backoff": {"max_backoff": timedelta(seconds=5)},
+    }
     try:
         # `from_url` would treat Amazon's https addresses as buckets.
-        return (stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url)(
-            url,
-            client_options={"allow_http": True},
-            retry_config={
-                "max_retries": 1000,
-                "retry_timeout": timedelta(seconds=retry_seconds),
-                "backoff": {"max_backoff": timedelta(seconds=5)},
-            },
-        )
+        make = stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url
+        return make(url, client_options={"allow_http": True}, retry_config=retries)
     except Exception as error:
         raise InputError(
             f"{url} cannot be reached with this environment: {_first_line(error)}; check its variables, such as "
@@ -69,24 +69,21 @@ def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
 @contextlib.contextmanager
 def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterator[None]:
     """Turns an object store's errors into this package's: `error_class`, or DiskFullError if the bucket is full.
-
-    Raises:
-        FileNotFoundError: the object is missing; unchanged. A missing bucket is explained.
-        obstore's AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition
-            handle these errors.
-    """
+    Raises FileNotFoundError: the object is missing; unchanged. A missing bucket is explained. obstore's
+    AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition handle these
+    errors."""
     exceptions = load_extra("obstore.exceptions")
     try:
         yield
     except (exceptions.AlreadyExistsError, exceptions.NotModifiedError, exceptions.PreconditionError):
         raise
     except FileNotFoundError as error:
-        if _code(error) not in ("NoSuchBucket", "ContainerNotFound"):
+        if _code(error) not in _NO_BUCKET:
             raise
         raise error_class(explain(error, url)) from None
     except exceptions.BaseError as error:
         # The message omits the answer, which may hold a signature.
-        raise (DiskFullError if _is_full(error) else error_class)(explain(error, url)) from None
+        raise (DiskFullError if _code(error) in _FULL else error_class)(explain(error, url)) from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
@@ -98,11 +95,9 @@ def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterat
 
 def explain(error: Exception, url: str) -> str:
     """A message for an obstore error at a URL, with the remedy and without secrets."""
-    code, status_match = _code(error), _STATUS.search(str(error))
-    status = int(status_match[1]) if status_match else 0
+    code, status = _code(error), _status(error)
     scheme, _, rest = url.partition("://")
-    bucket = rest.partition("/")[0]
-    who = CREDENTIALS.get(scheme, "the credentials")
+    bucket, who = rest.partition("/")[0], CREDENTIALS.get(scheme, "the credentials")
     if "169.254." in str(error) or "metadata.google" in str(error):
         return f"{url}: no credentials were found; set {who} in the environment"
     if not status:
@@ -110,31 +105,33 @@ def explain(error: Exception, url: str) -> str:
             f"{url} cannot be reached: {_first_line(error)}; check the network, its proxies and the endpoint "
             f"(AWS_ENDPOINT_URL), and run again: it continues from here"
         )
-    remedy = f"an unexpected answer ({_first_line(error)})"
-    if _is_full(error):
+    if code in _FULL:
         remedy = "no space left; raise the quota or free space, then run again: it continues from here"
-    elif status == 404:
+    elif status == "404":
         remedy = (
             f"there is no bucket {bucket!r} at this endpoint; make it, or check the URL and AWS_ENDPOINT_URL"
         )
     elif code in ("RequestTimeTooSkewed", "RequestExpired"):
         remedy = "this machine's clock and the server's differ too much; set it (NTP) and run again"
-    elif status in (400, 401, 403):
+    elif status in ("400", "401", "403"):
         remedy = f"check {who} in the environment, their permissions, and that there is a bucket {bucket!r}"
-    elif status == 429 or status >= 500:
+    elif status == "429" or status >= "500":
         remedy = (
             "check the server (is it overloaded, starting or full?), and run again: it continues from here"
         )
-    return f"{url}: the server answered {code or status}: {remedy}"
-
-
-def _is_full(error: Exception) -> bool:
-    return _code(error) in _FULL or "status code: 507" in str(error)
+    else:
+        remedy = f"an unexpected answer ({_first_line(error)})"
+    return f"{url}: the server answered {code}: {remedy}"
 
 
 def _code(error: Exception) -> str:
-    """The code in an XML answer of S3 or Azure, such as AccessDenied; empty if there is none."""
-    match = _CODE.search(str(error))
+    """The code in an XML answer of S3 or Azure, such as AccessDenied; else the status, such as 507."""
+    match = re.search(r"<Code>(\w+)</Code>", str(error))
+    return match[1] if match else _status(error)
+
+
+def _status(error: Exception) -> str:
+    match = re.search(r"status code: (\d{3})", str(error))
     return match[1] if match else ""
 
 

@@ -10,27 +10,22 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.store.arrays import (
-    pack,
-    pack_table,
-    row_array,
-    unpack,
-    unpack_some,
-    unpack_table,
-)
+from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_some, unpack_table
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.view import Fragment, by_fragment, spans
 
 
 @dataclass(frozen=True, slots=True)
 class StageFiles:
-    """Results of one stage under one key."""
+    """Results of one stage under one key. Methods that read fragments raise MissingStageError if one has no result.
+
+    known: files from an earlier listing, so that workers need not list them.
+    """
 
     store: Store
     stage: str
     key: str
     known: dict[str, str] | None = field(default=None, compare=False, repr=False)
-    """Files from an earlier listing, so that workers need not list them."""
 
     @property
     def folder(self) -> str:
@@ -57,20 +52,12 @@ class StageFiles:
         return unpack_table(data) if file.endswith(".arrow") else unpack(data)
 
     def read(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        """The result of a fragment.
-
-        Raises:
-            MissingStageError: the fragment has no result.
-        """
+        """The result of a fragment."""
         ((_, arrays),) = self.each([fragment])
         return arrays
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
-        """Yields (a fragment's records among all, its result), in the order given.
-
-        Raises:
-            MissingStageError: a fragment has no result.
-        """
+        """Yields (a fragment's records among all, its result), in the order given."""
         for rows, (fragment, file) in zip(spans(fragments), self._files(fragments), strict=True):
             arrays = unpack(self.store.read_verified(file))
             yield rows, arrays if fragment.picks is None else take_rows(arrays, fragment.picks)
@@ -79,21 +66,13 @@ class StageFiles:
         self, fragments: Sequence[Fragment], records: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
         """Yields (places in `records`, their rows in the fragment, its result) for each fragment that holds such
-        records, see `by_fragment`.
-
-        Raises:
-            MissingStageError: a fragment has no result.
-        """
+        records, see `by_fragment`."""
         files = self.listed()
         for number, places, inside in by_fragment(fragments, records):
             yield places, inside, files.read(fragments[number])
 
     def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
-        """Yields each fragment's result as a table, in the order given.
-
-        Raises:
-            MissingStageError: a fragment has no result.
-        """
+        """Yields each fragment's result as a table, in the order given."""
         return (unpack_table(self.store.read_verified(file)) for _, file in self._files(fragments))
 
     def _files(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, str]]:
@@ -124,8 +103,15 @@ class StageFiles:
             return unpack_some(file, columns, name.rsplit(".", 2)[0])
 
 
+Result: TypeAlias = Mapping[str, np.ndarray] | pa.Table
+"""The result of one fragment: arrays with a row for each record of the fragment, or a table."""
 RAGGED = {"ids": "lengths"} | dict.fromkeys(("span_first", "span_last", "span_kind"), "spans")
 """For arrays of results with several items a row: the array with the number of items."""
+
+
+def take(result: Result, rows: np.ndarray) -> Result:
+    """The given rows of a result, int64 (n,)."""
+    return result.take(row_array(rows)) if isinstance(result, pa.Table) else take_rows(result, rows)
 
 
 def take_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -140,15 +126,6 @@ def take_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, n
         shift = begins[rows] - (np.cumsum(count) - count)
         taken[name] = array[np.repeat(shift, count) + np.arange(count.sum())]
     return taken
-
-
-Result: TypeAlias = Mapping[str, np.ndarray] | pa.Table
-"""The result of one fragment: arrays with a row for each record of the fragment, or a table."""
-
-
-def take(result: Result, rows: np.ndarray) -> Result:
-    """The given rows of a result, int64 (n,)."""
-    return result.take(row_array(rows)) if isinstance(result, pa.Table) else take_rows(result, rows)
 
 
 def joined(results: Sequence[Result]) -> Result:

@@ -4,13 +4,6 @@ The document is replaced as a whole (`Store.swap`), so a killed process leaves t
 written before the state names them, and removed after the state no longer names them. The document carries a hash of
 itself.
 
-    receipts  each stage's last run: its result and figures
-    results   the stored results of each stage, one a key, in the order of use: the last `HISTORY` results of a whole
-              corpus, so that settings can be switched back for free, and every fit (until `divorder prune`)
-    outputs   the names that this store has written into each output folder
-    plans     the last plans that were written for trainers, in the order of writing (`pipeline.published`)
-    removed   whether fragments were removed since the last prune: results may quote documents that no fragment holds
-
 Runs on a bucket may change the state at the same time. `changing` repeats a change on the state of another run. All
 receipts are then those of this run, since a mixture would describe no run; all else is as the other run left it, with
 the change.
@@ -34,45 +27,37 @@ from dagster_divorder.view.answer import AsTable, TextTable
 HISTORY = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Receipt(AsTable):
-    """The last run of a stage.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A stored result of a stage. key: it is stored under it. version: hash of the content. files: named files in the
+    store. facts: values for later stages and runs. figures: values for people."""
 
-    fingerprint: code version, and hash of the settings that decide the result. key: the result is stored under it.
-    version: hash of the content. upstream: versions of the stages read. files: named files in the store. facts: values
-    for later stages and runs. figures: values for people. settings: settings that were not at their defaults.
+    key: str
+    version: str
+    files: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Receipt(AsTable, Result):
+    """The last run of a stage: its result, and what describes the run alone.
+
+    fingerprint: code version, and hash of the settings that decide the result. upstream: versions of the stages read.
+    settings: settings that were not at their defaults.
     """
 
     stage: str
     fingerprint: str
-    key: str
-    version: str
     upstream: dict[str, str]
-    files: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def _as_table(self) -> TextTable:
         """The figures, without nested tables."""
         simple = {name: value for name, value in self.figures.items() if not isinstance(value, (list, dict))}
-        rows = [
-            {"figure": name, "value": str(value)}
-            for name, value in {**simple, "version": self.version}.items()
-        ]
-        return TextTable(rows, self.stage)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A stored result of a stage; fields as in `Receipt`, without facts and figures that describe a run alone."""
-
-    key: str
-    version: str
-    files: dict[str, str]
-    facts: dict[str, Any] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
+        shown = {**simple, "version": self.version}
+        return TextTable([{"figure": name, "value": str(value)} for name, value in shown.items()], self.stage)
 
 
 Told = TypeVar("Told", Receipt, Result)
@@ -95,7 +80,14 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole document. Values are never changed, only replaced."""
+    """The whole document. Values are never changed, only replaced.
+
+    receipts: each stage's last run. results: the stored results of each stage, one a key, in the order of use: the last
+    `HISTORY` of a whole corpus, so that settings can be switched back for free, and every fit (until `divorder prune`).
+    outputs: the names that this store has written into each output folder. plans: the last plans that were written for
+    trainers, in the order of writing (`pipeline.published`). removed: whether fragments were removed since the last
+    prune: results may quote documents that no fragment holds.
+    """
 
     receipts: dict[str, Receipt] = field(default_factory=dict)
     results: dict[str, list[Result]] = field(default_factory=dict)
@@ -103,7 +95,7 @@ class State:
     plans: list[TrainingPlan] = field(default_factory=list)
     removed: bool = False
 
-    def entries(self) -> list[Receipt | Result]:
+    def entries(self) -> list[Result]:
         """All receipts and results: every entry that names store files."""
         results = [*self.results.values(), *([*plan.orders.values()] for plan in self.plans)]
         return [*self.receipts.values(), *(result for each in results for result in each)]
@@ -115,30 +107,23 @@ _known: tuple[bytes | None, State] = None, State()
 
 
 def load_state(store: Store) -> State:
-    """The state of a store; empty if nothing ran yet.
-
-    Raises:
-        StoreError: the document is damaged, or missing although there are fragments.
-    """
+    """The state of a store; empty if nothing ran yet. Raises StoreError: the document is damaged, or missing
+    although there are fragments."""
     global _known
-    data = store.document()
-    if data is None:
-        if store.folders(RECORDS):
-            raise _unusable(store, "is missing, although the store holds fragments")
+    data, why = store.document(), "is damaged"
+    if data is None and not store.folders(RECORDS):
         return State()
-    if data == _known[0]:
+    if data is None:
+        why = "is missing, although the store holds fragments"
+    elif data == _known[0]:
         return _known[1]
-    try:
-        if data == _signed(b"{" + data[len(_signed(b"{")) :]):
+    elif data == _signed(b"{" + data[len(_signed(b"{")) :]):
+        try:
             _known = data, _SHAPE.validate_python(orjson.loads(data))
             return _known[1]
-    except (orjson.JSONDecodeError, ValidationError):
-        pass
-    raise _unusable(store, "is damaged")
-
-
-def _unusable(store: Store, why: str) -> StoreError:
-    return StoreError(
+        except (orjson.JSONDecodeError, ValidationError):
+            pass
+    raise StoreError(
         f"{store.where(STATE)} {why}: restore it from a copy, or set store.path to a new folder: a run then computes "
         "everything again"
     )
@@ -168,11 +153,7 @@ def changing(store: Store, change: Callable[[State], State]) -> State:
 
 
 def load_receipt(store: Store, stage: str) -> Receipt | None:
-    """The receipt of a stage; None if it never ran on this store.
-
-    Raises:
-        StoreError: as `load_state` does.
-    """
+    """The receipt of a stage; None if it never ran on this store. Raises StoreError as `load_state` does."""
     receipt = load_state(store).receipts.get(stage)
     return None if receipt is None else _copied(receipt)
 
@@ -182,21 +163,20 @@ def save_receipt(store: Store, receipt: Receipt) -> None:
     would change."""
     stage, stored = receipt.stage, as_stored(receipt)
 
+    def without_seconds(receipt: Receipt) -> Receipt:
+        return replace(receipt, figures={**receipt.figures, "seconds": None})
+
     def save(state: State) -> State:
         results = state.results.get(stage, [])
         used = sorted(results, key=lambda result: result.version == receipt.version)
         kept = used if "fit" in receipt.files else used[-HISTORY:]
         last = state.receipts.get(stage)
-        if last and kept == results and _without_seconds(last) == _without_seconds(stored):
+        if last and kept == results and without_seconds(last) == without_seconds(stored):
             return state
         receipts = {**state.receipts, stage: stored}
         return replace(state, receipts=receipts, results={**state.results, stage: kept})
 
     changing(store, save)
-
-
-def _without_seconds(receipt: Receipt) -> Receipt:
-    return replace(receipt, figures={**receipt.figures, "seconds": None})
 
 
 def load_result(store: Store, stage: str, key: str) -> Result | None:

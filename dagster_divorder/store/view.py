@@ -56,9 +56,9 @@ class ReadFile:
     """A file of the input as it was read.
 
     identity: see `store.sources.identity`; none if the next run cannot rely on it. It is not saved with the view, which
-    depends on the input alone. lines: lines (or rows) that
-    fragments hold; blank: those that are blank. group: the number of its input. unfinished: offset and first bytes of a
-    last line that is still being written. columns: schema of a Parquet file at a URL, as Arrow serialises it.
+    depends on the input alone. lines: lines (or rows) that fragments hold; blank: those that are blank. group: the
+    number of its input. unfinished: offset and first bytes of a last line that is still being written. columns: schema
+    of a Parquet file at a URL, as Arrow serialises it.
     """
 
     path: str
@@ -91,48 +91,29 @@ class View:
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
-        columns = {
-            schema: number for number, schema in enumerate({file.columns: None for file in self.files})
-        }
+        columns = list({file.columns: None for file in self.files})
         pieces = [[*_PIECE(piece), f"{piece.hashes:032x}"] for piece in self.pieces]
-        files = [
-            [
-                *_FILE(file),
-                columns[file.columns],
-                file.unfinished and [file.unfinished[0], file.unfinished[1].hex()],
-            ]
-            for file in self.files
-        ]
+        files = []
+        for file in self.files:
+            unfinished = file.unfinished and [file.unfinished[0], file.unfinished[1].hex()]
+            files.append([*_FILE(file), unfinished, columns.index(file.columns)])
         schemas = [schema.hex() for schema in columns]
         data = {"kind": self.kind, "pieces": pieces, "files": files, "columns": schemas}
         return store.put_hashed("views", name, orjson.dumps(data), "json")
 
     @classmethod
     def load(cls, store: Store, file: str) -> View:
-        """
-        Raises:
-            DamagedFileError: the file is missing or altered.
-        """
+        """Raises DamagedFileError: the file is missing or altered."""
         data = orjson.loads(store.read_verified(file))
         columns = [bytes.fromhex(schema) for schema in data["columns"]]
         pieces = [
             Fragment(**dict(zip(_PIECE_FIELDS, values, strict=True)), hashes=int(hashes, 16))
             for *values, hashes in data["pieces"]
         ]
-        files = [
-            ReadFile(
-                path,
-                size,
-                (),
-                lines,
-                blank,
-                shape,
-                group,
-                unfinished and (unfinished[0], bytes.fromhex(unfinished[1])),
-                columns[schema],
-            )
-            for path, size, lines, blank, shape, group, schema, unfinished in data["files"]
-        ]
+        files = []
+        for path, size, lines, blank, shape, group, unfinished, schema in data["files"]:
+            partial = unfinished and (unfinished[0], bytes.fromhex(unfinished[1]))
+            files.append(ReadFile(path, size, (), lines, blank, shape, group, partial, columns[schema]))
         return cls(data["kind"], tuple(pieces), tuple(files))
 
 

@@ -29,8 +29,8 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.folder import LocalFolder, WritableFolder, temporary_name
-from dagster_divorder.store.folders import folder_at, writable_at
+from dagster_divorder.store.folder import LocalFolder, temporary_name
+from dagster_divorder.store.folders import WritableFolder, folder_at, writable_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,

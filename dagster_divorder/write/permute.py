@@ -27,8 +27,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.engine.ahead import ahead
-from dagster_divorder.engine.base import Engine
+from dagster_divorder.engine.base import Engine, ahead
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance, Progress
 from dagster_divorder.errors import StoreError

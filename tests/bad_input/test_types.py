@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError
-from dagster_divorder.pipeline.checks import run_checks
+from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from tests.arrow_types import Kind, kinds, parquet

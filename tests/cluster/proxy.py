@@ -1,10 +1,9 @@
-"""An HTTP proxy before an object store, which counts requests and, when told to, answers, delays or loses them."""
+"""An HTTP proxy before an object store, which counts requests and, when told to, answers them."""
 
 from __future__ import annotations
 
 import http.client
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,13 +30,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of a request: after `delay` seconds it is answered with a `status` and S3's `code` by the proxy
-    itself, or, with `lost`, forwarded and its answer dropped with the connection; else forwarded."""
+    """What becomes of a request: the proxy itself answers it with a `status` and S3's `code`, or forwards it."""
 
     status: int = 0
     code: str = ""
-    lost: bool = False
-    delay: float = 0.0
 
 
 @dataclass
@@ -92,7 +88,6 @@ class Proxy:
         self.requests.append(request)
         fault = self.fault(request) or Fault()
         self.faults += fault != Fault()
-        time.sleep(fault.delay)
         if fault.status:
             answer = f"<Error><Code>{fault.code}</Code><Message>injected</Message></Error>".encode()
             self._send(client, fault.status, {"content-type": "application/xml"}, answer)
@@ -113,9 +108,6 @@ class Proxy:
             return
         finally:
             server.close()
-        if fault.lost:
-            client.close_connection = True
-            return
         self._send(client, found.status, dict(found.getheaders()), data)
 
     def _send(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 import signal
 import subprocess
@@ -14,28 +13,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import obstore
 import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import base, objects, sources
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.local import store_at
 from dagster_divorder.store.remote import connect
 from dagster_divorder.store.state import load_state
 from tests.cluster.driver import SMALL
 from tests.cluster.proxy import Fault, Proxy, Request
-from tests.cluster.weed import Weed
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import Daemon, load_definitions, make_corpus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -229,42 +224,6 @@ def test_two_runs_at_once_with_other_fits_both_end_well_and_leave_the_state_of_o
             assert output(again) == written
 
 
-def test_a_server_that_is_killed_and_started_again_is_waited_for(
-    settings: Make, expected: Any, corpus: Path, new_place: Callable[[], str], proxy: Proxy, weed: Weed
-) -> None:
-    here = settings(new_place())
-    for number in (8, 31):
-
-        def restart() -> None:
-            weed.kill()
-            threading.Thread(target=weed.start).start()
-
-        proxy.fault = at_put(number, restart)
-        run(here)
-        proxy.fault = lambda request: None
-        check(here, expected)
-        write_jsonl(corpus, topic_records(20) + topic_records(2, start=100))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_errors_delays_and_lost_answers_change_nothing(
-    seed: int, settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
-) -> None:
-    here, draw = settings(new_place()), random.Random(seed)
-    faults = (
-        Fault(500, "InternalError"),
-        Fault(503, "SlowDown"),
-        Fault(lost=True),
-        Fault(delay=0.05),
-        Fault(delay=0.02, lost=True),
-    )
-    proxy.fault = lambda request: draw.choice(faults) if draw.random() < 0.1 else None
-    run(here)
-    assert proxy.faults > 10
-    proxy.fault = lambda request: None
-    check(here, expected)
-
-
 def test_a_full_bucket_is_told_and_gone_on_from(
     settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,32 +265,3 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     place = new_place()
     obstore.put(connect(place), "head.json", b'{"format": "divorder store", "version": 4, "id": ""}')
     refused(place, r"has other files in it \(head\.json\)")
-
-
-def test_dagster_and_the_commands_work_on_objects(
-    new_place: Callable[[], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config = make_corpus(tmp_path)
-    config.write_text(config.read_text().replace('path = "store"', f'path = "{new_place()}"'))
-    defs, settings = load_definitions(config, monkeypatch), load_settings(config)
-    with dg.DagsterInstance.ephemeral() as instance:
-        done = defs.resolve_job_def("curate").execute_in_process(instance=instance)
-        checks = done.get_asset_check_evaluations()
-        assert done.success and checks and all(check.passed for check in checks)
-        daemon = Daemon(instance, settings)
-        for more in (0, 1):
-            with open(settings.input.paths[0], "ab") as file:
-                file.write(b'{"text": "one more"}\n' * more)
-            assert daemon.starts() == bool(more)
-    for command, said in (
-        (["plan"], "new"),
-        (["run"], "different texts"),
-        (["summary"], "clusters in a sequence"),
-        (["prune", "--dry-run"], "would be freed"),
-        (["prune"], "freed"),
-    ):
-        assert main(["--config", str(config), *command]) == 0
-        assert said in capsys.readouterr().out

@@ -6,9 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -29,18 +26,16 @@ from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
 from tests.cluster import letters
-from tests.cluster.ray_cluster import ROOT, Nodes
+from tests.cluster.ray_cluster import Nodes
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
     die_at_three,
     die_once,
     meet,
     process_after,
-    process_and_gpus,
     refuse_three,
     square,
 )
-from tests.ui.dagster_dev import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -87,10 +82,6 @@ def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path)
         assert {threads for _, threads in found} == {"1"}
 
 
-def test_work_that_is_too_little_for_two_workers_is_done_here(engine: RayEngine) -> None:
-    assert list(engine.each(process_after, [0.0] * 3, workers=1)) == [os.getpid()] * 3
-
-
 def test_an_error_comes_back_as_itself_and_ends_the_other_calls(engine: RayEngine) -> None:
     with pytest.raises(InputError, match="three is refused") as caught:
         list(engine.each(refuse_three, range(10)))
@@ -111,23 +102,6 @@ def test_a_call_whose_worker_dies_is_made_again_a_few_times(engine: RayEngine, t
 def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
     with pytest.raises(SettingsError, match=r"no node .* \(CPU 1, GPU 1\)"):
         next(engine.each(square, [1], gpus=1))
-
-
-def test_a_call_has_its_gpu_to_itself_and_its_worker_is_kept(
-    ray_address: str, ray_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that Ray believes to be there: a model would be loaded once a worker."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # as tests/conftest.py has it, for all other tests
-    node = ray_nodes.add(num_gpus=1)
-    try:
-        with closing(RayEngine(ray_address, 0, nothing)) as engine:
-            assert engine.gpus == 1
-            found = set(engine.each(process_and_gpus, range(6), gpus=1))
-            assert [gpus for _, gpus in found] == ["0"]
-            ((process, _),) = engine.each(process_and_gpus, [1], workers=1, gpus=1)
-            assert process != os.getpid()
-    finally:
-        ray_nodes.kill(node)
 
 
 # Runs -----------------------------------------------------------------------------------------------------------
@@ -225,50 +199,6 @@ def test_what_is_killed_costs_its_own_tasks(
     assert {calls.count(fragment) for fragment in finished} == {1}
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "ctrl-c"])
-def test_a_driver_that_is_stopped_leaves_no_call_running_and_goes_on_where_it_was(
-    stop: signal.Signals, two_stores: tuple[Settings, Settings], ray_nodes: Nodes
-) -> None:
-    local, ray = two_stores
-    folder = Path(ray.store.path).parent
-    config = folder / "divorder.toml"
-    config.write_text(
-        f"input.paths = ['docs.jsonl']\nstore.path = 'ray'\nengine = {{address = '{ray.engine.address}'}}\n"
-    )
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from dagster_divorder import cli, stages\n"
-        "from tests.cluster import letters\n"
-        "from dagster_divorder.engine.progress import Silent\n"
-        f"letters.corpus(Path({str(folder)!r}))\n"
-        "letters.SECONDS, letters.QUICK = 600.0, 8\n"
-        "stages.run_all = lambda settings, stages: letters.run_letters(settings, Silent())\n"
-        f"sys.exit(cli.main(['run', '--config', {str(config)!r}]))\n"
-    )
-    run = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        until(lambda: len(letters.calls(ray)) > 8, 60, "call that does not end")
-        # As a terminal does it: to all processes of the group.
-        os.killpg(run.pid, stop)
-        _, said = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    if stop == signal.SIGINT:
-        assert run.returncode == 130
-        # Ray's own library may have a line before it.
-        assert said.endswith("divorder: stopped; the next run resumes here\n")
-        assert "Traceback" not in said
-    until(lambda: not ray_nodes.workers(), 60, "end of all calls")
-    finished, before = set(letters.stored(ray)), len(letters.calls(ray))
-    assert 0 < len(finished) < len(letters.stored(local))
-    letters.run_letters(ray, Silent(), ["letters"])
-    assert letters.stored(ray) == letters.stored(local)
-    assert finished.isdisjoint(letters.calls(ray)[before:])
-
-
 # Clusters that cannot do it -------------------------------------------------------------------------------------
 
 
@@ -284,45 +214,12 @@ def test_an_address_without_ray_is_told_soon(monkeypatch: pytest.MonkeyPatch) ->
         RayEngine(None, 0, nothing)
 
 
-def test_another_version_of_ray_is_named(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    found = ray.__version__
-    monkeypatch.setattr(ray, "__version__", "2.0.0")
-    with pytest.raises(
-        SettingsError, match=f"cannot be joined: Version mismatch.*{found}.*2.0.0.*; expected"
-    ):
-        RayEngine(ray_address, 0, nothing)
-
-
 def test_workers_with_another_version_are_named(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "__version__", "0.0.1")
     with pytest.raises(
         SettingsError, match=r"node \S+ of the Ray cluster has dagster-divorder .* 0.0.1; install"
     ):
         RayEngine(ray_address, 0, nothing)
-
-
-def test_workers_without_the_package_are_named_before_their_first_call(
-    ray_address: str, ray_nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "nodes/dagster_divorder"
-    package.mkdir(parents=True)
-    package.joinpath("__init__.py").write_text("raise ModuleNotFoundError('none here')")
-    # Workers look into the driver's working directory first.
-    monkeypatch.chdir(tmp_path)
-    bare = ray_nodes.add(env_vars={"PYTHONPATH": str(package.parent)})
-    try:
-        with (
-            pytest.raises(
-                SettingsError,
-                match=r"cannot run dagster-divorder \S+ \(\S*Error: [^;]*none here\w*\); install",
-            ),
-            closing(RayEngine(ray_address, 0, nothing)) as engine,
-        ):
-            list(engine.each(time.sleep, [0.5] * 20))
-    finally:
-        ray_nodes.kill(bare)
 
 
 def test_workers_that_see_another_store_are_named(

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,12 +18,22 @@ import pytest
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from tests.cluster.deployment import free_ports
 from tests.cluster.proxy import Proxy
 
 BUCKET = "divorder"
 KEY, SECRET = "key-of-the-tests", "secret-of-the-tests"
 _READY_SECONDS = 60
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens at, nor at 10,000 more, which the object store takes too."""
+    found: set[int] = set()
+    while len(found) < number:
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError, OverflowError):
+            one.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", one.getsockname()[1] + 10_000))
+            found.add(one.getsockname()[1])
+    return sorted(found)
 
 
 class Weed:

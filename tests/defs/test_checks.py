@@ -9,7 +9,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dagster_divorder.pipeline.checks import all_checks
+from dagster_divorder.pipeline.run import all_checks
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
 

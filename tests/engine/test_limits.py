@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dagster_divorder.engine.memory import main_memory, memory_quotas, with_peak_memory
+from dagster_divorder.engine.memory import memory_quotas
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MemoryLimitError
 from dagster_divorder.settings import Settings
@@ -34,19 +32,6 @@ def test_memory_is_what_the_control_groups_allow(tmp_path: Path) -> None:
     assert list(memory_quotas(tmp_path / "no such file", mounted)) == []
 
 
-def test_a_quota_below_the_machine_s_memory_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main_memory() > 1 << 28
-    monkeypatch.setattr("dagster_divorder.engine.memory.memory_quotas", lambda: iter([1 << 40, 1 << 20]))
-    assert main_memory() == 1 << 20
-
-    def unknown(name: str) -> int:
-        raise ValueError(f"unrecognized configuration name {name}")
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    monkeypatch.setattr("dagster_divorder.engine.memory.memory_quotas", lambda: iter([1 << 40]))
-    assert main_memory() == 4 << 30
-
-
 @pytest.mark.parametrize(
     "error", [MemoryError("Unable to allocate 9 GiB"), OSError(12, "Cannot allocate memory")]
 )
@@ -65,16 +50,3 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
         MemoryLimitError, match=r"memory ran out in raw_docs \(.*llocate.*\d GB of memory are there"
     ):
         run_all(make_settings(), Silent())
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone can tell the peak")
-def test_what_a_call_takes_is_seen_even_if_it_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, peak = with_peak_memory(lambda: int(np.ones(100 << 20, np.uint8).sum()))
-    assert result == 100 << 20
-    assert peak is not None and 95 << 20 < peak < 200 << 20
-
-    def refuse(path: Path, text: str) -> None:
-        raise OSError
-
-    monkeypatch.setattr(Path, "write_text", refuse)
-    assert with_peak_memory(lambda: 7) == (7, None)

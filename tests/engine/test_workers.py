@@ -6,16 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dagster_divorder.corpus import cut, inputs
-from dagster_divorder.engine.base import Needs
-from dagster_divorder.engine.local import LocalEngine, Worker, count_workers
+from dagster_divorder.engine.base import Needs, ahead
+from dagster_divorder.engine.local import LocalEngine, Worker
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, WorkerError
 from dagster_divorder.pipeline import per_fragment
@@ -28,7 +29,6 @@ from tests.engine.work import (
     die_at_three,
     die_once,
     refuse_three,
-    square,
     tell_and_refuse,
     tell_each,
 )
@@ -45,15 +45,6 @@ def test_calls_tell_how_far_they_are_in_the_process_that_asked(workers: int) -> 
     assert told[-1] == 30
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_results_are_those_of_a_loop_in_order(workers: int) -> None:
-    assert list(LocalEngine(workers).each(square, range(20))) == [number * number for number in range(20)]
-
-
-def test_no_items_start_no_worker() -> None:
-    assert list(LocalEngine(3).each(square, [])) == []
-
-
 def test_an_error_of_the_function_is_raised_as_it_is() -> None:
     with pytest.raises(InputError, match="three is refused") as caught:
         list(LocalEngine(2).each(refuse_three, range(10)))
@@ -67,10 +58,6 @@ def test_a_worker_that_is_killed_is_replaced_and_named_after_the_retries(tmp_pat
         list(LocalEngine(2).each(die_at_three, range(10)))
 
 
-def test_what_a_function_prints_does_not_mix_with_its_result() -> None:
-    assert list(LocalEngine(2).each(chatter, range(4))) == [0, 1, 2, 3]
-
-
 def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for() -> None:
     engine = LocalEngine(4)
     for needs in (Needs(workers=1), Needs(threads=3), Needs(threads=0)):
@@ -81,12 +68,13 @@ def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for
     assert {pool for *_, pool, _ in engine.each(about_worker, range(4), environment={})} == {None}
 
 
-def test_modules_of_the_working_directory_are_not_imported(
+def test_results_are_those_of_a_loop_whatever_lies_in_the_working_directory_or_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.joinpath("pickle.py").write_text("raise ImportError('a file of the user')")
     monkeypatch.chdir(tmp_path)
-    assert list(LocalEngine(2).each(square, range(3))) == [0, 1, 4]
+    assert list(LocalEngine(2).each(chatter, range(20))) == [*range(20)]
+    assert list(LocalEngine(3).each(chatter, [])) == []
 
 
 def test_results_that_nobody_takes_end_the_workers() -> None:
@@ -134,9 +122,31 @@ def _runs(process: Path) -> bool:
         return False
 
 
-def test_zero_workers_means_one_a_core() -> None:
-    assert count_workers(0) == len(os.sched_getaffinity(0))
-    assert count_workers(3) == 3
+def test_one_item_ahead_is_computed_and_an_early_end_closes_the_source() -> None:
+    started = [threading.Event() for _ in range(4)]
+    closed = []
+
+    def items() -> Generator[int, None, None]:
+        try:
+            for number in range(4):
+                started[number].set()
+                yield number
+            raise OSError("disk")
+        finally:
+            closed.append(True)
+
+    taken = []
+    with pytest.raises(OSError, match="disk"):
+        for number in ahead(items()):
+            taken.append(number)
+            if number < 3:
+                assert started[number + 1].wait(10)
+            assert not any(event.is_set() for event in started[number + 2 :])
+    assert taken == [0, 1, 2, 3]
+    coming = ahead(items())
+    assert next(coming) == 0
+    coming.close()
+    assert closed == [True, True]
 
 
 def test_tokens_do_not_depend_on_the_number_of_workers(

@@ -68,10 +68,6 @@ def die_once(at: str) -> str:
     return at
 
 
-def process_and_gpus(_: int) -> tuple[int, str | None]:
-    return os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
 def meet(files: tuple[str, str]) -> tuple[str, str | None]:
     """A call that makes the first file and ends when the second one is there: its node, and its threads a library."""
     import ray

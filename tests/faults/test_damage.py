@@ -53,7 +53,6 @@ EVENTS = (lose_output, append, tokenise_again, embed_again, order_again)
 
 MADE_AGAIN = [
     ("records/*/*.frames", tokenise_again),
-    ("records/*/index/*", lose_output),
     ("views/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
     ("stages/shallow_embeddings/*/*", lose_output),
@@ -64,8 +63,6 @@ MADE_AGAIN = [
     ("stages/curated_output/*/ids.*", append),
     ("stages/diversity_metrics/*/metrics.*", lose_output),
 ]
-# Of an index a run reads some arrays, and each has a hash of its own.
-CASES = [case for case in MADE_AGAIN if "index" not in case[0]]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +100,7 @@ def folder(restore: Callable[[], Path], expected: dict[str, Any]) -> Path:
     return restore()
 
 
-@pytest.mark.parametrize(("pattern", "event"), CASES, ids=[pattern for pattern, _ in CASES])
+@pytest.mark.parametrize(("pattern", "event"), MADE_AGAIN, ids=[pattern for pattern, _ in MADE_AGAIN])
 def test_a_damaged_file_is_named_and_made_again_once_it_is_deleted(
     pattern: str,
     event: Callable[[Path], None],
@@ -122,36 +119,6 @@ def test_a_damaged_file_is_named_and_made_again_once_it_is_deleted(
     assert differing(config, expected[event.__name__]) == []
     assert runner.run(config, folder / "log") == 0
     assert not was_written(config)
-
-
-def swap(one: Path, other: Path) -> tuple[Path, Path]:
-    """Two hashed files under each other's keys, each with the hash that its content was stored under."""
-    keys, endings = zip(*(path.name.split(".", 1) for path in (one, other)), strict=True)
-    moved = [
-        path.with_name(f"{key}.{end}")
-        for path, key, end in zip((one, other), keys, endings[::-1], strict=True)
-    ]
-    contents = [one.read_bytes(), other.read_bytes()]
-    one.unlink()
-    other.unlink()
-    for path, content in zip(moved, contents[::-1], strict=True):
-        path.write_bytes(content)
-    return moved[0], moved[1]
-
-
-FRAGMENTS = [case for case in MADE_AGAIN if case[0] in ("records/*/*.frames", "stages/clusters/*/*")]
-
-
-@pytest.mark.parametrize(("pattern", "event"), FRAGMENTS, ids=[pattern for pattern, _ in FRAGMENTS])
-def test_fragments_under_each_others_names_are_found(
-    pattern: str, event: Callable[[Path], None], folder: Path, runner: Runner
-) -> None:
-    one, other, *_ = sorted((folder / "store").glob(pattern))
-    moved = swap(one, other)
-    event(folder)
-    assert runner.run(folder / "divorder.toml", folder / "log") == 1
-    said = (folder / "log.out").read_text()
-    assert any(f"{path} is damaged" in said for path in moved)
 
 
 @pytest.mark.parametrize("damage", [alter, Path.unlink])

@@ -90,28 +90,6 @@ def test_the_store(
     assert differing(config, measured[what]) == []
 
 
-def test_the_exports(tmp_path: Path, mount: Callable[..., Path], runner: Runner) -> None:
-    disk = mount("disk", DISK)
-    config = make_corpus(tmp_path, files=3)
-    config.write_text(config.read_text().replace('path = "exports"', f'path = "{disk}/exports"'))
-    (tmp_path / "exports").symlink_to(disk / "exports")
-    assert runner.run(config, tmp_path / "log") == 0, (tmp_path / "log.out").read_text()
-    before = {name: data for name, data in output_of(config).items() if "/" in name}
-    takes = disk_use(disk / "exports/parquet")
-    append(tmp_path)
-    for share in (0.0, 0.4, 0.9):
-        ballast = fill_but(disk, int(share * takes))
-        assert runner.run(config, tmp_path / "log") == 1
-        check_refusal((tmp_path / "log.out").read_text(), disk)
-        assert {name: data for name, data in output_of(config).items() if "/" in name} == before
-        ballast.unlink()
-    assert runner.run(config, tmp_path / "log") == 0, (tmp_path / "log.out").read_text()
-    assert (
-        output_of(config)["_parquet/manifest.json"]["sequences"]
-        > before["_parquet/manifest.json"]["sequences"]
-    )
-
-
 @pytest.mark.parametrize(
     ("kind", "shares"),
     [

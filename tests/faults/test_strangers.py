@@ -137,16 +137,6 @@ def test_places_that_overlap_are_refused_before_anything_is_written(places: str,
     assert sorted(tmp_path.rglob("*")) == there
 
 
-def test_a_linked_folder_is_the_folder_that_it_leads_to(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "in/docs.jsonl", topic_records(10))
-    (tmp_path / "link").symlink_to(tmp_path / "in")
-    config = tmp_path / "divorder.toml"
-    config.write_text(CONFIG.format(input="in", store="store", output="link"))
-    status, said = divorder(config, "run")
-    assert status == 1
-    assert "input.paths" in said and "lies in output.path" in said
-
-
 def test_all_that_a_run_stores_is_known_as_its_own(done: Path) -> None:
     """What `prune` may remove is told by its name: a new kind of file has to be among the names."""
     from dagster_divorder.store.local import LocalStore

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ from dagster_divorder.store.local import LocalStore
 from tests.faults.conftest import differing, make_corpus, output_of, was_written
 
 DEADLINE = 60.0
-PRESSES = 20
 RUN = ("-m", "dagster_divorder.cli", "run")
-MATERIALIZE = ("-m", "dagster", "asset", "materialize", "--select", "*", "-m", "dagster_divorder.definitions")
 
 
 @contextmanager
@@ -102,24 +100,5 @@ def test_a_run_that_is_terminated_frees_the_store_at_once(config: Path, alone: d
         process.terminate()
         assert process.wait(timeout=DEADLINE) == -signal.SIGTERM
         assert is_free(store)
-    run_to_the_end(config)
-    assert differing(config, alone) == []
-
-
-def test_dagster_interrupted_by_ctrl_c_leaves_a_sound_store(config: Path, alone: dict[str, Any]) -> None:
-    store = config.parent / "store"
-    with started(*MATERIALIZE, config=config) as process:
-        until_line(process, "training the bootstrap model")
-        assert not is_free(store)
-        for _ in range(PRESSES):
-            # As a terminal does it: to all processes of the group.
-            os.killpg(process.pid, signal.SIGINT)
-            # Python drops an interrupt that arrives inside a callback of its import system; whoever sees that nothing
-            # happens presses again.
-            with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=DEADLINE / PRESSES)
-                break
-    assert process.returncode not in (0, None)
-    assert is_free(store)
     run_to_the_end(config)
     assert differing(config, alone) == []

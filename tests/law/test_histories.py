@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pytest
 
-from dagster_divorder.stages.order import greedy_order
 from tests.conftest import examples
 
 PATH = Path(__file__).parents[2] / "benchmarks/fuzz/histories.py"
@@ -48,11 +47,3 @@ def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
             raise AssertionError(
                 f"history {number}; python {script} --first {number} --histories 1"
             ) from error
-
-
-def test_a_beginning_that_moves_is_found(
-    histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(greedy_order, "load_frozen", lambda run: None)
-    with pytest.raises(AssertionError, match="consumed documents moved"):
-        histories.walk(1, tmp_path)

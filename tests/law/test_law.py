@@ -244,21 +244,17 @@ class Law(RuleBasedStateMachine):
         order.shuffle(self.corpus.get(name, []))
         self.changed(then_run)
 
-    @rule(name=files, other=files, count=st.integers(1, 6), then_run=st.booleans())
-    def duplicate(self, name: str, other: str, count: int, then_run: bool) -> None:
-        self.corpus[other] = self.corpus.get(other, []) + self.corpus.get(name, [])[:count]
+    @rule(name=files, other=files, count=st.integers(0, 6), then_run=st.booleans())
+    def move(self, name: str, other: str, count: int, then_run: bool) -> None:
+        """Also duplicates records, and renames and removes files."""
+        held = self.corpus.get(name, [])
+        if count:
+            self.corpus[other] = self.corpus.get(other, []) + held[:count]
+        elif held:
+            del self.corpus[name]
+            if other != name:
+                self.corpus[other] = held
         self.changed(then_run)
-
-    @rule(name=files, then_run=st.booleans())
-    def remove_file(self, name: str, then_run: bool) -> None:
-        self.corpus.pop(name, None)
-        self.changed(then_run)
-
-    @rule(name=files, other=files, then_run=st.booleans())
-    def rename_file(self, name: str, other: str, then_run: bool) -> None:
-        if name in self.corpus:
-            self.corpus[other] = self.corpus.pop(name)
-            self.changed(then_run)
 
     @rule(
         name=files, end=st.sampled_from([b"\n", b"\r\n", b"", b'\n{"text": "unfin']), then_run=st.booleans()

@@ -288,37 +288,3 @@ def test_whatever_is_accepted_runs_or_ends_in_a_sentence(
     config: Path, changes: list[tuple[str, Any]]
 ) -> None:
     run(config, environment(*with_given(*changes)))
-
-
-MOST: dict[str, Any] = {
-    "seed": 2**63 - 1,
-    "clusters.k": 1_000_000,
-    "sequence.length": 2**27,
-    "sequence.batch": 2**20,
-    "order.strategy": "within_shard",
-    "sequence.strategy": "buffer",
-    "order.options": {"shards": 2**53, "buffer": 2**53},
-}
-LEAST: dict[str, Any] = {
-    "clusters.k": 1,
-    "sequence.length": 8,
-    "sequence.batch": 1,
-}
-
-
-@pytest.mark.parametrize("extreme", [MOST, LEAST], ids=["most", "least"])
-def test_the_evidence_of_extreme_settings(extreme: dict[str, Any], config: Path) -> None:
-    evidence = (
-        "k_calibration",
-        "ari_comparison",
-        "strategy_comparison",
-        "ordering_animation",
-        "ordering_report",
-    )
-    for stage in evidence:
-        assert (
-            run(
-                config, environment(*extreme.items()), lambda chosen, stage=stage: GRAPH.needed(chosen, stage)
-            )
-            == ""
-        )

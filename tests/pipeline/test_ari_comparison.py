@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from dagster_divorder import run_stage
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline import drift
+from dagster_divorder.pipeline import fit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
@@ -178,7 +178,7 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
 def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drift, "CHANGED", 0.0)
+    monkeypatch.setattr(fit, "CHANGED", 0.0)
     settings = settings_of(
         tmp_path,
         embedding={"kind": "auto", "path": tmp_path / "own.npy"},

@@ -45,22 +45,9 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         (
             "greedy_order",
             {"order": {"strategy": "f2", "options": {"f2_lambda": 0.5}}},
-            {"order": {"strategy": "f2"}},
-            ["order.options.f2_lambda 0.5 -> unset"],
-        ),
-        (
-            "greedy_order",
-            {"order": {"strategy": "f2", "options": {"f2_lambda": 0.5}}},
             {"order": {"strategy": "f3"}},
             ["order.options.f2_lambda 0.5 -> unset", "order.strategy f2 -> f3"],
         ),
-        (
-            "greedy_order",
-            {"curriculum": {"score": "q", "shape": "saw"}},
-            {"curriculum": {"score": "q", "shape": "fold"}},
-            ["curriculum.shape saw -> fold"],
-        ),
-        ("greedy_order", {}, {"order": {"cut": ["a"]}}, ['order.cut [] -> ["a"]']),
         ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ['order.cut [] -> ["a"]']),
         ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),
         (

@@ -14,8 +14,7 @@ from dagster_divorder import run_all, run_stage
 from dagster_divorder.core.measure import Feature
 from dagster_divorder.core.measure import stationarity as core_stationarity
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure import stationarity

@@ -18,7 +18,6 @@ import torch
 from dagster_divorder import run_all
 from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.stage import PerDocument, WholeCorpus
@@ -267,16 +266,6 @@ class History:
         self.killed_results, self.killed_outputs = self.results(), self.outputs()
         return receipts
 
-    @cached_property
-    def lost(self) -> dict[str, set[str]]:
-        """Results after a file of each has been lost."""
-        self.restore("first")
-        for stage in self.stages:
-            if not isinstance(GRAPH[stage], PinnedFit) and self.first_results[stage]:
-                (self.folder / "store" / max(self.first_results[stage])).unlink()
-        self.run()
-        return self.results()
-
 
 def of_kind(*kinds: type, but: Iterable[str] = ()) -> pytest.MarkDecorator:
     """A test of every stage of these kinds, by default of all, under the first settings that have it."""
@@ -339,19 +328,6 @@ def test_an_append_makes_what_the_plan_says(history: History, stage: str) -> Non
     assert (receipt.figures["new_documents"] > 0) == (plan.documents > 0)
 
 
-@of_kind(PerDocument)
-def test_an_append_computes_new_documents_alone(history: History, stage: str) -> None:
-    assert history.appended[stage].figures["new_documents"] == len(MORE)
-    assert history.appended[stage].key == history.first[stage].key
-    assert history.first_results[stage] < history.appended_results[stage]
-
-
-@of_kind(PinnedFit)
-def test_a_small_append_uses_the_fits_that_there_are(history: History, stage: str) -> None:
-    assert history.appended[stage].figures["fitted"].startswith("no: kept")
-    assert history.appended[stage].version == history.first[stage].version
-
-
 # The key of vectors of one's own names those that there were first.
 @of_kind(PerDocument, WholeCorpus, but=(*TIMED, "set_diversity", "external_embeddings"))
 def test_an_append_comes_to_what_a_run_of_all_comes_to(history: History, stage: str) -> None:
@@ -374,8 +350,3 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(history: History, stage
 def test_outputs_are_those_of_a_run_that_was_not_killed(history: History) -> None:
     assert history.first and history.killed
     assert history.killed_outputs == history.first_outputs
-
-
-@of_kind(PerDocument, WholeCorpus, but=TIMED)
-def test_a_lost_file_is_made_again(history: History, stage: str) -> None:
-    assert history.lost[stage] == history.first_results[stage]

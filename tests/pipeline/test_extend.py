@@ -16,11 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder import run_all
-from dagster_divorder.cli.runs import plan
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_bounds
@@ -411,16 +410,3 @@ def test_duplicates_blank_lines_and_little_appends(make: Make, tmp_path: Path) -
     run_all(chosen, Silent())
     assert rows(chosen)[: len(full(before))] == full(before)
     assert len(lines(chosen)) == FIRST + 11
-
-
-def test_plan_and_run_say_that_rows_for_ranks_move(make: Make, tmp_path: Path) -> None:
-    write(tmp_path, RECORDS[:FIRST])
-    exports = {"path": tmp_path / "exports", "world_size": 2}
-    for formats, said in [(("parquet", "olmo"), "parquet: rows are laid out for ranks"), (("olmo",), "")]:
-        chosen = make(exports={**exports, "formats": formats})
-        assert make_plan(GRAPH, chosen).moved.startswith(said) and bool(
-            make_plan(GRAPH, chosen).moved
-        ) == bool(said)
-        assert ("\n\nparquet: rows are laid out" in str(plan(chosen, disk=False))) == bool(said)
-    # One rank: rows stay in the order of training.
-    assert make_plan(GRAPH, make()).moved == ""

@@ -12,9 +12,9 @@ import pytest
 
 from dagster_divorder import run_all
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
+from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
@@ -55,11 +55,10 @@ def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings
 # Another corpus ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pca", [0, 3])
 def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
-    pca: int, tmp_path: Path, make_settings: Make
+    tmp_path: Path, make_settings: Make
 ) -> None:
-    settings = make_settings(embedding={"pca": pca})
+    settings = make_settings()
     stages = GRAPH.needed(settings, "curated_output", "cluster_map")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run_all(settings, Notes(), stages)
@@ -70,8 +69,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     planned = {stage.stage: stage.why for stage in make_plan(GRAPH, settings).stages}
     reason = "0% of the fit's documents are left"
     assert planned["base_model"] == f"{reason}; divorder run --refit model makes it again"
-    if not pca:
-        assert planned["centroids"] == reason
+    assert planned["centroids"] == reason
 
     notes = Notes()
     receipts = run_all(settings, notes, stages)
@@ -79,11 +77,8 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert warning.startswith("0% of the documents that base_model was made on are left")
     assert "divorder run --refit model" in warning
     assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
-    if pca:
-        assert f"({reason})" in receipts["clusters"].figures["pca_fitted"]
-    else:
-        assert receipts["clusters"].figures["fitted"] == reason
-        assert "divorder run --refit cluster_map" in receipts["cluster_map"].figures["note"]
+    assert receipts["clusters"].figures["fitted"] == reason
+    assert "divorder run --refit cluster_map" in receipts["cluster_map"].figures["note"]
     # Said in every run, until it is asked for.
     again_notes = Notes()
     again = run_all(settings, again_notes, stages)
@@ -100,6 +95,6 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert renewed["base_model"].figures["note"] is None
     assert run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"].passed
     places = {"store": {"path": tmp_path / "fresh"}, "output": {"path": tmp_path / "new"}}
-    fresh = run_all(make_settings(embedding={"pca": pca}, **places), Notes(), stages)
+    fresh = run_all(make_settings(**places), Notes(), stages)
     for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):
         assert renewed[stage].version == fresh[stage].version, stage

@@ -50,7 +50,7 @@ DRAWN = ("ordering_report", "ordering_animation")
 """Their output is pictures, whose bytes follow matplotlib and ffmpeg."""
 PLACES = {"map_fit", "cluster_map"}
 """Stages whose floating-point numbers are UMAP's: on each processor another map."""
-OF_THE_MOMENT = re.compile("seconds|peak memory")
+OF_THE_MOMENT = re.compile("seconds")
 """Columns and fields that are another in each run."""
 HASH = re.compile("[0-9a-f]{32,}")
 """Of numbers with a fraction, it may be: their signature is compared."""

@@ -105,15 +105,6 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
     assert load_results(settings.store.path).embeddings.filename == results.embeddings.filename
 
 
-def test_a_damaged_output_is_written_again(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings)
-    before = output_bytes(settings)
-    (settings.output.path / "curated.jsonl").write_bytes(before["curated.jsonl"][:-1])
-    assert run(settings)["curated_output"]["written"]
-    assert output_bytes(settings) == before
-
-
 def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     with pytest.raises(MissingStageError, match=r'raw_docs has no result.*:"\*raw_docs" selects'):
@@ -135,18 +126,3 @@ def test_a_part_is_made_with_one_asset_alone() -> None:
     needed = GRAPH.needed(settings)
     made = [part for stage in needed if GRAPH[stage].asset for part in GRAPH.step(settings, stage)]
     assert Counter(made) == Counter(needed)
-
-
-@pytest.mark.parametrize(
-    ("k", "said"),
-    [
-        (4, "fitted to 240 documents, 60 a cluster; the further below 256, the more"),
-        (300, "300 clusters are asked for, but there were only 240 documents"),
-    ],
-)
-def test_clusters_say_on_how_few_documents_they_were_fitted(
-    corpus: Path, make_settings: Make, k: int, said: str
-) -> None:
-    settings = make_settings(clusters={"k": k})
-    receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
-    assert said in receipts["clusters"].figures["note"]

@@ -98,18 +98,6 @@ def test_switching_back_is_free_but_for_the_output(corpus: Path, make_settings: 
     assert planned(made)["greedy_order"] == ("all", 84)
 
 
-def test_a_renamed_input_or_a_lost_output_is_written_again(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(input={"paths": [str(corpus.parent / "*.jsonl")]})
-    run(settings)
-    corpus.rename(corpus.with_name("other.jsonl"))
-    made = checked_against_the_run(settings)
-    assert {stage for stage, (scope, _) in planned(made).items() if scope != "nothing"} == {"curated_output"}
-    (settings.output.path / "order.npy").unlink()
-    assert whys(checked_against_the_run(settings))["curated_output"] == "files of it are gone"
-    (settings.output.path / "curated_meta.json").unlink()
-    assert whys(checked_against_the_run(settings))["curated_output"] == "output.path holds none"
-
-
 def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
     run(settings)

@@ -132,6 +132,23 @@ def test_runs_on_a_folder_remove_what_none_of_the_last_views_needs(
     assert "cluster_names" not in load_state(store).receipts and not load_state(store).removed
 
 
-def test_prune_of_an_empty_store_frees_nothing(tmp_path: Path) -> None:
-    settings = Settings(store={"path": tmp_path / "store"})
-    assert prune(GRAPH, LocalStore(settings.store.path).open()).bytes == {}
+def test_a_prune_that_is_killed_is_gone_on_with(
+    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings()
+    store = LocalStore(settings.store.path)
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
+    run(make_settings(clusters={"k": 3}))
+    run(settings)
+    before, delete = output_bytes(settings), LocalStore.delete
+
+    def dies(self: LocalStore, *names: str) -> None:
+        delete(self, *names[: len(names) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LocalStore, "delete", dies)
+        prune(GRAPH, store)
+    assert {figures["new_documents"] for figures in run(settings).values()} == {0}
+    assert output_bytes(settings) == before
+    assert prune(GRAPH, store).bytes and plan_prune(GRAPH, store).bytes == {}

@@ -165,35 +165,6 @@ def test_a_run_that_was_killed_while_it_wrote_exports(
     assert run(by_path.settings)[: STEPS * BATCH] == before[: STEPS * BATCH]
 
 
-def test_another_plan_is_named_by_an_export(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make()
-    run(settings)
-    write(tmp_path, 90)
-    killed_at(settings, monkeypatch, "megatron")
-    read = rows(settings)
-    planned = plan_freeze(settings, step=STEPS, plan=str(tmp_path / "exports/parquet"))
-    assert planned.plan == plan_of(settings, "parquet")
-    file_at(tmp_path / "exports/megatron", EXPORT_MANIFEST).unlink()
-    write(tmp_path, 100)
-    assert run(planned.settings)[: STEPS * BATCH] == read[: STEPS * BATCH]
-    with pytest.raises(InputError, match="the plan is 'abc'; expected the folder of an export"):
-        where(settings, steps=[0], plan="abc")
-
-
-def test_a_frozen_run_that_was_killed_goes_on(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = run(make())
-    frozen = plan_freeze(make(), step=STEPS).settings
-    for records in (90, 100):
-        write(tmp_path, records)
-        killed_at(frozen, monkeypatch, "megatron")
-    assert run(frozen)[: STEPS * BATCH] == before[: STEPS * BATCH]
-    assert plan_of(frozen, "parquet") == plan_of(frozen, "megatron")
-
-
 def test_what_a_killed_run_has_extended_is_extended(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

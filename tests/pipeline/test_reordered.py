@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.cli.runs import plan
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -116,25 +115,6 @@ def test_an_order_that_stays_is_not_refused(tmp_path: Path, make: Make) -> None:
     assert refusal(settings) == ""
 
 
-def test_other_settings_are_refused_too(make: Make) -> None:
-    run_all(make(), Silent())
-    for sections, first in (
-        ({"sequence": {"length": 32}}, "0"),
-        ({"sequence": {"length": LENGTH, "strategy": "random"}}, r"\d+"),
-        ({"seed": 5}, r"\d+"),
-        ({"mixing": {"trait": "checked", "weights": {"true": 0.5, "false": 0.5}}}, r"\d+"),
-    ):
-        assert re.search(rf"parquet would change from row {first} of \d+ on", refusal(make(**sections)))
-
-
-def test_a_layout_that_changes_no_order_is_not_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_all(make(), Silent())
-    files = len(list((make().exports.path / "parquet").glob("*.parquet")))  # type: ignore[union-attr]
-    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 3000)
-    assert refusal(make()) == ""
-    assert len(list((make().exports.path / "parquet").glob("*.parquet"))) > files  # type: ignore[union-attr]
-
-
 def test_only_the_formats_that_are_there_are_named(tmp_path: Path, make: Make) -> None:
     both = {"exports": {"formats": ("parquet", "megatron")}}
     anew = {"order": {"frozen_tokens": 0}}
@@ -179,13 +159,3 @@ def test_records_in_training_order_are_protected_without_an_export(tmp_path: Pat
     run_all(packed, Silent())
     append(tmp_path, 24)
     assert make_plan(GRAPH, packed).refusal == "" and refusal(packed) == ""
-
-
-def test_plan_says_it_before(tmp_path: Path, make: Make) -> None:
-    settings = make()
-    run_all(settings, Silent())
-    assert plan(settings, disk=False).data["refusal"] == "", "nothing is to be done"
-    append(tmp_path, 22)
-    planned = plan(settings, disk=False)
-    assert planned.data["refusal"].startswith(f"{AHEAD}{settings.exports.path / 'parquet'} is refused: ")
-    assert planned.data["refusal"] in str(planned)

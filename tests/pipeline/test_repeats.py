@@ -16,9 +16,8 @@ import pytest
 from dagster_divorder import load_results, run_all, where
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.pipeline.checks import run_checks
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_sources

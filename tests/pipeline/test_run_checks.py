@@ -17,7 +17,7 @@ import pytest
 
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.models.embed import NOT_FINITE
-from dagster_divorder.pipeline.checks import all_checks, run_checks
+from dagster_divorder.pipeline.run import all_checks, run_checks
 from dagster_divorder.settings import Model, Settings
 from dagster_divorder.settings.sections import Advanced
 from dagster_divorder.stages import GRAPH, open_run, run_all, run_stage

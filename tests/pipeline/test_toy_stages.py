@@ -1,11 +1,10 @@
-"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, is pruned, is repaired, and
-is materialised by Dagster. Nothing of the package knows them."""
+"""A stage is a value: one of each kind, defined here and nowhere else, runs, plans, and is materialised by
+Dagster. Nothing of the package knows them."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,14 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.defs.factory import definitions
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.checks import run_checks
-from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import PinnedFit, has_doubled
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import Run, run_graph
+from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Check, File, Finding, Made, PerDocument, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.state import load_state
 from dagster_divorder.store.view import Fragment
 from tests.conftest import topic_records, write_jsonl
 
@@ -151,48 +145,6 @@ def test_they_run_and_plan_alike(folder: Path) -> None:
     plan = planned(settings)
     assert plan == {"raw_docs": 16, "letters": 16, "mean_letters": 32, "tally": 32}
     assert run_tally(settings)["mean_letters"]["fitted"].startswith("the corpus has grown from 12 to 32")
-
-
-def test_a_fit_is_made_again_now_or_never_as_asked(folder: Path) -> None:
-    run_tally(settings_in(folder))
-    append(folder, 1, documents=24)
-    never = settings_in(folder, refit={"clusters": "never"})
-    assert planned(never)["mean_letters"] == 0
-    assert run_tally(never)["mean_letters"]["new_documents"] == 0
-    now = settings_in(folder).refitting("clusters")
-    assert planned(now)["mean_letters"] == 36
-    assert run_tally(now)["mean_letters"]["fitted"] == "asked for by --refit clusters"
-
-
-def test_what_a_result_made_again_says_of_itself_takes_the_place_of_what_it_said(folder: Path) -> None:
-    settings, said = settings_in(folder), itertools.count()
-    tally_now = replace(
-        TALLY,
-        compute=lambda run: replace(tally(run), figures={"above": next(said)}),
-        lacks=lambda run, key: "gone",
-    )
-    graph = Graph((RAW_DOCS, LETTERS, MEAN, tally_now))
-    for number in range(6):
-        receipt = run_graph(graph, settings, Silent(), graph)["tally"]
-        assert receipt.figures["above"] == number
-        assert len(load_state(LocalStore(settings.store.path)).results["tally"]) == 1
-
-
-def test_prune_takes_away_what_no_setting_needs_and_what_quotes_deleted_documents(folder: Path) -> None:
-    append(folder, 1)
-    settings = settings_in(folder)
-    run_tally(settings_in(folder, seed=1))
-    run_tally(settings)
-    store = LocalStore(settings.store.path)
-    assert len(store.folders("stages/tally")) == 2
-    prune(GRAPH, store)
-    assert len(store.folders("stages/tally")) == 1
-    assert set(planned(settings).values()) == {0}
-    (folder / "in" / "1.jsonl").unlink()
-    run_tally(settings)
-    assert prune(GRAPH, store).documents == 12
-    assert not store.folders("stages/tally")
-    assert planned(settings) == {"raw_docs": 0, "letters": 0, "mean_letters": 0, "tally": 12}
 
 
 def test_dagster_materialises_and_checks_them(folder: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import orjson
 import pytest
@@ -24,7 +24,6 @@ class Hub:
     def __init__(self) -> None:
         commits[:] = [{}]
         self.commits = commits
-        self.requests: list[str] = []
         self.url = f"hf://datasets/{REPOSITORY}"
         self.endpoint = ""
 
@@ -76,14 +75,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        def _body(self) -> bytes:
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
         def do_HEAD(self) -> None:
             self.do_GET()
 
         def do_GET(self) -> None:
-            hub.requests.append(self.path)
             path = unquote(self.path.partition("?")[0])
             api = f"/api/datasets/{REPOSITORY}"
             if match := re.fullmatch(rf"{api}/revision/([^/]+)", path):
@@ -107,18 +102,6 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     self._answer(200, data, ETag=f'"{tag}"', X_Repo_Commit=match[1])
             else:
                 self._answer(404, {}, X_Error_Code="RepoNotFound")
-
-        def do_POST(self) -> None:
-            hub.requests.append(self.path)
-            body = self._body()
-            if "/paths-info/" in self.path:
-                files = hub.at(self.path.rpartition("/")[2]) or {}
-                paths = parse_qs(body.decode())["paths"]
-                infos = [_about(path, files[path]) for path in paths if path in files]
-                folders = [path for path in paths if any(name.startswith(f"{path}/") for name in files)]
-                self._answer(200, infos + [_folder(path) for path in folders])
-            else:
-                self._answer(404, {})
 
     return Handler
 

@@ -1,5 +1,4 @@
-"""Places of every kind, and what lies there; servers in this process: object stores in memory, a web server with and
-without range requests."""
+"""Places of every kind, and what lies there; servers in this process: object stores in memory, a web server."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from obstore.store import MemoryStore
 
 from dagster_divorder.settings.places import Place, Url, as_place
 from dagster_divorder.store import sources
-from dagster_divorder.store.hub import dataset
 from dagster_divorder.store.manifests import NEIGHBOUR, neighbour
-from dagster_divorder.store.sources import bucket
+from dagster_divorder.store.sources import bucket, dataset
 
 
 @pytest.fixture
@@ -85,7 +83,7 @@ class Served:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.requests: list[tuple[str, str, str | None]] = []
+        self.requests: list[tuple[str, str]] = []
         self.url = ""
 
 
@@ -104,8 +102,8 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
-    """A web server, with or without range requests and ETags."""
+def served(*, tags: bool = True) -> Iterator[Served]:
+    """A web server, with or without ETags."""
     served = Served()
 
     class Handler(BaseHTTPRequestHandler):
@@ -122,8 +120,7 @@ def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
             self._answer()
 
         def _answer(self) -> None:
-            span = self.headers.get("Range") if ranges else None
-            served.requests.append((self.command, self.path, span))
+            served.requests.append((self.command, self.path))
             data = served.files.get(self.path)
             if data is None:
                 self._send(404, b"", {})
@@ -132,11 +129,6 @@ def served(*, ranges: bool = True, tags: bool = True) -> Iterator[Served]:
             headers = {"Last-Modified": "Mon, 23 Nov 2026 06:40:00 GMT", **({"ETag": tag} if tags else {})}
             if tags and self.headers.get("If-Match", tag) != tag:
                 self._send(412, b"", {})
-                return
-            if span:
-                first, last = map(int, span.removeprefix("bytes=").split("-"))
-                headers["Content-Range"] = f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}"
-                self._send(206, data[first : last + 1], headers)
                 return
             self._send(200, data, headers)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dagster_divorder.core.arrow import binary_array, number_array, text_array
-from dagster_divorder.store.arrays import pack, pack_rows, row_array, unpack, unpack_some
+from dagster_divorder.core.arrow import number_array, text_array
+from dagster_divorder.errors import DamagedFileError
+from dagster_divorder.store.arrays import pack, pack_rows, unpack, unpack_some
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.view import Fragment
 from tests.conftest import examples
 
 dtypes = st.sampled_from([np.int32, np.int64, np.uint16, np.uint32, np.uint64, np.float32])
@@ -74,13 +76,6 @@ def test_an_array_that_is_cut_short_or_not_there_is_refused() -> None:
             unpack_some(io.BytesIO(damaged), [name])
 
 
-@given(st.lists(st.binary(max_size=4), max_size=6))
-def test_byte_strings_and_rows_as_arrow_arrays(values: list[bytes]) -> None:
-    assert binary_array(values).to_pylist() == values
-    rows = np.arange(len(values))[::-2]
-    assert binary_array(values).take(row_array(rows)).to_pylist() == [values[row] for row in rows]
-
-
 @given(
     st.lists(st.none() | st.floats()),
     st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)),
@@ -101,9 +96,6 @@ def test_numbers_and_texts_are_what_pyarrow_makes_of_them(
         assert list(map(repr, ours.to_pylist())) == list(map(repr, expected.to_pylist()))
 
 
-ROWS = [{"order": "curated", "mean": 1.5, "none": None}, {"order": "random", "mean": 2.5, "none": None}]
-
-
 columns = st.sampled_from([st.text(max_size=3), st.floats(), st.integers(-9, 9), st.booleans()]).flatmap(
     lambda values: st.lists(values | st.none(), min_size=3, max_size=3)
 )
@@ -118,15 +110,17 @@ def test_rows_are_the_bytes_that_arrow_makes_of_them(values_of: dict[str, list[A
     assert pack_rows(rows) == expected.getvalue()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_reading_rows_begins_no_thread(tmp_path: Path) -> None:
-    """One that has only just begun aborts a process that ends: `divorder compare` did, once in three times."""
-    (tmp_path / "rows").write_bytes(pack_rows(ROWS))
-    code = (
-        "import os, sys, pyarrow.parquet; from dagster_divorder.store.arrays import unpack_rows\n"
-        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
-        "before = threads(); unpack_rows(open(sys.argv[1], 'rb').read()); print(threads() - before)"
-    )
-    result = subprocess.run([sys.executable, "-c", code, tmp_path / "rows"], capture_output=True, text=True)
-    assert (result.stdout.strip(), result.stderr) == ("0", "")
+def test_mapped_arrays_outlive_their_files_and_a_short_file_is_noticed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store").open()
+    files, one = StageFiles(store, "token_counts", "key"), Fragment("one", "", 3)
+    ids = np.arange(3000, dtype=np.uint16)
+    files.put("one", {"lengths": np.array([1000] * 3), "ids": ids})
+    mapped = list(files.mapped([one], "ids"))
+    path = store.local(files.present()["one"])
+    data = path.read_bytes()
+    path.unlink()
+    np.testing.assert_array_equal(mapped, [ids])
+    for short in (data[:-1], data[:20], b""):
+        path.write_bytes(short)
+        with pytest.raises(DamagedFileError, match=r"one\..* is damaged"):
+            list(files.mapped([one], "ids"))

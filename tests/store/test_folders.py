@@ -3,12 +3,10 @@ a mixture that is taken for one."""
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import GenericError
@@ -31,7 +29,6 @@ from dagster_divorder.write.curated import (
     remove_beside,
     tidy,
     write_beside,
-    write_hashed,
 )
 from tests.store.remote import OBJECTS, WRITABLE, objects, put
 
@@ -91,31 +88,6 @@ def test_an_output_is_the_same_wherever_it_lies(place: Place, store: LocalStore,
     assert "was altered" in (
         damaged_file(place, (read_manifest(place, EXPORT_MANIFEST) or {})["files"]) or ""
     )
-
-
-@written_to
-def test_memory_may_be_used_again_once_it_is_written(place: Place, store: LocalStore) -> None:
-    def write(file: Any) -> None:
-        block = np.zeros(1000, np.uint8)
-        for number in range(10):
-            block[:] = number
-            file.write(block.data)
-
-    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
-        output.stage("train-0.bin", write)
-        manifest = output.commit({"key": "0" * 32})
-    assert objects(place)["train-0.bin"] == b"".join(bytes([number]) * 1000 for number in range(10))
-    assert damaged_file(place, manifest["files"]) is None
-
-
-@on_objects
-def test_large_files_go_up_in_parts(place: Url, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "PARTS_FROM", 1000)
-    large = bytes(range(256)) * 100_000
-    publish(store, place, {"train-0.bin": large, "train-1.bin": b"small"})
-    assert objects(place)["train-0.bin"] == large and len(objects(place)) == 3
-    # Nothing is left on this machine, nor was written to the bucket under another name.
-    assert not any((store.root / "scratch").iterdir())
 
 
 @written_to
@@ -191,19 +163,6 @@ def test_what_others_wrote_stays(place: Place, store: LocalStore, tmp_path: Path
     assert objects(place)["ordering_report-2026-11-26.html"] == b"page" and BESIDE[0] not in objects(place)
     assert remove_beside(store) == ["ordering_report-2026-11-26.html"]
     assert sorted(objects(place)) == [EXPORT_MANIFEST, "order.npy", "train-0.bin"]
-
-
-@written_to
-def test_a_file_may_be_written_by_another_process(place: Place, store: LocalStore) -> None:
-    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
-        sent = pickle.loads(pickle.dumps(output.here))
-        temporary = f"{TEMPORARY}{'0' * 16}"
-        output.entries["train-0.bin"] = write_hashed(
-            sent, "train-0.bin", temporary, lambda file: file.write(b"x")
-        )
-        output.staged["train-0.bin"] = temporary
-        manifest = output.commit({"key": "0" * 32})
-    assert objects(place)["train-0.bin"] == b"x" and is_whole(place, manifest["files"])
 
 
 @written_to

@@ -15,14 +15,11 @@ import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import MemoryStore
 
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store import objects, sources
-from dagster_divorder.store.base import FORMAT_FILE, STATE
-from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store import sources
 from dagster_divorder.store.objects import ObjectStore
 from dagster_divorder.store.state import (
     Receipt,
@@ -46,81 +43,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     memory = MemoryStore()
     monkeypatch.setattr(sources, "_connected", lambda *_: memory)
     return memory
-
-
-FOLDERS = (
-    "records/" + "0" * 32,
-    "records/" + "0" * 32 + "/index",
-    "stages/clusters/key",
-    "fits/clusters/" + "0" * 32,
-)
-
-
-class Verbs(RuleBasedStateMachine):
-    """Whatever is put, swapped and deleted, and by whom: a store on objects says what a folder says."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        memory = MemoryStore()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(sources, "_connected", lambda *_: memory)
-        self.patch.setattr(objects, "READ_AGAIN", 0.0)
-        self.folder = LocalStore(folder / "store").open()
-        self.objects, self.worker = ObjectStore(PLACE).open(), ObjectStore(PLACE)
-
-    def teardown(self) -> None:
-        self.patch.undo()
-
-    @rule(
-        folder=st.sampled_from(FOLDERS[:3]),
-        key=st.sampled_from("ab"),
-        data=st.binary(max_size=3),
-        by_worker=st.booleans(),
-    )
-    def put_hashed(self, folder: str, key: str, data: bytes, by_worker: bool) -> None:
-        name = self.folder.put_hashed(folder, key, data, "bin")
-        assert (self.worker if by_worker else self.objects).put_hashed(folder, key, data, "bin") == name
-
-    @rule(data=st.binary(max_size=3))
-    def swap(self, data: bytes) -> None:
-        for store in (self.folder, self.objects):
-            store.document()
-            assert store.swap(data)
-            assert store.document() == data
-
-    @rule(name=st.sampled_from(["model.bin", "config.json"]), data=st.binary(max_size=3))
-    def put_fit(self, name: str, data: bytes) -> None:
-        for store in (self.folder, self.objects):
-            store.put(f"{FOLDERS[-1]}/{name}", lambda file: file.writelines([data, b"end"]))
-
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        names_there = [*self.folder.files().keys() - {FORMAT_FILE, STATE}, "views/none.bin"]
-        names = data.draw(st.lists(st.sampled_from(sorted(names_there)), max_size=3, unique=True))
-        for store in (self.folder, self.objects):
-            store.delete(*names)
-        self.worker._copies.delete(*names)  # of another machine, which would not know
-
-    @invariant()
-    def says_the_same(self) -> None:
-        files = self.folder.files()
-        assert self.objects.files() == files
-        assert self.worker.document() == self.folder.document()
-        for store in (self.objects, self.worker):
-            for folder in (*FOLDERS, "fits", "stages", "nowhere"):
-                assert store.list(folder) == self.folder.list(folder)
-                assert store.folders(folder) == self.folder.folders(folder)
-            for name in files.keys() - {FORMAT_FILE, STATE}:
-                assert store.exists(name) and store.read(name) == self.folder.read(name)
-            assert not store.exists("views/none.bin")
-
-
-@pytest.mark.slow
-def test_the_verbs_do_what_those_of_a_folder_do(tmp_path_factory: pytest.TempPathFactory) -> None:
-    run_state_machine_as_test(
-        lambda: Verbs(tmp_path_factory.mktemp("verbs")),
-        settings=settings(max_examples=examples(20), stateful_step_count=15, deadline=None),
-    )
 
 
 def test_copies_go_with_the_store_and_workers_of_this_machine_share_them(
@@ -154,14 +76,6 @@ def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
         with pytest.raises(StoreError, match="ignores the conditions of writes"):
             ObjectStore(PLACE).open()
         assert obstore.list(memory).collect() == []
-
-
-def test_another_process_is_told_where_the_store_is_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Sesame99")
-    store = ObjectStore(PLACE)
-    data = pickle.dumps(store)
-    assert pickle.loads(data).place == PLACE
-    assert b"Sesame99" not in data and "Sesame99" not in repr(store)
 
 
 # The state ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from dagster_divorder.defs.metadata import PICTURE_BYTES
-from dagster_divorder.pipeline.checks import all_checks
+from dagster_divorder.pipeline.run import all_checks
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, asset_upstream
 from dagster_divorder.stages.output.ordering_report import PAGE

@@ -24,7 +24,6 @@ from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import with_coordinates
-from dagster_divorder.engine.memory import with_peak_memory
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
@@ -49,11 +48,10 @@ WARM_UP = 64
 
 
 class _Ordered(NamedTuple):
-    """An order int64 (M,), its wall time in seconds, and the rise of memory in bytes; None if unknown."""
+    """An order int64 (M,), and its wall time in seconds."""
 
     order: np.ndarray
     seconds: float
-    peak: int | None
 
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
@@ -123,7 +121,7 @@ def _sequences(
 
 
 def _order(items: Items, settings: Settings, strategy: str) -> _Ordered:
-    def ordered(part: Items) -> tuple[np.ndarray, float]:
+    def ordered(part: Items) -> _Ordered:
         begin = time.perf_counter()
         found = order(
             part,
@@ -133,11 +131,10 @@ def _order(items: Items, settings: Settings, strategy: str) -> _Ordered:
             batch=settings.sequence.batch,
             **settings.strategy_options(strategy),
         )
-        return found, time.perf_counter() - begin
+        return _Ordered(found, time.perf_counter() - begin)
 
     ordered(items.part(0, min(WARM_UP, items.counts.shape[0])))
-    (found, seconds), peak = with_peak_memory(lambda: ordered(items))
-    return _Ordered(found, seconds, peak)
+    return ordered(items)
 
 
 def flush_clusters(stream: TrainingStream, laid: np.ndarray, length: int) -> np.ndarray:
@@ -180,7 +177,6 @@ def _row(
     figures: Mapping[str, Any], flush: np.ndarray, drift: Stationarity, laid: _Ordered, ordered: _Ordered
 ) -> dict[str, Any]:
     summary, distinct = summary_row("", figures, ["cluster"]), figures["distinct"]["cluster"]
-    peaks = [peak for peak in (laid.peak, ordered.peak) if peak is not None]
     return {
         "distinct clusters a sequence": distinct["mean"],
         "fewest": distinct["least"],
@@ -192,7 +188,6 @@ def _row(
         **drift_columns(drift),
         "seconds, documents": laid.seconds,
         "seconds, sequences": ordered.seconds,
-        "peak memory, MB": max(peaks) / 1e6 if len(peaks) == 2 else None,
     }
 
 

@@ -30,7 +30,7 @@ from dagster_divorder.core.measure.stationarity import (
 from dagster_divorder.core.order.traits import Traits, column_codes
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
-from dagster_divorder.engine.ahead import ahead
+from dagster_divorder.engine.base import ahead
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, WholeCorpus

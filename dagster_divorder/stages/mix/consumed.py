@@ -24,11 +24,12 @@ from dagster_divorder.pipeline.fit import Fitted, load_fitted
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import (
     ORDERS,
+    SAY_WHAT_WAS_READ,
+    in_training_order,
     name_of,
     plan_that_stays,
     plans_in_place,
 )
-from dagster_divorder.pipeline.reordered import SAY_WHAT_WAS_READ, in_training_order
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes

@@ -28,8 +28,7 @@ from dagster_divorder.corpus.records import NOT_JSON, parse_block
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import Fitted, PinnedFit, load_fitted
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled, load_fitted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
-from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import Fitted, PinnedFit
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, read_fields

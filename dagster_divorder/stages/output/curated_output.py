@@ -151,8 +151,6 @@ def _write_curated_output(run: Run) -> Made:
     refuse_to_reorder(run, fingerprint)
     record_plan(run, fingerprint, {str(folder): key})
     manifest = _write(run, view, key, file, before)
-    if before and before.get("ids", file) != file:
-        run.store.discard(before["ids"])
     run.observed["written"] = True
     files = manifest["files"]
     figures = {

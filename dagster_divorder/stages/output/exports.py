@@ -24,7 +24,6 @@ from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import TOKENIZER, TOKENIZER_FILES
 from dagster_divorder.pipeline.published import record_plan
-from dagster_divorder.pipeline.reordered import moved_by_appends
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     CONTENT,
@@ -83,8 +82,6 @@ def _write_exports(run: Run) -> Made:
     tokens = stored_tokens(run)
     for name in run.settings.exports.formats:
         FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
-    if sentence := moved_by_appends(run.settings, _lacks_each(run)):
-        run.progress.note(sentence)
     record_plan(run, fingerprint, keys)
     stream = load_stream(run)
     held = stream.traits, run_counter(run, stream.record_of)

@@ -22,8 +22,7 @@ import orjson
 from dagster_divorder.corpus.sample import MAX_DOCUMENTS, contents, sample_texts
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
-from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
-from dagster_divorder.pipeline.fit import Fitted, PinnedFit
+from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, Fitted, PinnedFit, another_corpus, documents_left
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, content_hash

@@ -15,8 +15,7 @@ import orjson
 from dagster_divorder.core.topics.agreement import compare, told_by_words
 from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
 from dagster_divorder.corpus.sample import beginnings
-from dagster_divorder.pipeline.drift import has_changed
-from dagster_divorder.pipeline.fit import SKETCH, PinnedFit
+from dagster_divorder.pipeline.fit import SKETCH, PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table, Text
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows

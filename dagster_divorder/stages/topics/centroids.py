@@ -15,8 +15,7 @@ import orjson
 
 from dagster_divorder.core.sketch import SIZE, sketch
 from dagster_divorder.core.topics.cluster import DRIFT, ClusterFit, assign, fit, most_points
-from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import Fitted, PinnedFit
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.components import load_space, space_key, space_reads

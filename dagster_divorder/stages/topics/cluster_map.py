@@ -17,8 +17,7 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.topics.cluster_map import MapFit, fit, place
 from dagster_divorder.core.vectors.pca import Pca
-from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, documents_left
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, PinnedFit, another_corpus, documents_left
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows

@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 
 from dagster_divorder.core.vectors.pca import Pca
-from dagster_divorder.pipeline.drift import has_doubled
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import KINDS, Settings

@@ -30,8 +30,7 @@ from dagster_divorder.models.checkpoint import (
 )
 from dagster_divorder.models.pretrained import save_tokenizer
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
-from dagster_divorder.pipeline.drift import another_corpus
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import PinnedFit, another_corpus
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision

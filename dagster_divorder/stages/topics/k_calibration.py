@@ -16,8 +16,7 @@ from dagster_divorder.core.topics.cluster import assign, fit, most_points
 from dagster_divorder.core.topics.k_calibration import SAMPLE, distances, recommended, silhouette
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
-from dagster_divorder.pipeline.drift import has_changed
-from dagster_divorder.pipeline.fit import PinnedFit
+from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table
 from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
